@@ -33,19 +33,30 @@ class Advancer:
             # A person's trigger neither moves the timetable nor counts as a failure in a row.
             retry_count = 0 if launched else row.retry_count
             advance = due.RunState(
-                row.id, tick.outcome, row.next_run, retry_count, tick.error, evaluation.cursor,
-                row.due_at, None if row.waiting_for is None else str(row.waiting_for),
-                row.upstream_ended,
-            )  # fmt: skip
+                row.id,
+                tick.outcome,
+                row.next_run,
+                retry_count,
+                error=tick.error,
+                cursor=evaluation.cursor,
+                due_at=row.due_at,
+                waiting_for=None if row.waiting_for is None else str(row.waiting_for),
+                upstream_ended=row.upstream_ended,
+            )
             return Decision(tick, row, retry_count, row.next_run, None), advance
         if tick.outcome == "failed":
             return self._after_failure(evaluation, tick, now)
         following, disabled = self._following(evaluation, launched, now)
         next_run, due_at = (None, None) if following is None else following[1:]
         advance = due.RunState(
-            row.id, tick.outcome, next_run, 0, tick.error, evaluation.cursor, due_at,
+            row.id,
+            tick.outcome,
+            next_run,
+            retry_count=0,
+            cursor=evaluation.cursor,
+            due_at=due_at,
             runs=int(launched),
-        )  # fmt: skip
+        )
         is_complete = disabled is not None and following is None
         return Decision(tick, row, 0, next_run, disabled, is_complete), advance
 
@@ -58,9 +69,14 @@ class Advancer:
             disabled = f"failed {retry_count} times in a row; last: {tick.error}"
         # The retry must find what was not launched after all.
         advance = due.RunState(
-            row.id, "failed", next_run, retry_count, tick.error,
-            due_at=evaluation.then, upstream_ended=row.upstream_ended,
-        )  # fmt: skip
+            row.id,
+            "failed",
+            next_run,
+            retry_count,
+            error=tick.error,
+            due_at=evaluation.then,
+            upstream_ended=row.upstream_ended,
+        )
         return Decision(tick, row, retry_count, next_run, disabled), advance
 
     def _following(
@@ -93,6 +109,11 @@ class Advancer:
 def waiting(row: Schedule, job_id: str, now: datetime) -> due.RunState:
     """Returns the change of a schedule whose due time waits for a job's end."""
     return due.RunState(
-        row.id, "waiting", now + _RECHECK, row.retry_count, due_at=row.due_at or row.next_run,
-        waiting_for=job_id, upstream_ended=row.upstream_ended,
-    )  # fmt: skip
+        row.id,
+        "waiting",
+        now + _RECHECK,
+        row.retry_count,
+        due_at=row.due_at or row.next_run,
+        waiting_for=job_id,
+        upstream_ended=row.upstream_ended,
+    )

@@ -55,9 +55,13 @@ class DecisionLog:
             if tick.outcome == "launched":
                 more = f" and {len(tick.more_job_ids)} more" if tick.more_job_ids else ""
                 logger.info(
-                    "Schedule '%s' launched job %s%s%s", row.name, tick.job_id, more, note,
+                    "Schedule '%s' launched job %s%s%s",
+                    row.name,
+                    tick.job_id,
+                    more,
+                    note,
                     extra=fields,
-                )  # fmt: skip
+                )
             elif self._is_new(decision):
                 logger.info(
                     "Schedule '%s' skipped: %s%s", row.name, tick.reason, note, extra=fields
@@ -88,9 +92,12 @@ class DecisionLog:
             if others := len(self._again) - len(named):
                 often.append(f"{others} other{'s' if others > 1 else ''}")
             logger.info(
-                "Skipped %s more in %d s: %s", _times(total), seconds, ", ".join(often),
+                "Skipped %s more in %d s: %s",
+                _times(total),
+                seconds,
+                ", ".join(often),
                 extra={"outcome": "skipped", "skips": total},
-            )  # fmt: skip
+            )
         self._again.clear()
         self._began, self._lines = time.monotonic(), 0
 
@@ -105,8 +112,13 @@ def _failed(decision: Decision, fields: dict[str, Any]) -> None:
         wait = _span(min(row.backoff().total_seconds(), row.retry_cap.total_seconds()))
         logger.warning(
             "Schedule '%s' failed (retry %d/%d), retrying in %s: %s",
-            row.name, decision.retry_count, row.max_retries, wait, tick.error, extra=fields,
-        )  # fmt: skip
+            row.name,
+            decision.retry_count,
+            row.max_retries,
+            wait,
+            tick.error,
+            extra=fields,
+        )
 
 
 def _fields(decision: Decision) -> dict[str, Any]:

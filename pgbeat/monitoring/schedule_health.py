@@ -140,10 +140,8 @@ def of_schedules(
 
     `patience` is for how long a schedule may be due while all is well (`beats.patience`).
     """
-    values = {
-        "ids": [row.id for row in rows], "most": MOST_FAILURES, "unfinished": _UNFINISHED,
-    }  # fmt: skip
     by_id = {row.id: row for row in rows}
+    values = {"ids": list(by_id), "most": MOST_FAILURES, "unfinished": _UNFINISHED}
     found: dict[int, Health] = {}
     for key, now, *outcomes in connection.execute(_OUTCOMES, values) if rows else ():
         found[key] = _judge(by_id[key], _Outcomes(*outcomes), now, patience)
@@ -163,15 +161,17 @@ def _judge(row: Schedule, jobs: _Outcomes, now: datetime, patience: timedelta) -
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
     if is_active and row.retry_count:
         said = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
-        return Health("launch_failing", _with(said, row.last_error), row.retry_count,
-                      row.last_failure, row.last_error)  # fmt: skip
+        said = _with(said, row.last_error)
+        return Health(
+            "launch_failing", said, row.retry_count, row.last_failure, error=row.last_error
+        )
     if jobs.failures:
         since = "" if jobs.since is None else f", since {jobs.since.astimezone(UTC):%F %T} UTC"
         said = f"{_counted(jobs.failures, 'job')} in a row failed{since}"
         if jobs.failures == 1:
             said = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
-        return Health("failing", _with(said, jobs.error), jobs.failures, jobs.since, jobs.error,
-                      jobs.failed_id)  # fmt: skip
+        said = _with(said, jobs.error)
+        return Health("failing", said, jobs.failures, jobs.since, jobs.error, jobs.failed_id)
     if jobs.waiting_since is not None and now - jobs.waiting_since > PATIENCE:
         others = f", one of {_count(jobs.unfinished, _UNFINISHED)} unfinished"
         said = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"
