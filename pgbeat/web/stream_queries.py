@@ -60,14 +60,14 @@ class StreamedJob(NamedTuple):
         return self.state in ENDED
 
 
-class Snapshot(NamedTuple):
+class JobSnapshot(NamedTuple):
     """The jobs that were read, and the database's time."""
 
     at: datetime
     jobs: dict[UUID, StreamedJob]
 
     @classmethod
-    def empty(cls) -> "Snapshot":
+    def empty(cls) -> "JobSnapshot":
         """Returns what is known at first."""
         return cls(datetime.min.replace(tzinfo=UTC), {})
 
@@ -111,7 +111,7 @@ def snapshot(
     ids: Iterable[UUID],
     people: Iterable[str],
     with_all: bool,
-) -> Snapshot:
+) -> JobSnapshot:
     """Reads the jobs with these ids, and the newest ones of these people or of all."""
     values: dict[str, Any] = {
         "namespace": namespace,
@@ -122,7 +122,7 @@ def snapshot(
     }
     rows = connection.execute(_SNAPSHOT, values).all()
     at = rows[0][0] if rows else connections.now(connection)
-    return Snapshot(at, {row[1]: StreamedJob(*row[1:]) for row in rows})
+    return JobSnapshot(at, {row[1]: StreamedJob(*row[1:]) for row in rows})
 
 
 # -- marks

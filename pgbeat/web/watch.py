@@ -20,7 +20,7 @@ from pgbeat.database import connections
 from pgbeat.errors import NoSlot
 from pgbeat.web import stream_queries
 from pgbeat.web.backend import Backend
-from pgbeat.web.stream_queries import Snapshot, StreamedJob
+from pgbeat.web.stream_queries import JobSnapshot, StreamedJob
 
 logger = logging.getLogger("pgbeat.web")
 
@@ -181,7 +181,7 @@ class StreamWatcher:
             thread.join(_PAUSE)
 
     def _run(self) -> None:
-        known, known_marks = Snapshot.empty(), dict[str, Any]()
+        known, known_marks = JobSnapshot.empty(), dict[str, Any]()
         pause = checked_at = 0.0
         while True:
             self._bell.wait(pause)
@@ -212,7 +212,9 @@ class StreamWatcher:
             pause = max(0.0, INTERVAL - _SETTLE - (time.monotonic() - begun))
             time.sleep(_SETTLE)
 
-    def _query(self, streams: list[Stream], known: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+    def _query(
+        self, streams: list[Stream], known: JobSnapshot
+    ) -> tuple[JobSnapshot, dict[str, Any]]:
         """Reads the jobs and marks that streams watch."""
         ids = {stream.job_id for stream in streams if stream.job_id is not None}
         of_jobs = [stream for stream in streams if stream.is_of_jobs]
@@ -221,7 +223,7 @@ class StreamWatcher:
             open_ones.sort(key=lambda job: job.created_at, reverse=True)
             ids |= {job.id for job in open_ones[:_FOLLOWED]}
         wanted = frozenset[str]().union(*(stream.marks for stream in streams))
-        snapshot, marks = Snapshot.empty(), dict[str, Any]()
+        snapshot, marks = JobSnapshot.empty(), dict[str, Any]()
         with self._backend.session() as connection:
             if ids or of_jobs:
                 snapshot = stream_queries.snapshot(
@@ -254,7 +256,7 @@ class StreamWatcher:
 
 
 def _notify(
-    streams: Iterable[Stream], fresh: set[Stream], known: Snapshot, snapshot: Snapshot
+    streams: Iterable[Stream], fresh: set[Stream], known: JobSnapshot, snapshot: JobSnapshot
 ) -> None:
     changed = {
         job.id: job

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pgbeat.beat import control, missed
 from pgbeat.beat.dry_run import dry_run
@@ -80,16 +80,22 @@ class FoundTick(BaseModel):
     note: str | None
 
 
+def _percent(rate: float | None) -> str | None:
+    return None if rate is None else f"{rate:.0%}"
+
+
 class TickStats(BaseModel):
     """Counts of a schedule's ticks and their jobs, as far back as they are kept."""
 
-    total_runs: int
-    successful_runs: int = Field(description="Ticks that launched.")
-    skipped_runs: int
-    failed_runs: int = Field(description="Ticks that failed.")
+    model_config = ConfigDict(from_attributes=True)
+
+    total_runs: int = Field(validation_alias="total")
+    successful_runs: int = Field(validation_alias="launched", description="Ticks that launched.")
+    skipped_runs: int = Field(validation_alias="skipped")
+    failed_runs: int = Field(validation_alias="failed", description="Ticks that failed.")
     jobs_completed: int = Field(description="The last attempt counts.")
     jobs_failed: int
-    success_rate: str | None = Field(
+    success_rate: Annotated[str | None, BeforeValidator(_percent)] = Field(
         description="The share of completed jobs among the ended jobs and the failed ticks.",
         examples=["75%"],
     )
@@ -264,19 +270,10 @@ def schedule_history(
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)
     page, following = split(entries, limit, "due_at", "id")
-    rate = counts.success_rate
     return TickHistory(
         schedule_name=name,
         history=[_tick(entry) for entry in page],
-        stats=TickStats(
-            total_runs=counts.total,
-            successful_runs=counts.launched,
-            skipped_runs=counts.skipped,
-            failed_runs=counts.failed,
-            jobs_completed=counts.jobs_completed,
-            jobs_failed=counts.jobs_failed,
-            success_rate=None if rate is None else f"{rate:.0%}",
-        ),
+        stats=TickStats.model_validate(counts),
         next=following,
     )
 

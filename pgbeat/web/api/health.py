@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -13,6 +13,7 @@ from pgbeat.broker.own_tables import expected_tables
 from pgbeat.database import connections, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
+from pgbeat.web.api.job_models import Whole
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin, TheCaller
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
@@ -45,8 +46,10 @@ class BeatStatus(BaseModel):
 class ExecutionFigures(BaseModel):
     """Statistics of the newest executions."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     total: int = Field(description="Executions that were counted, the newest; at most 1,000.")
-    average_duration_ms: int | None = Field(examples=[142000])
+    average_duration_ms: Whole = Field(validation_alias="average_ms", examples=[142000])
     success_rate: float | None = Field(description="0 to 1.", examples=[0.96])
     is_whole: bool = Field(description="Whether these are all executions that are kept.")
 
@@ -121,15 +124,9 @@ def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetric
         now = connections.now(connection)
         figures = statistics.of_all(connection, backend.namespace)
         leader = beats.status(connection, backend.settings).leader
-    average = figures.runs.average_ms
     return SchedulerMetrics(
         jobs=figures.jobs,
-        executions=ExecutionFigures(
-            total=figures.runs.total,
-            average_duration_ms=None if average is None else round(average),
-            success_rate=figures.runs.success_rate,
-            is_whole=figures.runs.is_whole,
-        ),
+        executions=ExecutionFigures.model_validate(figures.runs),
         last_check_at=None if leader is None else leader.session.active_at,
         last_metrics_update=now,
         stale_locks_cleared=figures.counters.get("stale_claims_released", 0),

@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job, State
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.prepare import JobSpec
-from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.web.api.bodies import (
     Body,
     Json,
@@ -26,6 +25,13 @@ from pgbeat.web.api.bodies import (
     set_fields,
 )
 
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+#: A number of milliseconds, rounded.
+Whole = Annotated[int | None, BeforeValidator(_whole)]
 #: A job's id in a path.
 JobId = Annotated[UUID, Path(description="A job's id.")]
 _SPEC = ("task", "args", "kwargs", "queue", "options", "run_at", "countdown", "description",
@@ -176,12 +182,12 @@ class FoundExecution(BaseModel):
     lost: bool = Field(description="Its process or machine died.")
     started_at: datetime
     completed_at: datetime | None
-    duration_ms: int | None
+    duration_ms: Whole
     items_crawled: float | None = Field(description="From its metadata.")
     items_indexed: float | None = Field(description="From its metadata.")
     retry_attempt: int
     error_message: str | None
-    cpu_time_ms: int | None
+    cpu_time_ms: Whole
     memory_peak_mb: float | None
     worker: str
     progress: JobProgress | None
@@ -242,17 +248,19 @@ class JobMade(FoundJob):
 class JobStats(BaseModel):
     """Statistics of the executions of a job and its retries."""
 
-    total_executions: int
-    successful_runs: int
-    failed_runs: int
+    model_config = ConfigDict(from_attributes=True)
+
+    total_executions: int = Field(validation_alias="total")
+    successful_runs: int = Field(validation_alias="completed")
+    failed_runs: int = Field(validation_alias="failed")
     running: int
-    cancelled_runs: int
-    skipped_runs: int
-    lost_runs: int
-    average_duration_ms: int | None
-    p95_duration_ms: int | None
-    last_execution_at: datetime | None
-    next_scheduled_at: datetime | None
+    cancelled_runs: int = Field(validation_alias="cancelled")
+    skipped_runs: int = Field(validation_alias="skipped")
+    lost_runs: int = Field(validation_alias="lost")
+    average_duration_ms: Whole = Field(validation_alias="average_ms")
+    p95_duration_ms: Whole = Field(validation_alias="p95_ms")
+    last_execution_at: datetime | None = Field(validation_alias="last_at")
+    next_scheduled_at: datetime | None = Field(validation_alias="next_at")
     success_rate: float | None = Field(description="0 to 1.", examples=[0.95])
 
 
@@ -297,8 +305,6 @@ def execution(run: Execution) -> Json:
         "execution_number": run.number,
         "status": run.state,
         "completed_at": run.finished_at,
-        "duration_ms": _whole(run.duration_ms),
-        "cpu_time_ms": _whole(run.cpu_time_ms),
         "items_crawled": _count(run.metadata, "items_crawled"),
         "items_indexed": _count(run.metadata, "items_indexed"),
         "error_message": run.error,
@@ -306,28 +312,6 @@ def execution(run: Execution) -> Json:
     }
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
 def _count(metadata: Mapping[str, Any], key: str) -> float | None:
     value = metadata.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def stats(figures: ExecutionStatistics) -> JobStats:
-    """Returns statistics as responses have them."""
-    return JobStats(
-        total_executions=figures.total,
-        successful_runs=figures.completed,
-        failed_runs=figures.failed,
-        running=figures.running,
-        cancelled_runs=figures.cancelled,
-        skipped_runs=figures.skipped,
-        lost_runs=figures.lost,
-        average_duration_ms=_whole(figures.average_ms),
-        p95_duration_ms=_whole(figures.p95_ms),
-        last_execution_at=figures.last_at,
-        next_scheduled_at=figures.next_at,
-        success_rate=figures.success_rate,
-    )

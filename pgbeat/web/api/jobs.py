@@ -35,7 +35,6 @@ from pgbeat.web.api.job_models import (
     found,
     progress_of,
     shown,
-    stats,
 )
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, moment, number, read, read_one, split
@@ -206,7 +205,7 @@ def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobStats
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
         figures = statistics.of_job(connection, job.id, namespace=backend.namespace)
-    return stats(figures)
+    return JobStats.model_validate(figures)
 
 
 # -- creating

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
@@ -12,11 +11,9 @@ from pgbeat.web.api import decisions
 from pgbeat.web.api.decisions import Backfilled, BackfillSpan
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
-
-Name = Annotated[str, Path(max_length=200)]
 
 _FIELDS = (
     FormField("start", "From", "moment", "UTC"),
@@ -77,7 +74,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         # Fixed now, so that the same times are launched later as are shown.
         span = {"end": visit.now} | values
         body = BackfillSpan.model_validate(span | {"dry_run": verb == "look"})
-        made = decisions.backfill_schedule(visit.backend, visit.caller, name, body)
+        made = decisions.backfill_schedule(*visit.who, name, body)
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, written, "Nothing was launched")
         return _show(visit, name, form)

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules import calendars
@@ -12,11 +12,9 @@ from pgbeat.schedules.calendars import Calendar
 from pgbeat.web.api import calendars as api
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
-
-Name = Annotated[str, Path(max_length=200)]
 
 _NAME = FormField("name", "Name", hint="such as office; without a slash")
 _DEFINITION = FormField(
@@ -65,9 +63,7 @@ def make_calendar(visit: AdminVisit, posted: Fields) -> Response:
         if not written["name"]:
             raise forms.Mistakes({"name": "the name is missing"})
         values = {"name": written["name"], "definition": _read(written)}
-        made = api.create_calendar(
-            visit.backend, visit.caller, api.NewCalendar.model_validate(values)
-        )
+        made = api.create_calendar(*visit.who, api.NewCalendar.model_validate(values))
     except forms.REFUSED as error:
         return _new(visit, _refused(visit, error, written, "No calendar was created"))
     return visit.redirect(path("calendars", made.name), f"Calendar '{made.name}' was created.")
@@ -100,9 +96,7 @@ def calendar_page(
         return _show(visit, name, asked=asked)
     try:
         values = forms.read(_CHECK, asked.values)
-        found = api.check_calendar(
-            visit.backend, visit.caller, name, values["at"], values["timezone"]
-        )
+        found = api.check_calendar(*visit.who, name, values["at"], values["timezone"])
     except forms.Mistakes as mistakes:
         return _show(visit, name, asked=asked._replace(errors=mistakes.errors), status=422)
     except PgbeatError as error:
@@ -152,7 +146,7 @@ def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb != "delete":
         raise unknown_verb(posted)
     try:
-        done = api.delete_calendar(visit.backend, visit.caller, name)
+        done = api.delete_calendar(*visit.who, name)
     except PgbeatError as error:
         return _show(visit, name, error=error)
     return visit.redirect(path("calendars"), f"{done.message}.")
@@ -167,7 +161,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         if definition == row.definition:
             return visit.redirect(path("calendars", name), "Nothing was changed.")
         body = api.CalendarFields.model_validate({"definition": definition})
-        api.put_calendar(visit.backend, visit.caller, name, body, Response())
+        api.put_calendar(*visit.who, name, body, Response())
     except forms.REFUSED as error:
         return _show(visit, name, form=_refused(visit, error, written, "Nothing was changed"))
     return visit.redirect(path("calendars", name), f"Calendar '{name}' was changed.")

@@ -74,7 +74,7 @@ def group_page(visit: TheVisit, group_id: GroupId) -> Response:
 
 def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Response:
     with visit.reading() as connection:
-        group = visible_group(connection, visit.backend, visit.caller, group_id)
+        group = visible_group(connection, *visit.who, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)
         failed = []
@@ -97,11 +97,11 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
 def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response:
     """Cancels the group if the form's `do` is `cancel`."""
     with visit.reading() as connection:
-        visible_group(connection, visit.backend, visit.caller, group_id)
+        visible_group(connection, *visit.who, group_id)
     if fields.get("do") != "cancel":
         raise unknown_verb(fields)
     try:
-        made = api.cancel_group(visit.backend, visit.caller, group_id)
+        made = api.cancel_group(*visit.who, group_id)
     except PgbeatError as error:
         return _show(visit, group_id, error=error)
     said = f"The group was cancelled: {counted(made.ended, 'job')} ended now"
@@ -157,7 +157,7 @@ def make_group(visit: TheVisit, posted: Fields) -> Response:
     try:
         values = {key: value for key, value in written.items() if value}
         body = api.NewGroup.model_validate(values | {"jobs": _members(written["jobs"])})
-        made = api.create_group(visit.backend, visit.caller, body)
+        made = api.create_group(*visit.who, body)
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
     return visit.redirect(path("groups", made.id), "The group was created.")

@@ -34,7 +34,7 @@ def _show(
     visit: Visit, job_id: str, *, form: Form | None = None, error: Exception | None = None
 ) -> Response:
     with visit.reading() as connection:
-        job = visible_job(connection, visit.backend, visit.caller, job_id)
+        job = visible_job(connection, *visit.who, job_id)
         runs = executions.of_job(connection, job.id, limit=20)
         where = whereabouts.of_job(connection, job, visit.now)
         chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
@@ -89,10 +89,10 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
     """Does what the form's `do` says."""
     verb = fields.get("do", "")
     with visit.reading() as connection:
-        job = visible_job(connection, visit.backend, visit.caller, job_id)
+        job = visible_job(connection, *visit.who, job_id)
     try:
         if verb == "delete":
-            api.delete_job(visit.backend, visit.caller, job.id)
+            api.delete_job(*visit.who, job.id)
             return visit.redirect(path("jobs"), f"Job {job.id} was deleted.")
         if verb == "update":
             return _update(visit, job, fields)
@@ -134,7 +134,7 @@ def _update(visit: Visit, job: Job, posted: Fields) -> Response:
         if not values:
             return visit.redirect(path("jobs", job.id), "Nothing was changed.")
         changes = api.JobChanges.model_validate(values)
-        api.update_job(visit.backend, visit.caller, job.id, changes)
+        api.update_job(*visit.who, job.id, changes)
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, given, "Nothing was changed")
         return _show(visit, str(job.id), form=form)
@@ -143,11 +143,11 @@ def _update(visit: Visit, job: Job, posted: Fields) -> Response:
 
 def _cancel(visit: Visit, job_id: UUID, fields: Fields) -> FoundJob:
     reason = fields.get("reason", "").strip()[:500] or None
-    return api.cancel_job(visit.backend, visit.caller, job_id, api.JobCancel(reason=reason))
+    return api.cancel_job(*visit.who, job_id, api.JobCancel(reason=reason))
 
 
 def _simply(change: Callable[..., FoundJob]) -> Callable[[Visit, UUID, Fields], FoundJob]:
-    return lambda visit, job_id, fields: change(visit.backend, visit.caller, job_id)
+    return lambda visit, job_id, fields: change(*visit.who, job_id)
 
 
 #: The verbs that lead to a job, and the message on its page.

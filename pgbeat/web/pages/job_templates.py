@@ -1,9 +1,9 @@
 """`/console/templates`: templates, from which jobs are made."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import templates
@@ -14,6 +14,7 @@ from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import (
     AdminVisit,
     Fields,
+    Name,
     PageRoute,
     TheVisit,
     Visit,
@@ -22,8 +23,6 @@ from pgbeat.web.pages.render import (
 )
 
 router = APIRouter(route_class=PageRoute)
-
-Name = Annotated[str, Path(max_length=200)]
 
 _NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _WHAT = (
@@ -72,7 +71,7 @@ def make_template(visit: AdminVisit, posted: Fields) -> Response:
     written = forms.given((_NAME, *_ALL), posted)
     try:
         body = api.NewTemplate.model_validate(_values(written))
-        made = api.create_template(visit.backend, visit.caller, body)
+        made = api.create_template(*visit.who, body)
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No template was created"))
     return visit.redirect(path("templates", made.name), f"Template '{made.name}' was created.")
@@ -143,7 +142,7 @@ def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     try:
         if verb == "edit":
             return _edit(visit, name, posted)
-        done = api.delete_template(visit.backend, visit.caller, name)
+        done = api.delete_template(*visit.who, name)
     except PgbeatError as error:
         return _show(visit, name, error=error)
     return visit.redirect(path("templates"), f"{done.message}.")
@@ -159,7 +158,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
     try:
         # Fields that another person changed meanwhile stay.
         body = api.TemplateFields.model_validate(_values(_written(row) | changed))
-        api.put_template(visit.backend, visit.caller, name, body, Response())
+        api.put_template(*visit.who, name, body, Response())
     except forms.REFUSED as error:
         before = posted["before"]
         nothing = "Nothing was changed"

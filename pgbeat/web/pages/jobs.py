@@ -60,7 +60,7 @@ def jobs_page(
     with visit.reading() as connection:
         if schedule:
             try:
-                found = schedule_id(connection, visit.backend, visit.caller, schedule)
+                found = schedule_id(connection, *visit.who, schedule)
             except NotFound as error:
                 found, remark = -1, str(error)
             which = which._replace(schedule_id=found)

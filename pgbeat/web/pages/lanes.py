@@ -1,10 +1,10 @@
 """`/console/lanes`: lanes with their slots and waiting lines."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.jobs import lane_control
@@ -14,11 +14,10 @@ from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
 from pgbeat.web.pages import forms, lane_form
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
-Name = Annotated[str, Path(max_length=200)]
 _SHOWN = 50
 
 
@@ -135,17 +134,17 @@ Done = tuple[str, str]
 
 
 def _pause(visit: Visit, name: str, posted: Posted) -> Done:
-    api.pause_lane(visit.backend, visit.caller, name)
+    api.pause_lane(*visit.who, name)
     return path("lanes", name), f"Lane '{name}' is paused; what has a slot goes on."
 
 
 def _resume(visit: Visit, name: str, posted: Posted) -> Done:
-    api.resume_lane(visit.backend, visit.caller, name)
+    api.resume_lane(*visit.who, name)
     return path("lanes", name), f"Lane '{name}' goes on."
 
 
 def _delete(visit: Visit, name: str, posted: Posted) -> Done:
-    done = api.delete_lane(visit.backend, visit.caller, name, force=posted.get("force") == "yes")
+    done = api.delete_lane(*visit.who, name, force=posted.get("force") == "yes")
     return path("lanes"), f"{done.message}."
 
 
@@ -153,7 +152,7 @@ def _release(visit: Visit, name: str, posted: Posted) -> Done:
     number = posted.get("direct", "").removeprefix("direct/")
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 2**31:
         raise NotFound(f"there is no direct execution {posted.get('direct', '')!r}")
-    done = api.release_reservation(visit.backend, visit.caller, name, int(number))
+    done = api.release_reservation(*visit.who, name, int(number))
     return path("lanes", name), f"{done.message}."
 
 
@@ -166,7 +165,7 @@ def _move(where: str, beside: str = "") -> Callable[[Visit, str, Posted], Done]:
             body["other"] = _job(posted.get(beside, ""))
         job_id = _job(posted.get("job", ""))
         changes = jobs_api.JobMove.model_validate(body)
-        moved = jobs_api.move_job(visit.backend, visit.caller, job_id, changes)
+        moved = jobs_api.move_job(*visit.who, job_id, changes)
         said = f"Job {str(job_id)[:8]} is number {moved.place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", said
 

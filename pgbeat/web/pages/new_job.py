@@ -54,7 +54,7 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
         if not {"task", "template"} & values.keys():
             raise forms.Mistakes({"task": "a job of which task? Name a task or a template"})
         body = JobOrder.model_validate(values)
-        made = api.create_job(visit.backend, visit.caller, body, Response())
+        made = api.create_job(*visit.who, body, Response())
     except forms.REFUSED as error:
         return _show(visit, forms.refused(visit.request, error, written, "No job was created"))
     said = "The job was created." if made.is_new else "This unfinished job is the same."

@@ -40,7 +40,7 @@ def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
     written = forms.given(_ALL, posted)
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
-        made = api.create_schedule(visit.backend, visit.caller, body)
+        made = api.create_schedule(*visit.who, body)
     except forms.REFUSED as error:
         nothing = "No schedule was created"
         form = forms.refused(visit.request, error, written, nothing, others=schedule_form.OTHERS)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
@@ -109,6 +109,8 @@ class Visit:
     def __init__(self, request: Request, backend: Backend, caller: Caller) -> None:
         self.request, self.backend, self.caller = request, backend, caller
         self.namespace = backend.namespace
+        #: The first arguments of the API's functions.
+        self.who = backend, caller
         #: The database's time when the page's rows were read.
         self.now = datetime.min.replace(tzinfo=UTC)
 
@@ -177,6 +179,9 @@ async def _fields(request: Request) -> dict[str, str]:
     form = await request.form()
     return {key: value for key, value in form.items() if not isinstance(value, UploadFile)}
 
+
+#: A name in a path.
+Name = Annotated[str, Path(max_length=200)]
 
 #: The fields that a form posts, as an endpoint's parameter.
 Fields = Annotated[dict[str, str], Depends(_fields)]

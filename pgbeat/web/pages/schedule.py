@@ -1,9 +1,9 @@
 """`/console/schedules/NAME`: one schedule, its ticks, and its verbs."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
@@ -19,12 +19,11 @@ from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
 from pgbeat.web.pages import forms, humanize, job_fields, schedule_form, summaries
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 from pgbeat.web.pages.schedules import pause_reason
 
 router = APIRouter(route_class=PageRoute)
 
-Name = Annotated[str, Path(max_length=200)]
 _PAGE = 25
 
 
@@ -79,7 +78,7 @@ def _forecast(visit: Visit, row: Schedule) -> tuple[list[UpcomingTick], str]:
     if not row.enabled or row.paused_at is not None or row.after is not None:
         return [], ""
     try:
-        found = decisions.schedule_forecast(visit.backend, visit.caller, row.name, 5)
+        found = decisions.schedule_forecast(*visit.who, row.name, 5)
     except PgbeatError as error:  # an invalid calendar or timetable
         return [], str(error)
     return found.upcoming, ""
@@ -93,22 +92,23 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
     """Does what the form's `do` says."""
     verb = fields.get("do", "")
     here = path("schedules", name)
-    who = visit.backend, visit.caller
     try:
         if verb == "check":
-            return _show(visit, name, checked=decisions.check_schedule(*who, name))
+            return _show(visit, name, checked=decisions.check_schedule(*visit.who, name))
         if verb == "edit":
             return _edit(visit, name, fields)
         if verb == "trigger":
-            made = decisions.trigger_schedule(*who, name)
+            made = decisions.trigger_schedule(*visit.who, name)
             return visit.redirect(here, made.message, is_good=made.success)
         if verb == "delete":
-            return visit.redirect(path("schedules"), _sentence(api.delete_schedule(*who, name)))
+            return visit.redirect(
+                path("schedules"), _sentence(api.delete_schedule(*visit.who, name))
+            )
         if verb == "pause":
-            done = api.pause_schedule(*who, name, pause_reason(fields))
+            done = api.pause_schedule(*visit.who, name, pause_reason(fields))
             return visit.redirect(here, _sentence(done))
         if verb in _SWITCHES:
-            return visit.redirect(here, _sentence(_SWITCHES[verb](*who, name)))
+            return visit.redirect(here, _sentence(_SWITCHES[verb](*visit.who, name)))
     except PgbeatError as error:
         return _show(visit, name, error=error)
     raise unknown_verb(fields)
@@ -135,7 +135,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         if not changes:
             return visit.redirect(path("schedules", name), "Nothing was changed.")
         body = ScheduleChanges.model_validate(changes)
-        done = api.update_schedule(visit.backend, visit.caller, name, body)
+        done = api.update_schedule(*visit.who, name, body)
     except forms.REFUSED as error:
         form = forms.refused(
             visit.request,

@@ -73,10 +73,10 @@ def change_schedules(visit: AdminVisit, fields: Fields) -> Response:
     """Pauses or resumes all schedules, by the form's `do`."""
     verb = fields.get("do", "")
     if verb == "pause":
-        made = api.pause_schedules(visit.backend, visit.caller, pause_reason(fields))
+        made = api.pause_schedules(*visit.who, pause_reason(fields))
         past = "Paused"
     elif verb == "resume":
-        made = api.resume_schedules(visit.backend, visit.caller)
+        made = api.resume_schedules(*visit.who)
         past = "Resumed"
     else:
         raise unknown_verb(fields)

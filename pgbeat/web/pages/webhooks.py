@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.web.api import webhooks as api
@@ -13,14 +13,12 @@ from pgbeat.web.api.bodies import Done
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(route_class=PageRoute)
-
-Name = Annotated[str, Path(max_length=200)]
 
 _PAGE = 25
 _STATES = ("pending", "delivered", "failed")
@@ -80,7 +78,7 @@ def make_webhook(visit: AdminVisit, posted: Fields) -> Response:
         if errors:
             raise forms.Mistakes(errors)
         body = api.NewWebhook.model_validate({**written, "events": events})
-        made = api.create_webhook(visit.backend, visit.caller, body)
+        made = api.create_webhook(*visit.who, body)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
         form = forms.refused(visit.request, error, written, nothing, fields=("events",))
@@ -149,20 +147,19 @@ def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     """Does what the form's `do` says."""
     verb = posted.get("do", "")
     here = path("webhooks", name)
-    who = visit.backend, visit.caller
     try:
         if verb == "edit":
             return _edit(visit, name, posted)
         if verb == "secret":
             made = api.update_webhook(
-                *who, name, api.WebhookChanges.model_validate({"new_secret": True})
+                *visit.who, name, api.WebhookChanges.model_validate({"new_secret": True})
             )
             return _show(visit, name, secret=made.secret)
         if verb == "test":
-            tried = api.send_test(*who, name)
+            tried = api.send_test(*visit.who, name)
             return visit.redirect(here, _tested(tried), is_good=tried.delivered)
         if verb == "delete":
-            said = api.delete_webhook(*who, name).message
+            said = api.delete_webhook(*visit.who, name).message
             return visit.redirect(path("webhooks"), f"{said}.")
         if verb in _VERBS:
             said = _VERBS[verb](visit, name, posted).message
@@ -174,7 +171,7 @@ def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
 
 def _disable(visit: Visit, name: str, posted: Mapping[str, str]) -> Done:
     body = api.WebhookDisable(reason=posted.get("reason", "").strip()[:500] or None)
-    return api.disable_webhook(visit.backend, visit.caller, name, body)
+    return api.disable_webhook(*visit.who, name, body)
 
 
 def _redeliver(visit: Visit, name: str, posted: Mapping[str, str]) -> Done:
@@ -182,14 +179,14 @@ def _redeliver(visit: Visit, name: str, posted: Mapping[str, str]) -> Done:
         delivery_id = UUID(posted.get("id", ""))
     except ValueError:
         raise NotFound(f"{posted.get('id', '')[:80]!r} is not a delivery's id") from None
-    return api.redeliver_delivery(visit.backend, visit.caller, name, delivery_id)
+    return api.redeliver_delivery(*visit.who, name, delivery_id)
 
 
 _VERBS: dict[str, Callable[[Visit, str, Mapping[str, str]], Done]] = {
-    "enable": lambda visit, name, _: api.enable_webhook(visit.backend, visit.caller, name),
+    "enable": lambda visit, name, _: api.enable_webhook(*visit.who, name),
     "disable": _disable,
     "redeliver": _redeliver,
-    "redeliver-all": lambda visit, name, _: api.redeliver_failed(visit.backend, visit.caller, name),
+    "redeliver-all": lambda visit, name, _: api.redeliver_failed(*visit.who, name),
 }
 
 
@@ -210,7 +207,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         if not events:
             raise forms.Mistakes(_NO_EVENTS)
         body = api.WebhookChanges.model_validate(changes)
-        api.update_webhook(visit.backend, visit.caller, name, body)
+        api.update_webhook(*visit.who, name, body)
     except forms.REFUSED as error:
         form = forms.refused(
             visit.request,

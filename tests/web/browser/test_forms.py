@@ -21,16 +21,16 @@ def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web,
     page.fill("#f-timetable", "61 2 * * *")
     page.fill("#f-task", "tests.add")
     assert page.get_attribute("#f-task", "list") == "l-tasks"
-    page.click("summary:has-text('What may keep it')")
+    page.click("summary:has-text('What may skip it')")
     page.select_option("#f-overlap", "skip")
-    page.click("button:has-text('Make the schedule')")
+    page.click("button:has-text('Create the schedule')")
     page.wait_for_selector("#e-timetable:has-text('minute')")
     assert fits(page)
     assert page.input_value("#f-overlap") == "skip"
     page.fill("#f-timetable", "0 * * * *")
     page.click("summary:has-text('From when')")
     page.fill("#f-starts_at", "2026-01-01T10:30:00")
-    page.click("button:has-text('Make the schedule')")
+    page.click("button:has-text('Create the schedule')")
     page.wait_for_selector("[role=status]:has-text('was created')")
     assert sql("SELECT cron, overlap, starts_at::text FROM pgbeat.schedules") == [
         ("0 * * * *", "skip", "2026-01-01 10:30:00+00")
@@ -58,7 +58,7 @@ def test_a_template_is_made_and_a_job_run_from_it(window: Any, web: Web, sql: Sq
     page.fill("#f-name", "t")
     page.fill("#f-task", "tests.add")
     page.fill("#f-args", "[1]")
-    page.click("button:has-text('Make the template')")
+    page.click("button:has-text('Create the template')")
     page.wait_for_selector("[role=status]:has-text('was created')")
     page.click("a:has-text('Run a job from it')")
     assert page.input_value("#f-template") == "t"
@@ -75,13 +75,13 @@ def test_a_webhooks_secret_is_shown_and_kept(window: Any, web: Web, sql: Sql) ->
     page.fill("#f-name", "ops")
     page.fill("#f-url", "https://example.com/hook")
     page.check("text=a schedule could not be launched")
-    page.click("button:has-text('Make the webhook')")
+    page.click("button:has-text('Create the webhook')")
     page.wait_for_selector(".secret pre")
     [(secret, events)] = sql("SELECT secret, events FROM pgbeat.webhooks")
     assert page.inner_text(".secret pre") == secret
     assert events == ["job.failed", "schedule.disabled", "tick.failed"]
     assert fits(page)
-    page.click("text=I have kept it")
+    page.click("text=I have copied it")
     page.wait_for_selector("h1:has-text('ops')")
     assert secret not in page.content()
 
@@ -90,7 +90,7 @@ def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto("/console/new/group")
     page.fill("#f-jobs", 'tests.add\n{"task": "tests.add", "args": [1]}')
-    page.click("button:has-text('Make the group')")
+    page.click("button:has-text('Create the group')")
     page.wait_for_selector("[role=status]:has-text('The group was created')")
     page.click("summary:has-text('Cancel')")
     page.click("button:has-text('Cancel the group')")
