@@ -1,14 +1,10 @@
-"""The web side as a whole: answers, guards, health, OpenAPI, and `pgbeat web` as a process."""
+"""The web app as a whole: answers, guards, health, OpenAPI."""
 
-import contextlib
-import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from celery import Celery
@@ -20,16 +16,16 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
 from pgbeat.web import create_app
-from tests.support.command_line import refused, run, run_with
+from tests.support.command_line import Sql
 from tests.support.databases import broker_url
 from tests.support.jobs import make_app
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Processes, until
 from tests.support.web import Web, done, make_token, opened, problem
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 Beat = Callable[..., Scheduler]
 
 PATH = "/admin/scheduled-jobs"
+
 SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
 
 
@@ -283,13 +279,13 @@ def test_it_can_be_mounted_into_another_app(app: Celery, database: str) -> None:
     inner.state.pgbeat.dispose()
 
 
-# -- OpenAPI --------------------------------------------------------------------------------------
-
-
 def operations(web: Web) -> list[tuple[str, str, dict[str, Any]]]:
     """Each endpoint as it is documented: method, path, and what is said of it."""
     paths = done(web.nobody.get("/openapi.json"))["paths"]
     return [(method, path, each) for path in paths for method, each in paths[path].items()]
+
+
+# -- OpenAPI --------------------------------------------------------------------------------------
 
 
 def test_every_endpoint_is_documented(web: Web) -> None:
@@ -346,126 +342,6 @@ def test_examples_are_good_requests(web: Web) -> None:
 
 
 # -- the process ----------------------------------------------------------------------------------
-
-
-def served(process: Process) -> str:
-    """Where it is."""
-    process.says("Ctrl-C ends it.")
-    return process.output.partition("pgbeat is at ")[2].split()[0]
-
-
-def get(url: str) -> Any:
-    """The JSON at an address."""
-    answer = httpx.get(url, timeout=30)
-    assert answer.status_code == 200
-    return answer.json()
-
-
-def web_process(processes: Processes, *arguments: str) -> Process:
-    """`celery -A tests.support.apps.basic pgbeat web` on a free port."""
-    return processes.celery("pgbeat", "web", "--port", "0", *arguments)
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.Signals) -> None:
-    process = web_process(processes)
-    link = served(process)
-    assert get(f"{link}healthz") == {"status": "ok"}
-    assert "there is no token, so no user can log in" in process.output
-    token = make_token(processes.database, "root", "admin")
-    headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx.get(f"{link}admin/scheduled-jobs", headers=headers, timeout=30)
-    assert answer.json() == {"schedules": [], "next": None}
-    assert "server" not in answer.headers
-    process.send_signal(number)
-    assert process.wait(20) == 0
-    assert process.output.endswith("Stopped.\n")
-    assert "Traceback" not in process.output
-
-
-@pytest.mark.slow
-def test_several_processes_share_the_port(processes: Processes) -> None:
-    process = web_process(processes, "--workers", "2", "--demo")
-    link = served(process)
-    until(lambda: _answers(link))
-    assert httpx.get(f"{link}scheduler/status", timeout=30).status_code == 200
-    [one, two] = _children(process.pid)
-    import os
-
-    os.kill(one, signal.SIGKILL)
-    until(lambda: len(_children(process.pid)) == 2 and one not in _children(process.pid))
-    until(lambda: _answers(link))
-    process.terminate()
-    assert process.wait(20) == 0
-    assert two not in _children(process.pid)
-    assert "ended by itself (-9); another takes its place" in process.output
-
-
-def _answers(link: str) -> bool:
-    with contextlib.suppress(OSError, httpx.HTTPError):
-        return httpx.get(f"{link}healthz").status_code == 200
-    return False
-
-
-def _children(process: int) -> list[int]:
-    import psutil
-
-    try:
-        return [each.pid for each in psutil.Process(process).children()]
-    except psutil.NoSuchProcess:
-        return []
-
-
-@pytest.mark.slow
-def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
-    process = processes.run(
-        sys.executable, "-c", "from pgbeat.cli import main; main()",
-        "-A", "tests.support.apps.basic", "web", "--port", "0", "--root-path", "/pgbeat/",
-    )  # fmt: skip
-    link = served(process)
-    assert link.endswith("/pgbeat/")
-    document = get(f"{link.removesuffix('/pgbeat/')}/openapi.json")
-    assert document["servers"] == [{"url": "/pgbeat"}]
-
-
-def test_a_port_that_is_taken(app: Celery) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        said = refused(run_with(app, "web", "--port", port), 1)
-    assert said == (
-        f"can't listen on 127.0.0.1 port {port}: Address already in use; try another "
-        "--port or --host"
-    )
-
-
-def test_an_address_that_is_none(app: Celery) -> None:
-    said = refused(run_with(app, "web", "--host", "nowhere.invalid"), 1)
-    assert said.startswith("can't listen on nowhere.invalid port 8080: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "refusal"),
-    [
-        (["--demo", "--host", "0.0.0.0"], "--demo lets everyone in, so not on 0.0.0.0"),  # noqa: S104
-        (["--root-path", "pgbeat"], "'pgbeat' is not a path"),
-        (["--root-path", "//evil.test"], "is not a path"),
-    ],
-)
-def test_what_would_be_unsafe_is_refused(app: Celery, arguments: list[str], refusal: str) -> None:
-    assert refusal in refused(run_with(app, "web", *arguments))
-
-
-def test_it_needs_the_app(database: str) -> None:
-    assert "give it with -A APP" in refused(run(database, "web"))
-
-
-def test_settings_that_are_wrong_are_told_at_once(app: Celery) -> None:
-    app.conf.pgbeat_web_jwt_key = "short"
-    said = run_with(app, "web", "--port", "0")
-    assert said.exit_code == 2
-    assert "a secret of at least 32 bytes" in said.stderr
 
 
 def test_metrics(web: Web) -> None:

@@ -3,12 +3,12 @@ by an administrator."""
 
 import itertools
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
@@ -21,8 +21,6 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("default"),  # of its own parts
 ]
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

@@ -20,7 +20,7 @@ from tests.support.jobs import make_app
 from tests.support.processes import until
 from tests.support.rows import make_job
 from tests.support.web import Web, problem
-from tests.web.api.test_jobs import make, tell
+from tests.web.api.made_jobs import make, tell
 
 #: Seconds until what is awaited has to be there; the machine may be busy.
 PATIENCE = 60.0

@@ -9,7 +9,7 @@ from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, problem
-from tests.web.api.test_jobs import NOBODY, audited, make, tell
+from tests.web.api.made_jobs import NOBODY, audited, make, tell
 
 
 @pytest.fixture

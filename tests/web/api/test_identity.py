@@ -1,67 +1,19 @@
-"""Who asks the web side: tokens, JWTs, cookies, the demo; and who only pretends to."""
+"""Callers: by tokens, by a browser's cookie, and in the demo."""
 
-import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import jwt
 import pytest
 from celery import Celery
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from httpx import Response
 
-from pgbeat.errors import ConfigError
+from tests.support.command_line import Sql
 from tests.support.web import HOST, Web, done, opened, problem
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
-SECRET = "s" * 32
 PATH = "/admin/scheduled-jobs"
+
 SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
+
 #: What anybody may ask who is known, and only an administrator.
 ANYBODY, ADMIN = "/scheduler/metrics", "/scheduler/status"
-
-
-def claims(**changes: Any) -> dict[str, Any]:
-    """Alice's, good for an hour; `None` leaves one out."""
-    given = {"sub": "alice", "exp": int(time.time()) + 3600, **changes}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def signed(key: Any = SECRET, algorithm: str = "HS256", **changes: Any) -> str:
-    """A JWT of these claims."""
-    return jwt.encode(claims(**changes), key, algorithm=algorithm)
-
-
-def pem(key: Any) -> str:
-    """A private key's public half."""
-    return str(
-        key.public_key()
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        .decode()
-    )
-
-
-@pytest.fixture(scope="module")
-def rsa_key() -> Any:
-    """An issuer's private key."""
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-@pytest.fixture(scope="module")
-def ec_key() -> Any:
-    """An issuer's private key."""
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def ask(web: Web, written: str, path: str = ANYBODY) -> Response:
-    """What who shows that is answered."""
-    answer: Response = web.client(written).get(path)
-    return answer
 
 
 # -- tokens ---------------------------------------------------------------------------------------
@@ -102,214 +54,6 @@ def test_a_revoked_or_expired_token_is_refused(web: Web, sql: Sql) -> None:
 def test_its_use_is_noted(web: Web, sql: Sql) -> None:
     done(web.user.get(ANYBODY))
     assert sql("SELECT actor FROM pgbeat.tokens WHERE last_used_at IS NOT NULL") == [("alice",)]
-
-
-# -- JWTs -----------------------------------------------------------------------------------------
-
-
-def test_a_jwt_says_who_asks(app: Celery, sql: Sql) -> None:
-    with opened(app, web_jwt_key=SECRET) as web:
-        done(ask(web, signed()))
-        problem(ask(web, signed(), ADMIN), 403)
-        admin = web.client(signed(sub="root", role="admin"))
-        done(admin.post(PATH, json=SCHEDULE), 201)
-        # A token is as good as before.
-        done(web.user.get(ANYBODY))
-    assert sql("SELECT actor FROM pgbeat.audit") == [("user:root",)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"exp": 1}, "Signature has expired"),
-        ({"exp": None}, 'missing the "exp" claim'),
-        ({"exp": "soon"}, "exp"),
-        ({"exp": float("1e400")}, ""),
-        ({"sub": None}, 'missing the "sub" claim'),
-        ({"sub": 5}, ""),
-        ({"sub": " "}, "its sub is empty"),
-        ({"nbf": int(time.time()) + 3600}, "not yet valid"),
-        ({"iss": "elsewhere"}, "issuer"),
-        ({"iss": None}, "iss"),
-        ({"aud": "others"}, "udience"),
-        ({"aud": None}, "aud"),
-    ],
-)
-def test_a_jwt_that_is_not_for_us_is_refused(
-    app: Celery, changes: dict[str, Any], reason: str
-) -> None:
-    good: dict[str, Any] = {"iss": "https://idp", "aud": ["x", "pgbeat"]}
-    issuer = {"web_jwt_issuer": "https://idp", "web_jwt_audience": "pgbeat"}
-    with opened(app, web_jwt_key=SECRET, **issuer) as web:
-        done(ask(web, signed(**good)))
-        raw = _raw({"alg": "HS256"}, claims(**{**good, **changes}), SECRET)
-        said = problem(ask(web, raw), 401)
-    assert said.startswith("the JWT is not accepted: ")
-    assert reason in said
-
-
-def _raw(header: dict[str, Any], payload: dict[str, Any], secret: str) -> str:
-    """Signed by HMAC, whatever is in it: PyJWT makes nothing that is wrong."""
-    import base64
-    import hmac
-
-    def part(data: bytes) -> str:
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-    head = part(json.dumps({"typ": "JWT", **header}).encode())
-    body = part(json.dumps(payload).encode())
-    seal = hmac.digest(secret.encode(), f"{head}.{body}".encode(), "sha256")
-    return f"{head}.{body}.{part(seal)}"
-
-
-@pytest.mark.parametrize("algorithm", ["none", "None", "HS512", "RS256", "", "hs256"])
-def test_a_jwt_of_another_algorithm_is_refused(app: Celery, algorithm: str) -> None:
-    with opened(app, web_jwt_key=SECRET) as web:
-        forged = _raw({"alg": algorithm}, claims(), SECRET)
-        problem(ask(web, forged), 401)
-        problem(ask(web, forged.rpartition(".")[0] + "."), 401)
-
-
-def test_a_jwt_of_another_secret_is_refused(app: Celery) -> None:
-    with opened(app, web_jwt_key=SECRET) as web:
-        problem(ask(web, signed("t" * 32)), 401)
-        problem(ask(web, signed()[:-2]), 401)
-
-
-@pytest.mark.parametrize("kind", ["RS256", "ES256"])
-def test_a_jwt_by_the_issuers_public_key(app: Celery, rsa_key: Any, ec_key: Any, kind: str) -> None:
-    own, other = (rsa_key, ec_key) if kind == "RS256" else (ec_key, rsa_key)
-    other_kind = "ES256" if kind == "RS256" else "RS256"
-    with opened(app, web_jwt_key=pem(own), web_jwt_algorithms=kind) as web:
-        done(ask(web, signed(own, kind)))
-        problem(ask(web, signed(other, other_kind)), 401)
-        # The public key is no secret: nobody signs by it.
-        problem(ask(web, _raw({"alg": "HS256"}, claims(role="admin"), pem(own))), 401)
-        problem(ask(web, _raw({"alg": "none"}, claims(), "").rpartition(".")[0] + "."), 401)
-
-
-def test_a_key_that_is_none_is_told_at_once(app: Celery, ec_key: Any) -> None:
-    broken = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"
-    for key in (broken, pem(ec_key)):
-        with (
-            pytest.raises(ConfigError, match="not a public key for RS256"),
-            opened(app, web_jwt_key=key, web_jwt_algorithms="RS256"),
-        ):
-            pass
-
-
-@pytest.mark.parametrize(
-    ("setting", "given", "is_admin"),
-    [
-        ("role=admin", {"role": "admin"}, True),
-        ("role=admin", {"role": "administrator"}, False),
-        ("role=admin", {"role": ["user", "admin"]}, True),
-        ("role=admin", {"role": {"admin": 1}}, False),
-        ("role=admin", {}, False),
-        ("scope=pgbeat:admin", {"scope": "openid pgbeat:admin"}, True),
-        ("scope=pgbeat:admin", {"scope": "openid pgbeat:administrate"}, False),
-        ("https://x.y/roles=ops", {"https://x.y/roles": ["ops"]}, True),
-        ("realm_access.roles=admin", {"realm_access": {"roles": ["admin"]}}, True),
-        ("realm_access.roles=admin", {"realm_access": "admin"}, False),
-        ("admin=true", {"admin": True}, True),
-        ("admin=true", {"admin": 1}, False),
-        ("", {"role": "admin", "": ""}, False),
-    ],
-)
-def test_a_claim_makes_an_administrator(
-    app: Celery, setting: str, given: dict[str, Any], is_admin: bool
-) -> None:
-    with opened(app, web_jwt_key=SECRET, web_jwt_admin=setting) as web:
-        answer = ask(web, signed(**given), ADMIN)
-    assert answer.status_code == (200 if is_admin else 403)
-
-
-class Issuer:
-    """Publishes keys by HTTP, and counts how often they are asked for."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, Any] = {}
-        self.asked = 0
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                issuer.asked += 1
-                published = [
-                    {**json.loads(issuer.jwk(key)), "kid": kid, "use": "sig"}
-                    for kid, key in issuer.keys.items()
-                ]
-                body = json.dumps({"keys": published}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    @staticmethod
-    def jwk(key: Any) -> str:
-        """The public half, as JSON."""
-        kind = "ES256" if isinstance(key, ec.EllipticCurvePrivateKey) else "RS256"
-        return str(jwt.get_algorithm_by_name(kind).to_jwk(key.public_key()))
-
-    def close(self) -> None:
-        """Is away from now on."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    """An issuer that publishes its keys."""
-    made = Issuer()
-    yield made
-    if made._thread.is_alive():
-        made.close()
-
-
-def by_kid(key: Any, kid: str, algorithm: str) -> str:
-    """A JWT that names its key."""
-    return jwt.encode(claims(), key, algorithm=algorithm, headers={"kid": kid})
-
-
-def test_keys_are_had_from_the_issuer(
-    app: Celery, issuer: Issuer, rsa_key: Any, ec_key: Any
-) -> None:
-    issuer.keys = {"one": rsa_key, "two": ec_key}
-    settings = {"web_jwt_jwks": issuer.url, "web_jwt_algorithms": "RS256,ES256"}
-    with opened(app, **settings) as web:
-        done(ask(web, by_kid(rsa_key, "one", "RS256")))
-        done(ask(web, by_kid(ec_key, "two", "ES256")))
-        problem(ask(web, by_kid(ec_key, "one", "ES256")), 401)
-        problem(ask(web, by_kid(rsa_key, "three", "RS256")), 401)
-        problem(ask(web, signed(rsa_key, "RS256")), 401)
-        # Nobody has the issuer asked again and again.
-        before = issuer.asked
-        for _ in range(3):
-            problem(ask(web, by_kid(rsa_key, "four", "RS256")), 401)
-        assert issuer.asked == before <= 2
-        problem(ask(web, _raw({"alg": "HS256", "kid": "one"}, claims(), pem(rsa_key))), 401)
-
-
-def test_an_issuer_that_is_away_is_no_reason_to_refuse(
-    app: Celery, issuer: Issuer, rsa_key: Any
-) -> None:
-    issuer.close()
-    with opened(app, web_jwt_jwks=issuer.url, web_jwt_algorithms="RS256") as web:
-        answer = ask(web, by_kid(rsa_key, "one", "RS256"))
-        assert "the issuer's keys can't be fetched" in problem(answer, 503)
-        # What is no JWT of ours isn't asked about.
-        problem(ask(web, signed()), 401)
-        problem(ask(web, "x.y.z"), 401)
-        done(web.user.get(ANYBODY))
 
 
 # -- cookies --------------------------------------------------------------------------------------
@@ -371,6 +115,7 @@ FOREIGN = [
     {"Referer": "http://evil.test/pgbeat.test"},
     {},
 ]
+
 OWN = [
     {"Sec-Fetch-Site": "same-origin"},
     {"Sec-Fetch-Site": "none"},
@@ -408,12 +153,12 @@ def test_who_shows_a_token_by_the_header_is_no_browser(web: Web) -> None:
     done(admin.post(PATH, json=SCHEDULE, headers={"Origin": "http://elsewhere.test"}), 201)
 
 
-# -- the demo -------------------------------------------------------------------------------------
-
-
 def visitor(web: Web, client: str, host: str, **headers: str) -> Any:
     """One who comes from that address, and calls it by that host."""
     return web.client(base_url=f"http://{host}", client=(client, 50_000), headers=headers)
+
+
+# -- the demo -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
-"""`/jobs` and `/executions`: jobs made, watched and steered; who sees which; what is refused."""
+"""The API's jobs: made and controlled."""
 
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery
 
-from pgbeat.access import actors
-from pgbeat.jobs import executions, lifecycle
-from pgbeat.jobs.executions import ExecutionRecord
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
-
-NOBODY = "00000000-0000-4000-8000-000000000000"
+from tests.web.api.made_jobs import audited, fails, make, tell
 
 
 @pytest.fixture
@@ -28,35 +23,6 @@ def app(database: str) -> Celery:
 def alice(web: Web) -> Any:
     """A user."""
     return web.user
-
-
-def make(client: Any, **order: Any) -> Any:
-    """A job of `jobs.add`, unless told otherwise."""
-    body = {"args": [1], **({} if "template" in order else {"task": "jobs.add"}), **order}
-    return done(client.post("/jobs", json=body), 201)
-
-
-def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, **said: Any) -> str:
-    """Has a worker tell of a job's execution; the execution's id."""
-    run_id = run or str(uuid4())
-    said.setdefault("worker", "w@host")
-    with web.app.state.pgbeat.unit(actors.user()) as unit:
-        ended = executions.record(
-            unit.connection, [ExecutionRecord(run_id, job_id, is_new, **said)]
-        )
-        lifecycle.follow(unit.connection, unit.publisher, ended)
-    return run_id
-
-
-def fails(web: Web, job_id: str, error: str = "oops") -> str:
-    """Has a worker tell that a job failed; the execution's id."""
-    return tell(web, job_id, state="failed", job_state="failed", error=error)
-
-
-def audited(admin: Any, kind: str = "job") -> list[tuple[str, str, str]]:
-    """Verb, actor and subject of the changes, the oldest first."""
-    found = done(admin.get("/audit", params={"kind": kind, "limit": 200}))["changes"]
-    return [(each["verb"], each["actor"], each["subject"]) for each in reversed(found)]
 
 
 # -- made -----------------------------------------------------------------------------------------
@@ -184,214 +150,6 @@ def test_what_is_nested_too_deeply_is_left_out(admin: Any, sql: Sql) -> None:
     make_job(sql, args="[" * 500 + "]" * 500)
     [job] = done(admin.get("/jobs"))["jobs"]
     assert job["args"] is None
-
-
-# -- looked at ------------------------------------------------------------------------------------
-
-
-def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
-    own = make(alice)["id"]
-    bobs = make(web.other)["id"]
-    system = make_job(
-        sql, is_system_job=True, created_by="system:beat", job_source="scheduled_task"
-    )
-
-    def seen(client: Any, **which: Any) -> list[str]:
-        return [each["id"] for each in done(client.get("/jobs", params=which))["jobs"]]
-
-    assert seen(alice) == [own]
-    assert seen(web.other) == [bobs]
-    assert sorted(seen(admin)) == sorted([own, bobs, system])
-    assert seen(admin, created_by="user:bob") == [bobs]
-    assert seen(admin, system=True) == [system]
-    assert "you are 'user:alice'" in problem(alice.get("/jobs?created_by=user:bob"), 403)
-    assert done(alice.get(f"/jobs/{own}"))["id"] == own
-    for job_id in (bobs, system, NOBODY):
-        assert problem(alice.get(f"/jobs/{job_id}"), 404) == f"there is no job {job_id}"
-    assert done(admin.get(f"/jobs/{bobs}"))["id"] == bobs
-
-
-ON_A_JOB: list[tuple[str, str, Any]] = [
-        ("GET", "", None), ("GET", "/executions", None), ("GET", "/stats", None),
-        ("GET", "/events", None), ("POST", "/cancel", None), ("POST", "/retry", None),
-        ("POST", "/pause", None), ("POST", "/resume", None), ("POST", "/approve", None),
-        ("POST", "/move", {"where": "front"}), ("DELETE", "", None),
-]  # fmt: skip
-
-
-def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
-    made = make(alice)
-    bob, before = web.other, sql("SELECT * FROM pgbeat.jobs")
-    for method, path, body in ON_A_JOB:
-        for job_id in (made["id"], NOBODY):
-            said = problem(bob.request(method, f"/jobs/{job_id}{path}", json=body), 404)
-            assert said == f"there is no job {job_id}"
-        problem(bob.request(method, f"/jobs/nope{path}", json=body), 422)
-    assert sql("SELECT * FROM pgbeat.jobs") == before
-    assert audited(web.admin) == [("create", "user:alice", made["id"])]
-
-
-def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
-    ids = [make_job(sql, created_at=f"2026-01-0{n}", task=f"jobs.t{n % 2}") for n in range(1, 6)]
-
-    def pages(limit: int, **which: Any) -> list[str]:
-        found: list[str] = []
-        after = None
-        while True:
-            params = {"limit": limit, **which} | ({"after": after} if after else {})
-            page = done(alice.get("/jobs", params=params))
-            assert len(page["jobs"]) <= limit
-            found += [each["id"] for each in page["jobs"]]
-            after = page["next"]
-            if after is None:
-                return found
-
-    assert pages(2) == pages(1) == pages(5) == pages(50) == ids[::-1]
-    assert pages(2, task="jobs.t1") == [ids[4], ids[2], ids[0]]
-    assert pages(2, state="running") == []
-    group = str(uuid4())
-    other = make_job(sql, group_id=group, lane="l", template="t", state="failed")
-    for which in ({"group": group}, {"lane": "l"}, {"template": "t"}, {"state": "failed"}):
-        assert pages(2, **which) == [other]
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron) "
-        "VALUES ('nightly', 'jobs.add', '0 0 * * *')"
-    )
-    [(schedule_id,)] = sql("SELECT id FROM pgbeat.schedules")
-    of_schedule = make_job(sql, schedule_id=schedule_id, schedule="nightly")
-    assert pages(2, schedule="nightly") == [of_schedule]
-    # Whether there is one is told to administrators alone.
-    assert done(web.other.get("/jobs?schedule=nightly")) == {"jobs": [], "next": None}
-    assert done(web.other.get("/jobs?schedule=nightl")) == {"jobs": [], "next": None}
-    assert "did you mean 'nightly'?" in problem(admin.get("/jobs?schedule=nightl"), 404)
-
-
-def test_a_bad_query_is_refused(admin: Any) -> None:
-    for query in (
-        "limit=0",
-        "limit=201",
-        "state=odd",
-        "after=x",
-        "group=x",
-        "job_source=me",
-        "system=perhaps",
-        "task=%00",
-        "created_by=user:alice%00",
-        "schedule=" + "x" * 201,
-    ):
-        assert problem(admin.get(f"/jobs?{query}"), 422)
-
-
-def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: Sql) -> None:
-    for _ in range(12):
-        job_id = make_job(sql, state="running")
-        sql(
-            """INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)
-               VALUES (%s, 1, 'w', 1, 4)""",
-            job_id,
-        )
-    counts = []
-    done(admin.get("/jobs"))
-    for limit in (1, 10):
-        with web.counted() as statements:
-            found = done(admin.get(f"/jobs?limit={limit}"))["jobs"]
-        assert len(found) == limit
-        assert found[0]["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
-        counts.append(len(statements))
-    assert counts[0] == counts[1] <= 4
-
-
-def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:
-    job_id = make(alice, max_attempts=1)["id"]
-    run = tell(web, job_id)
-    tell(web, job_id, is_new=False, run=run, progress_done=3, progress_total=4,
-         progress_message="page 3")  # fmt: skip
-    found = done(alice.get(f"/jobs/{job_id}"))
-    assert found["status"] == "running"
-    assert found["progress"] == {"done": 3, "total": 4, "percent": 75, "message": "page 3"}
-    tell(
-        web, job_id, is_new=False, run=run, state="completed", job_state="completed",
-        duration_ms=1500.4, cpu_time_ms=20, memory_peak_mb=256, result="3",
-        metadata={"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    )  # fmt: skip
-    listed = done(alice.get(f"/jobs/{job_id}/executions"))
-    assert (listed["total"], listed["limit"], listed["next"]) == (1, 50, None)
-    [execution] = listed["executions"]
-    wanted = {
-        "id": run, "job_id": job_id, "execution_number": 1, "status": "completed",
-        "duration_ms": 1500, "cpu_time_ms": 20, "memory_peak_mb": 256, "items_crawled": 25,
-        "items_indexed": 23, "retry_attempt": 0, "error_message": None,
-        "metadata": {"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    }  # fmt: skip
-    assert execution.items() >= wanted.items()
-    assert "result" not in execution
-    whole = done(alice.get(f"/executions/{run}"))
-    assert whole.items() >= execution.items()
-    assert (whole["result"], whole["traceback"]) == ("3", None)
-    stats = done(alice.get(f"/jobs/{job_id}/stats"))
-    expected = {
-        "total_executions": 1, "successful_runs": 1, "failed_runs": 0, "success_rate": 1,
-        "average_duration_ms": 1500, "next_scheduled_at": None,
-    }  # fmt: skip
-    assert stats.items() >= expected.items()
-    assert problem(web.other.get(f"/executions/{run}"), 404) == f"there is no execution {run}"
-    assert done(web.admin.get(f"/executions/{run}"))["id"] == run
-    assert problem(alice.get(f"/executions/{NOBODY}"), 404) == f"there is no execution {NOBODY}"
-
-
-def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) -> None:
-    """By two workers: the newest execution is the one that began last."""
-    job_id = make(alice)["id"]
-    tell(web, job_id, retry_attempt=1, began=1, progress_done=3, progress_total=4)
-    tell(web, job_id, state="failed", job_state="scheduled", began=60, ended=59, error="not yet")
-    [job] = done(alice.get("/jobs"))["jobs"]
-    assert (job["status"], job["progress"]["percent"]) == ("running", 75)
-    shown = done(alice.get(f"/jobs/{job_id}"))
-    listed = done(alice.get(f"/jobs/{job_id}/executions"))
-    for runs in (shown["executions"], listed["executions"]):
-        assert [(run["execution_number"], run["retry_attempt"]) for run in runs] == [(1, 1), (2, 0)]
-    first = done(alice.get(f"/jobs/{job_id}/executions?limit=1"))
-    second = done(alice.get(f"/jobs/{job_id}/executions?limit=1&after={first['next']}"))
-    assert first["executions"] + second["executions"] == listed["executions"][::-1]
-    assert second["next"] is None
-
-
-def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -> None:
-    job_id, other = make(alice)["id"], make(alice)["id"]
-    for number, made in enumerate((["a.pdf", "b.csv"], ["b.csv", "c.png"])):
-        state = "pending" if number == 0 else "completed"
-        tell(
-            web, job_id, state="failed" if number == 0 else "completed", job_state=state,
-            metadata={"artifacts": made, "rows": 3},
-        )  # fmt: skip
-    detail = done(alice.get(f"/jobs/{job_id}"))
-    assert detail["artifacts"] == ["a.pdf", "b.csv", "c.png"]
-    assert sorted(run["artifacts"] for run in detail["executions"]) == [
-        ["a.pdf", "b.csv"], ["b.csv", "c.png"],
-    ]  # fmt: skip
-    assert [run["metadata"] for run in detail["executions"]] == [{"rows": 3}] * 2
-    listed = {each["id"]: each["artifacts"] for each in done(alice.get("/jobs"))["jobs"]}
-    assert listed == {job_id: ["a.pdf", "b.csv", "c.png"], other: []}
-    run = done(alice.get(f"/executions/{detail['executions'][0]['id']}"))
-    assert run["artifacts"] == detail["executions"][0]["artifacts"]
-    page = web.browser(web.token("alice")).get(f"/console/jobs/{job_id}").text
-    assert "<code>c.png</code>" in page
-
-
-def test_executions_by_pages(alice: Any, sql: Sql) -> None:
-    job_id = make_job(sql, state="completed")
-    sql(
-        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at)
-           SELECT %s, n, 'w', 'completed', now() FROM generate_series(1, 5) n""",
-        job_id,
-    )
-    path = f"/jobs/{job_id}/executions"
-    first = done(alice.get(path, params={"limit": 3}))
-    assert [each["execution_number"] for each in first["executions"]] == [5, 4, 3]
-    second = done(alice.get(path, params={"limit": 3, "after": first["next"]}))
-    assert [each["execution_number"] for each in second["executions"]] == [2, 1]
-    assert (second["next"], second["total"]) == (None, 5)
-    problem(alice.get(path, params={"after": "x"}), 422)
 
 
 # -- steered --------------------------------------------------------------------------------------

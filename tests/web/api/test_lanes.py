@@ -12,7 +12,7 @@ from tests.support.jobs import make_app, messages
 from tests.support.processes import until
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, problem
-from tests.web.api.test_jobs import audited, make
+from tests.web.api.made_jobs import audited, make
 
 
 @pytest.fixture

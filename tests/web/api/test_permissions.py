@@ -15,7 +15,7 @@ from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
-from tests.web.api.test_jobs import make
+from tests.web.api.made_jobs import make
 
 #: The statuses for nobody, the user whose the thing is, another user, and an administrator. 2 is
 #: any good answer, 0 any but 401, 403 and 5xx.

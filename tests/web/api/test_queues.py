@@ -10,7 +10,7 @@ from celery import Celery
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.web import Web, done, opened, problem
-from tests.web.api.test_jobs import audited, make
+from tests.web.api.made_jobs import audited, make
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.web import Web, done, opened, problem
 from tests.support.webhook_receiver import Receiver
-from tests.web.api.test_jobs import audited
+from tests.web.api.made_jobs import audited
 
 URL = "https://example.com/hook"
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification's example

@@ -1,6 +1,5 @@
 """The console in a real browser: Chromium, driven by Playwright."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -8,13 +7,12 @@ from uuid import uuid4
 import pytest
 
 from tests.support.browser import AXE, fits
+from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.rows import make_schedule
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 
 make_nightly = partial(make_schedule, cron="0 2 * * *")
 

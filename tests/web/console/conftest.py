@@ -1,9 +1,13 @@
-"""Fixtures of the console's tests: browsers without scripts."""
+"""Fixtures of the console's tests: browsers without scripts, and rows."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.support.command_line import Sql
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web
 
 
@@ -17,3 +21,19 @@ def page(web: Web) -> Any:
 def user(web: Web) -> Any:
     """Browses as alice, a user."""
     return web.browser(web.token("alice"))
+
+
+@pytest.fixture
+def schedule(sql: Sql) -> Callable[..., int]:
+    """Adds a schedule of every six hours, unless told otherwise."""
+    return partial(make_schedule, sql, cron="0 */6 * * *")
+
+
+@pytest.fixture
+def job(sql: Sql) -> Callable[..., str]:
+    """Makes a job that is completed, unless told otherwise."""
+    return partial(
+        make_job, sql, state="completed", task="tests.add", created_by="user:root",
+        job_source="user_api", started_at="2026-01-01T00:00:00Z",
+        finished_at="2026-01-01T00:00:01Z",
+    )  # fmt: skip

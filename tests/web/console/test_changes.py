@@ -25,8 +25,8 @@ from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.web import Web, make_token, opened
 from tests.web.api.test_events import PATIENCE, asking, parsed, served
 from tests.web.api.test_events import watch as watching
-from tests.web.test_web import served as served_by
-from tests.web.test_web import web_process
+from tests.web.test_serving import served as served_by
+from tests.web.test_serving import web_process
 
 KEY = "k" * 32
 

@@ -1,0 +1,184 @@
+"""The API's decisions on schedules: triggers, checks, history, forecasts, backfills."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import Sql
+from tests.support.web import done, problem
+
+PATH = "/admin/scheduled-jobs"
+
+CRON = {"task": "tests.add", "cron": "0 */6 * * *"}
+
+
+def make(admin: Any, name: str = "s", **values: Any) -> Any:
+    """A schedule of every six hours, unless told otherwise."""
+    return done(admin.post(PATH, json={"name": name, **CRON, **values}), 201)
+
+
+def audited(admin: Any) -> list[tuple[str, str, str]]:
+    """Verb, kind and subject of the changes, the oldest first."""
+    found = done(admin.get("/audit"))["changes"]
+    return [(each["verb"], each["kind"], each["subject"]) for each in reversed(found)]
+
+
+# -- decided ---------------------------------------------------------------------------------------
+
+
+def test_a_trigger_launches(admin: Any, sql: Sql) -> None:
+    make(admin, kwargs={"x": 3})
+    answer = done(admin.post(f"{PATH}/s/trigger"))
+    assert (answer["success"], answer["outcome"]) == (True, "launched")
+    assert answer["message"] == "Schedule 's' triggered manually"
+    assert sql("SELECT id::text, job_source, created_by, state FROM pgbeat.jobs") == [
+        (answer["job_id"], "user_api", "user:root", "pending")
+    ]
+    assert len(sql("SELECT 1 FROM kombu_message")) == 1
+    [recent] = done(admin.get(f"{PATH}/s"))["recent_jobs"]
+    assert (recent["job_id"], recent["status"]) == (answer["job_id"], "pending")
+    assert done(admin.get("/audit"))["changes"][0]["after"]["job_id"] == answer["job_id"]
+
+
+def test_a_trigger_is_skipped_or_fails(admin: Any, sql: Sql) -> None:
+    make(admin, "no", condition_sql="SELECT false")
+    answer = done(admin.post(f"{PATH}/no/trigger"))
+    assert (answer["success"], answer["outcome"], answer["job_id"]) == (True, "skipped", None)
+    assert answer["message"].startswith("Schedule 'no' was skipped: ")
+    make(admin, "bad", condition_sql="SELECT 1 FROM not_there_yet")
+    answer = done(admin.post(f"{PATH}/bad/trigger"))
+    assert (answer["success"], answer["outcome"]) == (False, "failed")
+    assert "not_there_yet" in answer["error"]
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+    assert [each[0] for each in audited(admin)] == ["create", "trigger", "create", "trigger"]
+
+
+def test_a_check_writes_nothing(admin: Any, sql: Sql) -> None:
+    make(admin)
+    assert done(admin.post(f"{PATH}/s/check")) == {
+        "outcome": "launched", "reason": None, "error": None, "objections": [], "jobs": 1,
+    }  # fmt: skip
+    done(admin.patch(f"{PATH}/s", json={"starts_at": "2999-01-01T00:00:00Z"}))
+    found = done(admin.post(f"{PATH}/s/check"))
+    assert found["outcome"] == "skipped"
+    assert found["objections"] == [found["reason"]]
+    assert sql("SELECT 1 FROM pgbeat.ticks") == []
+
+
+def test_history_with_stats(admin: Any, sql: Sql) -> None:
+    make(admin)
+    for _ in range(3):
+        done(admin.post(f"{PATH}/s/trigger"))
+    done(admin.patch(f"{PATH}/s", json={"condition_sql": "SELECT false"}))
+    done(admin.post(f"{PATH}/s/trigger"))
+    done(admin.patch(f"{PATH}/s", json={"condition_sql": "SELECT 1 FROM nowhere"}))
+    done(admin.post(f"{PATH}/s/trigger"))
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
+    sql(
+        "UPDATE pgbeat.jobs SET finished_at = now(), "
+        "state = CASE WHEN id = (SELECT min(id::text)::uuid FROM pgbeat.jobs) THEN 'failed' "
+        "ELSE 'completed' END"
+    )
+    found = done(admin.get(f"{PATH}/s/history"))
+    outcomes = [each["outcome"] for each in found["history"]]
+    assert outcomes == ["failed", "skipped", "success", "success", "success"]
+    assert [each["conditions_met"] for each in found["history"]] == [False, False, True, True, True]
+    assert found["stats"] == {
+        "total_runs": 5, "successful_runs": 3, "skipped_runs": 1, "failed_runs": 1,
+        "jobs_completed": 2, "jobs_failed": 1, "success_rate": "50%",
+    }  # fmt: skip
+    seen: list[Any] = []
+    after = None
+    while True:
+        params = {"limit": 2, **({"after": after} if after else {})}
+        page = done(admin.get(f"{PATH}/s/history", params=params))
+        seen, after = seen + page["history"], page["next"]
+        if after is None:
+            break
+    assert seen == found["history"]
+
+
+def test_a_schedule_without_ticks_has_no_rate(admin: Any) -> None:
+    make(admin)
+    found = done(admin.get(f"{PATH}/s/history"))
+    assert (found["history"], found["stats"]["success_rate"]) == ([], None)
+
+
+def test_forecast(admin: Any, sql: Sql) -> None:
+    make(admin)
+    times = [each["at"] for each in done(admin.get(f"{PATH}/s/forecast?count=3"))["upcoming"]]
+    assert len(times) == 3
+    assert all(datetime.fromisoformat(time).hour % 6 == 0 for time in times)
+    sql("""INSERT INTO pgbeat.calendars (name, definition)
+           VALUES ('never', '{"weekdays": ["mon","tue","wed","thu","fri","sat","sun"]}')""")
+    done(admin.patch(f"{PATH}/s", json={"calendar": "never"}))
+    [due] = done(admin.get(f"{PATH}/s/forecast?count=1"))["upcoming"]
+    assert "calendar 'never'" in due["skip"]
+    done(admin.post(f"{PATH}/s/disable"))
+    assert done(admin.get(f"{PATH}/s/forecast"))["upcoming"] == []
+
+
+def span(hours: int = 12) -> dict[str, str]:
+    """The hours before the last full one."""
+    end = datetime.now(UTC).replace(minute=1, second=0, microsecond=0) - timedelta(hours=1)
+    return {"start": (end - timedelta(hours=hours)).isoformat(), "end": end.isoformat()}
+
+
+# -- backfilled -----------------------------------------------------------------------------------
+
+
+def test_a_backfill_launches_what_was_missed(admin: Any, sql: Sql) -> None:
+    make(admin, cron="0 * * * *")
+    planned = done(admin.post(f"{PATH}/s/backfill", json={**span(3), "dry_run": True}))
+    assert (planned["dry_run"], planned["launched"], len(planned["times"])) == (True, 0, 3)
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+    filled = done(admin.post(f"{PATH}/s/backfill", json=span(3)))
+    assert (filled["success"], filled["launched"], filled["remaining"]) == (True, 3, 0)
+    assert filled["times"] == planned["times"]
+    assert filled["message"] == "Schedule 's' backfilled: 3 launched"
+    assert sql("SELECT DISTINCT job_source, created_by FROM pgbeat.jobs") == [
+        ("user_api", "user:root")
+    ]
+    again = done(admin.post(f"{PATH}/s/backfill", json=span(3)))
+    assert (again["times"], again["launched_before"]) == ([], 3)
+    assert [each[0] for each in audited(admin)] == ["create"] + 3 * ["backfill"]
+
+
+def test_a_backfill_stops_after_failures(admin: Any) -> None:
+    make(admin, cron="0 * * * *", max_retries=2, condition_sql="SELECT 1 FROM nowhere")
+    filled = done(admin.post(f"{PATH}/s/backfill", json=span(6)))
+    assert (filled["success"], filled["failed"], filled["remaining"]) == (False, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ({}, "start: Field required"),
+        ({"start": "2026-01-01T00:00:00"}, "start: Input should have timezone info"),
+        ({"start": "2999-01-01T00:00:00Z"}, "2999-01-01T00:00:00+00:00 is in the future"),
+        ({"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}, "the end, 2026-"),
+        ({"start": "2026-01-01T00:00:00Z", "end": "2999-01-01T00:00:00Z"}, "in the future"),
+        ({"start": "2026-01-01T00:00:00Z", "limit": 0}, "greater than or equal to 1"),
+        ({"start": "2026-01-01T00:00:00Z", "limt": 1}, "did you mean 'limit'?"),
+        (
+            {"start": "2026-01-01T00:00:00Z", "end": "2026-01-03T00:00:00Z", "limit": 5},
+            "more than the limit 5",
+        ),
+        ({"start": "0001-01-01T00:00:00Z"}, "give a shorter period"),
+        ({"start": "2020-01-01T00:00:00Z"}, "more than the 20,000 that are looked at"),
+    ],
+)
+def test_a_bad_backfill_launches_nothing(
+    admin: Any, sql: Sql, body: dict[str, Any], refusal: str
+) -> None:
+    make(admin, cron="0 * * * *")
+    assert refusal in problem(admin.post(f"{PATH}/s/backfill", json=body), 422)
+    assert sql("SELECT 1 FROM pgbeat.ticks") == []
+
+
+def test_what_has_no_times_has_no_backfill(admin: Any) -> None:
+    make(admin, "t")
+    done(admin.post(PATH, json={"name": "s", "task": "tests.add", "after": "t"}), 201)
+    answer = admin.post(f"{PATH}/s/backfill", json=span())
+    assert "has no times of its own" in problem(answer, 422)

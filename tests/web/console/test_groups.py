@@ -1,0 +1,119 @@
+"""The console's pages of groups."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.pages import after, html
+from tests.support.web import Web, done, opened
+from tests.web.console.test_forms import noted
+
+
+@pytest.fixture
+def web(app: Celery) -> Iterator[Web]:
+    """Webhooks may go to this machine."""
+    with opened(app, webhook_private=True) as found:
+        yield found
+
+
+def make_group(client: Any, count: int = 2, **values: Any) -> str:
+    """A group of the client's; its id."""
+    body = {"jobs": [{"task": "tests.add", "args": [1]}] * count, **values}
+    return str(done(client.post("/groups", json=body), 201)["id"])
+
+
+def test_groups_are_listed_and_their_jobs_shown(web: Web, page: Any, user: Any, sql: Sql) -> None:
+    assert "There is no group yet" in html(page.get("/console/groups"))
+    mine = make_group(web.user, name="sales", mode="sequential", on_failure="skip_remaining")
+    make_group(web.other)
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()"
+        " WHERE group_id = %s AND group_position = 0", mine)  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: no', finished_at = now()"
+        " WHERE group_id = %s AND group_position = 0", mine)  # fmt: skip
+    text = html(page.get("/console/groups"))
+    assert len(text.rows) == 2
+    assert '<progress max="2" value="1" aria-label="jobs that have ended">' in text
+    assert "1 of 2, 1 failed" in text.words
+    assert len(html(user.get("/console/groups")).rows) == 1
+    assert len(html(page.get("/console/groups?by=user:bob")).rows) == 1
+    assert "There is no such group" in html(page.get("/console/groups?state=cancelled"))
+    said = html(user.get(f"/console/groups/{mine}")).words
+    assert "2 jobs, one after the other; once one has failed, the rest is skipped." in said
+    assert "1. tests.add failed ValueError: no" in said
+    assert "2. tests.add pending blocked by its group" in said
+    jobs = html(page.get("/console/jobs", params={"group": mine}))
+    assert len(jobs.rows) == 2
+    job_id = sql("SELECT id FROM pgbeat.jobs WHERE group_id = %s", mine)[0][0]
+    assert f'href="/console/groups/{mine}"' in html(page.get(f"/console/jobs/{job_id}"))
+
+
+def test_groups_are_paged(web: Web, page: Any, sql: Sql) -> None:
+    for number in range(30):
+        sql("INSERT INTO pgbeat.groups (name, job_source, created_by, created_at)"
+            " VALUES (%s, 'user_api', 'user:root', now() - %s * interval '1 s')",
+            f"g{number:02}", number)  # fmt: skip
+    text = html(page.get("/console/groups"))
+    second = html(page.get(text.next))
+    found = re.findall(r"\bg\d\d\b", text.words + second.words)
+    assert found == [f"g{number:02}" for number in range(30)]
+
+
+def test_a_group_is_cancelled(web: Web, user: Any, sql: Sql) -> None:
+    group = make_group(web.user)
+    path = f"/console/groups/{group}"
+    assert html(user.post(path, data={"do": "fly"}), 422)
+    said = after(user, user.post(path, data={"do": "cancel"})).words
+    assert "The group was cancelled: 2 jobs ended now." in said
+    assert 'value="cancel"' not in html(user.get(path))
+    assert sql("SELECT state FROM pgbeat.groups") == [("cancelled",)]
+    assert noted(sql)[-1][:4] == ("user:alice", "page", "cancel", "group")
+
+
+def test_others_groups_are_not_there(web: Web, user: Any, sql: Sql) -> None:
+    group = make_group(web.other)
+    path = f"/console/groups/{group}"
+    assert html(user.get(path), 404)
+    assert html(user.post(path, data={"do": "cancel"}), 404)
+    assert html(user.get("/console/groups/nothing"), 404)
+    assert sql("SELECT state FROM pgbeat.groups") == [("running",)]
+
+
+def test_a_large_group_shows_what_failed(web: Web, page: Any, sql: Sql) -> None:
+    group = make_group(web.user, 110)
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE group_position = 105")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: far', finished_at = now()"
+        " WHERE group_position = 105")  # fmt: skip
+    said = html(page.get(f"/console/groups/{group}")).words
+    assert "ValueError: far" in said
+    assert "The first 100; all of them" in said
+
+
+def test_a_group_is_made(user: Any, sql: Sql) -> None:
+    form = html(user.get("/console/new/group")).fields
+    jobs = 'tests.add\r\n\r\n  {"task": "tests.add", "args": [1], "max_attempts": 5}'
+    form |= {"name": "g", "mode": "sequential", "jobs": jobs}
+    assert "The group was created." in after(user, user.post("/console/new/group", data=form))
+    found = sql("SELECT args, max_attempts, created_by FROM pgbeat.jobs ORDER BY group_position")
+    assert found == [([], 3, "user:alice"), ([1], 5, "user:alice")]
+
+
+WRONG_GROUPS: list[tuple[str, str]] = [
+    ("", "which jobs?"),
+    ("tests.add\n{", "line 2: invalid JSON"),
+    ('tests.add\n{"tusk": "tests.add"}', "number 2: there is no field 'tusk'"),
+    ("tests.add\ntests.ad", "tests.ad"),
+    ('{"template": "nowhere"}', "nowhere"),
+]
+
+
+def test_a_group_that_is_wrong_is_not_made(user: Any, sql: Sql) -> None:
+    for jobs, said in WRONG_GROUPS:
+        form = {"mode": "parallel", "on_failure": "stop", "jobs": jobs}
+        text = html(user.post("/console/new/group", data=form), 422)
+        assert said in text.wrong["jobs"]
+        assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+        assert noted(sql) == []

@@ -1,0 +1,139 @@
+"""The console's pages of jobs."""
+
+import re
+from typing import Any
+
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.pages import after, html
+from tests.support.web import Web, opened
+
+LIST = "/console/schedules"
+
+
+def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, schedule: Any) -> None:
+    schedule_id = schedule("s")
+    mine = job(created_by="user:alice", task="mine.task")
+    job(state="failed", error="ValueError: broken", task="bad.task", schedule="s",
+        schedule_id=schedule_id)  # fmt: skip
+    every = html(page.get("/console/jobs"))
+    assert "mine.task" in every
+    assert "ValueError: broken" in every
+    assert "mine.task" not in html(page.get("/console/jobs?state=failed"))
+    assert "bad.task" in html(page.get("/console/jobs?schedule=s"))
+    assert "mine.task" not in html(page.get("/console/jobs?schedule=s"))
+    assert "there is no schedule" in html(page.get("/console/jobs?schedule=t"))
+    alice = web.browser(web.token("alice"))
+    schedule("payroll")
+    assert "did you mean 'payroll'?" in html(page.get("/console/jobs?schedule=payrol")).words
+    known = html(alice.get("/console/jobs?schedule=payroll")).words
+    assert html(alice.get("/console/jobs?schedule=payrol")).words == known
+    own = html(alice.get("/console/jobs"))
+    assert "mine.task" in own
+    assert "bad.task" not in own
+    assert mine[:8] in own
+    assert web.browser(web.token("bob")).get(f"/console/jobs/{mine}").status_code == 404
+
+
+def test_jobs_are_paged(page: Any, job: Any) -> None:
+    for number in range(60):
+        job(task=f"t{number:02}", created_at=f"2026-01-01T00:00:{number:02}Z")
+    text = html(page.get("/console/jobs"))
+    second = html(page.get(text.next))
+    found = re.findall(r"\bt\d\d\b", text.words + second.words)
+    assert found == [f"t{number:02}" for number in reversed(range(60))]
+    assert "not the `next` of a page" in html(page.get("/console/jobs?after=x"), 422)
+
+
+def test_a_job_shows_executions_chain_and_checkpoint(page: Any, job: Any, sql: Sql) -> None:
+    first = job(state="failed", error="ValueError: one")
+    second = job(state="running", finished_at=None, retry_of=first, attempt=2, max_attempts=3,
+                 checkpoint='{"row": 17}', worker="w@host")  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s RETURNING id", second, first)
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,"
+        " traceback) VALUES (%s, 1, 'w@host', 'failed', now(), 'ValueError: one',"
+        " 'Traceback (most recent call last)') RETURNING id", first,
+    )  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total,"
+        " progress_message) VALUES (%s, 1, 'w@host', 17, 50, 'rows') RETURNING id", second,
+    )  # fmt: skip
+    text = html(page.get(f"/console/jobs/{second}"))
+    assert '<progress max="50.0" value="17.0"' in text
+    said = text.words
+    assert "17 of 50, rows" in said
+    assert '"row": 17' in said
+    assert f"before: {first[:8]} failed" in said
+    said = html(page.get(f"/console/jobs/{first}")).words
+    assert "Traceback (most recent call last)" in said
+    assert f"after: {second[:8]} running" in said
+    assert html(page.get("/console/jobs/nothing"), 404)
+
+
+def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: Any) -> None:
+    def verbs(browser: Any, job_id: str) -> set[str]:
+        shown = html(browser.get(f"/console/jobs/{job_id}"))
+        return {each.get("value") for each in shown.all("[name=do]")}
+
+    user = web.browser(web.token("alice"))
+    alice: dict[str, Any] = {"created_by": "user:alice"}
+    cases: list[tuple[dict[str, Any], set[str], set[str]]] = [
+        ({}, {"delete"}, {"delete"}),
+        ({"state": "failed"}, {"retry", "delete"}, {"retry", "delete"}),
+        ({"state": "pending", "finished_at": None}, {"pause", "cancel", "update"},
+         {"pause", "cancel", "update"}),
+        ({"state": "paused", "finished_at": None}, {"resume", "cancel", "update"},
+         {"resume", "cancel", "update"}),
+        ({"state": "paused", "finished_at": None, "awaits_approval": True},
+         {"approve", "cancel", "update"}, {"cancel", "update"}),
+        ({"state": "running", "finished_at": None}, {"cancel"}, {"cancel"}),
+        ({"state": "failed", "is_system_job": True}, {"retry", "delete"}, set()),
+    ]  # fmt: skip
+    for values, of_admin, of_user in cases:
+        job_id = job(**alice, **values)
+        assert verbs(page, job_id) == of_admin, values
+        assert verbs(user, job_id) == of_user, values
+
+
+def test_a_job_is_steered(web: Web, page: Any, schedule: Any, sql: Sql) -> None:
+    schedule("s")
+    page.post(f"{LIST}/s", data={"do": "trigger"})
+    [(job_id,)] = sql("SELECT id FROM pgbeat.jobs")
+    path = f"/console/jobs/{job_id}"
+
+    def do(verb: str, **more: str) -> str:
+        return after(page, page.post(path, data={"do": verb, **more})).words
+
+    assert "The job is paused." in do("pause")
+    assert "The job goes on." in do("resume")
+    assert "The job was cancelled." in do("cancel", reason="too late")
+    assert sql("SELECT state, error FROM pgbeat.jobs")[0][0] == "cancelled"
+    assert "too late" in html(page.get(path))
+    text = html(page.post(path, data={"do": "cancel"}), 409)
+    assert "cancelled" in text.alert
+    assert "This is the new job" in do("retry")
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
+    assert "was deleted" in do("delete")
+    found = sql("SELECT verb FROM pgbeat.audit WHERE kind = 'job' ORDER BY id")
+    assert found == [("pause",), ("resume",), ("cancel",), ("retry",), ("delete",)]
+    assert html(page.post(path, data={"do": "cancel"}), 404)
+
+
+def test_a_user_does_not_steer_others_jobs(web: Web, job: Any, sql: Sql) -> None:
+    job_id = job(state="pending", finished_at=None, started_at=None, created_by="user:alice")
+    other = web.browser(web.token("bob"))
+    for verb in ("cancel", "pause", "delete", "approve"):
+        assert other.post(f"/console/jobs/{job_id}", data={"do": verb}).status_code == 404
+    assert sql("SELECT state FROM pgbeat.jobs") == [("pending",)]
+    assert sql("SELECT count(*) FROM pgbeat.audit") == [(0,)]
+
+
+def test_flower_is_linked_where_it_is(app: Celery, database: str, job: Any) -> None:
+    with opened(app, web_flower_url="https://flower.test/f/") as web:
+        page = web.browser(web.token("root", "admin"))
+        job_id = job()
+        assert f'href="https://flower.test/f/task/{job_id}"' in html(
+            page.get(f"/console/jobs/{job_id}")
+        )

@@ -1,0 +1,220 @@
+"""The console's pages of schedules."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pgbeat.beat.scheduler import Scheduler
+from tests.support.command_line import Sql
+from tests.support.pages import after, html
+from tests.support.web import Web
+
+Beat = Callable[..., Scheduler]
+
+LIST = "/console/schedules"
+
+
+def test_the_list_says_what_ran_what_was_skipped_and_what_failed(
+    page: Any, schedule: Any, sql: Sql, beat: Beat
+) -> None:
+    schedule("runs", cron=None, every="1 hour")
+    schedule("skips", cron=None, every="1 hour", condition_sql="SELECT false")
+    schedule("fails", cron=None, every="1 hour", condition_sql="SELECT * FROM nothing")
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second' RETURNING id")
+    beat().run_due()
+    said = html(page.get(LIST)).words
+    assert "1 launched" in said
+    assert "1 skipped 1 × " in said
+    assert "1 not launched" in said
+    assert "fails : " in said
+    assert "nothing" in said
+    assert "retrying failed 1 of 5 times" in said
+    assert "every hour" in said
+    text = html(page.get(LIST))
+    assert "Last 1 time: 0 good, 0 skipped, 1 bad" not in text
+    assert "Last 1 time: 0 good, 0 skipped, 1 failed; the last one failed:" in text
+    assert "Last 1 time: 0 good, 1 skipped, 0 failed" in text
+
+
+def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> None:
+    for number in range(30):
+        schedule(f"s{number:02}", enabled=number != 3)
+    text = html(page.get(LIST))
+    assert "s24" in text
+    assert "s25" not in text
+    second = html(page.get(text.next))
+    assert ">s25<" in second
+    assert ">s29<" in second
+    assert 'rel="next"' not in second
+    found = html(page.get(LIST, params={"search": "S1"}))
+    assert len(found.rows) == 10
+    found = html(page.get(LIST, params={"state": "disabled"}))
+    assert re.findall(r"\bs\d\d\b", found.words) == ["s03"]
+    assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))
+
+
+def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job: Any,
+                                         sql: Sql) -> None:  # fmt: skip
+    def statements(path: str) -> int:
+        with web.counted() as sent:
+            html(page.get(path))
+        return len(sent)
+
+    def fill(count: int) -> None:
+        for number in range(count):
+            name = f"s{uuid4().hex[:8]}"
+            schedule_id = schedule(name)
+            job_id = job(state="running", finished_at=None, schedule=name, schedule_id=schedule_id)
+            sql(
+                "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id)"
+                " VALUES (%s, %s, now(), 'launched', %s) RETURNING id", schedule_id, name, job_id,
+            )  # fmt: skip
+            sql(f"INSERT INTO pgbeat.lanes (name) VALUES ('l{number}') ON CONFLICT DO NOTHING"
+                " RETURNING name")  # fmt: skip
+
+    paths = [LIST, "/console/jobs", "/console/lanes", "/console/audit", "/console/queues"]
+    fill(2)
+    html(page.get(LIST))  # notes that the token is used
+    few = {path: statements(path) for path in paths}
+    fill(15)
+    assert {path: statements(path) for path in paths} == few
+    assert max(few.values()) <= 15
+
+
+def test_a_schedule_shows_its_decisions(page: Any, schedule: Any, sql: Sql, beat: Beat) -> None:
+    schedule("nightly", condition_sql="SELECT false", owner="data", timezone="Europe/Oslo")
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second' RETURNING id")
+    beat().run_due()
+    said = html(page.get(f"{LIST}/nightly")).words
+    assert "every 6 hours (Europe/Oslo) 0 */6 * * *" in said
+    assert "SELECT false" in said
+    assert "skipped" in said
+    assert "Comes next 2" in said
+    assert "there is no schedule 'nigthly'; did you mean" in (
+        html(page.get(f"{LIST}/nigthly"), 404).words
+    )
+
+
+def test_a_condition_is_tried(page: Any, schedule: Any, sql: Sql) -> None:
+    schedule("s", condition_sql="SELECT 1 = 2")
+    said = html(page.post(f"{LIST}/s", data={"do": "check"})).words
+    assert "If it were due now skipped" in said
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true' RETURNING id")
+    said = html(page.post(f"{LIST}/s", data={"do": "check"})).words
+    assert "If it were due now launched" in said
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+
+
+def test_a_long_error_in_any_script_is_said(page: Any, schedule: Any) -> None:
+    words = "\N{ROCKET}" * 700
+    schedule("s", condition_sql=f"SELECT CAST('{words}' AS boolean)")
+    answer = page.post(f"{LIST}/s", data={"do": "trigger"})
+    assert len(answer.headers["set-cookie"]) < 4096
+    assert "\N{ROCKET}" * 400 in page.get(f"{LIST}/s").text.partition("said bad")[2]
+
+
+def test_a_schedule_is_steered(page: Any, schedule: Any, sql: Sql) -> None:
+    schedule("s")
+
+    def state() -> tuple[Any, ...]:
+        return sql("SELECT enabled, paused_at IS NOT NULL FROM pgbeat.schedules")[0]
+
+    for verb, wanted in (
+        ("pause", (True, True)), ("resume", (True, False)),
+        ("disable", (False, False)), ("enable", (True, False)),
+    ):  # fmt: skip
+        said = after(page, page.post(f"{LIST}/s", data={"do": verb})).words
+        assert f"Schedule 's' {verb.removesuffix('e')}" in said
+        assert state() == wanted
+    said = after(page, page.post(f"{LIST}/s", data={"do": "trigger"})).words
+    assert "triggered manually" in said
+    assert sql("SELECT trigger, outcome FROM pgbeat.ticks") == [("manual", "launched")]
+    after(page, page.post(f"{LIST}/s", data={"do": "delete"}))
+    assert sql("SELECT count(*) FROM pgbeat.schedules") == [(0,)]
+    verbs = sql("SELECT verb, actor, origin FROM pgbeat.audit ORDER BY id")
+    names = ["pause", "resume", "disable", "enable", "trigger", "delete"]
+    assert verbs == [(name, "user:root", "page") for name in names]
+    assert "user:root" in html(page.get("/console/audit"))
+    assert html(page.post(f"{LIST}/s", data={"do": "pause"}), 404)
+    assert "be done here" in html(page.post(f"{LIST}/s", data={"do": "fly"}), 422)
+
+
+def test_schedules_are_paused_with_a_reason_and_together(
+    page: Any, schedule: Any, sql: Sql
+) -> None:
+    for name in ("a", "b"):
+        schedule(name)
+
+    def reasons() -> list[Any]:
+        return sql(
+            "SELECT paused_at IS NOT NULL, paused_reason FROM pgbeat.schedules ORDER BY name"
+        )
+
+    said = after(page, page.post(f"{LIST}/a", data={"do": "pause", "reason": "broken"})).words
+    assert "broken" in said
+    said = after(page, page.post(LIST, data={"do": "pause", "reason": "moving"})).words
+    assert "Paused 1 schedule." in said
+    assert reasons() == [(True, "broken"), (True, "moving")]
+    assert "Resumed 2 schedules." in after(page, page.post(LIST, data={"do": "resume"})).words
+    assert reasons() == [(False, None)] * 2
+    assert "be done here" in html(page.post(LIST, data={"do": "fly"}), 422)
+
+
+def test_a_cron_is_edited_wrongly_and_rightly(page: Any, schedule: Any, sql: Sql) -> None:
+    schedule("s", condition_sql="SELECT true", jitter="2 minutes", kwargs='{"a": "<b>"}')
+    form = html(page.get(f"{LIST}/s")).edit
+    assert form["timetable"] == "0 */6 * * *"
+    assert form["kwargs"] == '{"a": "<b>"}'
+    assert "Nothing was changed" in after(page, page.post(f"{LIST}/s", data=form))
+    text = html(page.post(f"{LIST}/s", data=form | {"timetable": "61 * * * *"}), 422)
+    assert "minute" in text.wrong["timetable"]
+    assert 'value="61 * * * *"' in text
+    assert sql("SELECT cron FROM pgbeat.schedules") == [("0 */6 * * *",)]
+    changed = form | {"timetable": "*/5 * * * *", "jitter": "", "owner": "data", "grace": "1 h"}
+    assert "updated" in after(page, page.post(f"{LIST}/s", data=changed))
+    found = sql(
+        "SELECT cron, jitter, owner, grace::text, condition_sql, kwargs FROM pgbeat.schedules"
+    )[0]
+    assert found[0] == "*/5 * * * *"
+    assert not found[1]
+    assert found[2:] == ("data", "01:00:00", "SELECT true", {"a": "<b>"})
+    every = html(page.get(f"{LIST}/s")).edit | {"kind": "every", "timetable": "90 s"}
+    after(page, page.post(f"{LIST}/s", data=every))
+    assert sql("SELECT cron, every::text FROM pgbeat.schedules") == [(None, "00:01:30")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("timezone", "Mars/Olympus", "Mars/Olympus"),
+        ("kwargs", "{", "invalid JSON"),
+        ("kwargs", "[1]", "dictionary"),
+        ("jitter", "soon", "no length of time"),
+        ("max_runs", "many", "integer"),
+        ("max_retries", "", "must have a value"),
+        ("task", "tests.ad", "tests.add"),
+        ("timetable", "", "the timetable is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_beside_its_field(
+    page: Any, schedule: Any, sql: Sql, field: str, value: str, said: str
+) -> None:
+    schedule("s")
+    before = sql("SELECT * FROM pgbeat.schedules")
+    form = html(page.get(f"{LIST}/s")).edit
+    text = html(page.post(f"{LIST}/s", data=form | {field: value}), 422)
+    assert said in text.wrong[field]
+    assert f'id="f-{field}"' in text
+    assert 'aria-invalid="true"' in text
+    assert sql("SELECT * FROM pgbeat.schedules") == before
+
+
+def test_what_others_changed_meanwhile_stays(page: Any, schedule: Any, sql: Sql) -> None:
+    schedule("s")
+    form = html(page.get(f"{LIST}/s")).edit
+    sql("UPDATE pgbeat.schedules SET cron = '5 5 * * *' RETURNING id")
+    after(page, page.post(f"{LIST}/s", data=form | {"owner": "me"}))
+    assert sql("SELECT cron, owner FROM pgbeat.schedules") == [("5 5 * * *", "me")]

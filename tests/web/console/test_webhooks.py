@@ -1,0 +1,152 @@
+"""The console's pages of webhooks."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.pages import Page, after, html, words_of
+from tests.support.web import Web, opened
+from tests.support.webhook_receiver import Receiver
+from tests.web.console.test_forms import noted
+
+
+@pytest.fixture
+def web(app: Celery) -> Iterator[Web]:
+    """Webhooks may go to this machine."""
+    with opened(app, webhook_private=True) as found:
+        yield found
+
+
+HOOK = {"name": "ops", "url": "https://example.com/hook", "event:job.failed": "yes"}
+
+
+def test_a_webhook_is_made_and_its_secret_shown_once(page: Any, sql: Sql) -> None:
+    assert "There is no webhook yet" in html(page.get("/console/webhooks"))
+    form = html(page.get("/console/new/webhook")).fields
+    assert "event:job.failed" in form
+    text = html(page.post("/console/new/webhook", data=HOOK), 201)
+    [(secret,)] = sql("SELECT secret FROM pgbeat.webhooks")
+    assert f"<pre>{secret}</pre>" in text
+    assert "data-live" not in text
+    for path in ("/console/webhooks/ops", "/console/webhooks", "/console/audit"):
+        assert secret not in html(page.get(path))
+    assert secret not in str(sql("SELECT before, after FROM pgbeat.audit"))
+    text = html(page.post("/console/webhooks/ops", data={"do": "secret"}))
+    [(newer,)] = sql("SELECT secret FROM pgbeat.webhooks")
+    assert newer != secret
+    assert f"<pre>{newer}</pre>" in text
+    assert [each[2] for each in noted(sql)] == ["create", "update"]
+
+
+def test_a_webhook_is_changed_switched_and_deleted(page: Any, sql: Sql) -> None:
+    page.post("/console/new/webhook", data=HOOK)
+    path = "/console/webhooks/ops"
+    edit = html(page.get(path)).edit
+    assert "Nothing was changed" in after(page, page.post(path, data=edit))
+    edit |= {"url": "https://example.com/other", "event:tick.failed": "yes"}
+    assert "was changed" in after(page, page.post(path, data=edit))
+    found = sql("SELECT url, events FROM pgbeat.webhooks")
+    assert found == [("https://example.com/other", ["job.failed", "tick.failed"])]
+    said = after(page, page.post(path, data={"do": "disable", "reason": "moving"})).words
+    assert "ops disabled disabled by user:root: moving" in said
+    assert "enabled" in after(page, page.post(path, data={"do": "enable"}))
+    assert "deleted" in after(page, page.post(path, data={"do": "delete"}))
+    assert sql("SELECT count(*) FROM pgbeat.webhooks") == [(0,)]
+    verbs = ["create", "update", "disable", "enable", "delete"]
+    assert noted(sql) == [("user:root", "page", verb, "webhook", "ops") for verb in verbs]
+    assert html(page.post(path, data={"do": "enable"}), 404)
+
+
+WRONG_WEBHOOKS: list[tuple[dict[str, str], str, str]] = [
+    ({"name": ""}, "name", "the name is missing"),
+    ({"name": "a/b"}, "name", "no slash"),
+    ({"name": "taken"}, "name", "already"),
+    ({"url": ""}, "url", "the url is missing"),
+    ({"url": "ftp://example.com"}, "url", "http"),
+    ({"url": "https://user:pass@example.com"}, "url", ""),
+    ({"event:job.failed": ""}, "events", "one or more"),
+]
+
+
+def test_a_webhook_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
+    page.post("/console/new/webhook", data=HOOK | {"name": "taken"})
+    before = sql("SELECT * FROM pgbeat.webhooks"), noted(sql)
+    for given, field, said in WRONG_WEBHOOKS:
+        answer = page.post("/console/new/webhook", data=HOOK | given)
+        assert answer.status_code in (409, 422)
+        assert said in Page(answer.text).wrong[field]
+        if field != "name":
+            path = "/console/webhooks/taken"
+            edit = html(page.get(path)).edit | given
+            answer = page.post(path, data=edit)
+            assert answer.status_code == 422
+            assert Page(answer.text).wrong[field]
+        assert (sql("SELECT * FROM pgbeat.webhooks"), noted(sql)) == before
+
+
+def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:
+    with closing(Receiver()) as receiver:
+        page.post("/console/new/webhook", data=HOOK | {"url": receiver.url()})
+        said = after(page, page.post("/console/webhooks/ops", data={"do": "test"})).words
+        assert "The receiver accepted the test: status 200, in" in said
+        receiver.answers.append(500)
+        text = after(page, page.post("/console/webhooks/ops", data={"do": "test"}))
+        assert "The receiver did not accept the test: " in words_of(text.one(".said.bad"))
+        assert [each.json["type"] for each in receiver.received] == ["webhook.test"] * 2
+    assert [each[2] for each in noted(sql)] == ["create", "test", "test"]
+
+
+def deliver(sql: Sql, state: str, log: str = "[]", payload: str = "{}") -> str:
+    """A delivery of all webhooks."""
+    [(delivery,), *_] = sql(
+        """INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, log, finished_at,
+                                          next_at)
+           SELECT id, 'job.failed', %s, %s, %s,
+                  CASE WHEN %s <> 'pending' THEN now() END,
+                  CASE WHEN %s = 'pending' THEN now() END FROM pgbeat.webhooks RETURNING id""",
+        payload, state, log, state, state,
+    )  # fmt: skip
+    return str(delivery)
+
+
+def test_deliveries_are_shown_and_made_again(page: Any, sql: Sql) -> None:
+    page.post("/console/new/webhook", data=HOOK)
+    path = "/console/webhooks/ops"
+    assert "There is none yet" in html(page.get(path))
+    gone = deliver(sql, "delivered", '[{"at": "2026-01-01T00:00:00+00:00", "status": 204}]')
+    lost = deliver(sql, "failed", '[{"at": "2026-01-01T00:00:00+00:00", "error": "refused"}]')
+    deliver(sql, "pending")
+    said = html(page.get("/console/webhooks")).words
+    assert "ops https://example.com/hook active pending job.failed" in said
+    assert re.search(r"ago 1 1 job\.failed", said)
+    said = html(page.get(path)).words
+    assert "2026-01-01 00:00:00 answered 204" in said
+    assert "2026-01-01 00:00:00 refused" in said
+    failed = html(page.get(path, params={"state": "failed"}))
+    assert [each.get("value") for each in failed.all("[name=id]")] == [lost]
+    said = after(page, page.post(path, data={"do": "redeliver", "id": gone}))
+    assert "1 delivery is tried again." in said
+    said = after(page, page.post(path, data={"do": "redeliver-all"}))
+    assert "1 delivery is tried again." in said
+    assert sql("SELECT DISTINCT state FROM pgbeat.deliveries") == [("pending",)]
+    assert "pending" in html(page.post(path, data={"do": "redeliver", "id": lost}), 422)
+    for wrong in ("x", str(uuid4())):
+        assert html(page.post(path, data={"do": "redeliver", "id": wrong}), 404)
+    assert [each[2] for each in noted(sql)] == ["create", "redeliver", "redeliver"]
+
+
+def test_deliveries_are_paged(page: Any, sql: Sql) -> None:
+    page.post("/console/new/webhook", data=HOOK)
+    for _ in range(30):
+        deliver(sql, "failed")
+    text = html(page.get("/console/webhooks/ops?state=failed"))
+    second = html(page.get(text.next))
+    found = [*[each.get("value") for each in text.all("[name=id]")],
+             *[each.get("value") for each in second.all("[name=id]")]]  # fmt: skip
+    assert len(found) == len(set(found)) == 30
