@@ -1,0 +1,93 @@
+"""Beats and their broker: in the same database, elsewhere, and away."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+
+from pgbeat.beat.scheduler import Scheduler
+from tests.support.processes import Processes, until
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.mark.slow
+def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
+    """Three beats that are the first users of a migrated database don't get in each other's way."""
+    from pgbeat.config import postgres_url
+    from pgbeat.database import migrate
+
+    migrate.upgrade(postgres_url(empty_database))
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')"
+        )
+        beats = [processes.beat(TESTS_DATABASE=empty_database) for _ in range(3)]
+
+        def messages() -> bool:
+            [table] = connection.execute("SELECT to_regclass('kombu_message')").fetchone() or [None]
+            found = table and connection.execute("SELECT 1 FROM kombu_message").fetchone()
+            return bool(found)
+
+        until(messages)
+    assert all(process.poll() is None for process in beats)
+    for process in beats:
+        process.kill_group()
+        assert "Traceback" not in process.output
+
+
+@pytest.mark.slow
+def test_migrating_with_the_app_makes_the_broker_too(
+    processes: Processes, empty_database: str
+) -> None:
+    migrating = [
+        processes.celery("pgbeat", "migrate", TESTS_DATABASE=empty_database) for _ in range(3)
+    ]
+    assert [process.wait(60) for process in migrating] == [0, 0, 0]
+    assert "The broker's tables and queues are there." in migrating[0].output
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT name FROM kombu_queue").fetchall() == [("celery",)]
+
+
+def test_a_broker_elsewhere(
+    app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
+) -> None:
+    """Another broker (here kombu's on the file system) gets the message; all else is the same."""
+    app.conf.pgbeat_url = database
+    app.conf.broker_url = "filesystem://"
+    folder = str(tmp_path)
+    app.conf.broker_transport_options = {
+        "data_folder_in": folder, "data_folder_out": folder, "control_folder": folder,
+    }  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    assert beat().run_due() == 1
+    [(outcome, job_id)] = sql("SELECT outcome, job_id FROM pgbeat.ticks")
+    assert outcome == "launched"
+    [message] = [json.loads(file.read_text()) for file in tmp_path.glob("*.msg")]
+    assert message["headers"]["id"] == str(job_id)
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+def test_a_broker_that_is_away_fails_the_tick(
+    app: Celery, beat: Beat, sql: Sql, database: str
+) -> None:
+    app.conf.pgbeat_url = database
+    app.conf.broker_url = "amqp://127.0.0.1:1//"
+    app.conf.broker_connection_max_retries = 1
+    app.conf.task_publish_retry = False
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    assert beat().run_due() == 1
+    [(outcome, error)] = sql("SELECT outcome, error FROM pgbeat.ticks")
+    assert outcome == "failed" and "refused" in error.lower()
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]

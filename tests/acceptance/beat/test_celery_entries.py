@@ -1,0 +1,53 @@
+"""Celery's entries: what its scheduler offers to code, on rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.beat.scheduler import Scheduler
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def test_scheduler_schedule_is_a_view_of_the_rows(beat: Beat, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, cron, queue) VALUES "
+        "('a', 'tests.add', '5 minutes', NULL, 'q'), ('b', 'tests.add', NULL, '0 2 * * *', NULL)"
+    )
+    entries = beat().schedule
+    assert entries["a"].schedule.run_every.total_seconds() == 300
+    assert entries["a"].options == {"queue": "q"}
+    assert str(entries["b"].schedule) == "<crontab: 0 2 * * * (m/h/dM/MY/d)>"
+
+
+def test_entries_given_and_added_to_the_scheduler(beat: Beat, sql: Sql, app: Celery) -> None:
+    """As other code does with Celery's scheduler: by the constructor, `add`, and assignment."""
+    names = "SELECT name FROM pgbeat.schedules ORDER BY name"
+    scheduler = beat(schedule={"given": {"task": "tests.add", "schedule": 60}})
+    scheduler.run_due()
+    assert sql(names) == [("given",)]
+    entry = scheduler.add(name="added", task="tests.add", schedule=60)
+    scheduler.run_due()
+    assert entry.name == "added"
+    assert sql(names) == [("added",), ("given",)]
+    assert set(scheduler.schedule) == {"added", "given"}
+    scheduler.schedule = {"other": {"task": "tests.add", "schedule": 60}}
+    scheduler.run_due()
+    assert sql(names) == [("given",), ("other",)]
+
+
+def test_an_entry_that_the_database_refuses_stops_nobody(
+    beat: Beat, sql: Sql, app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    sql("ALTER TABLE pgbeat.schedules ADD CONSTRAINT house_rule CHECK (name <> 'forbidden')")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    app.conf.beat_schedule = {"forbidden": {"task": "tests.add", "schedule": 60}}
+    assert beat().run_due() == 1
+    assert "The app's entries are left as they were" in caplog.text
+    assert "house_rule" in caplog.text
