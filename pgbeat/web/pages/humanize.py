@@ -1,4 +1,4 @@
-"""Words: timetables and states as sentences for people."""
+"""Says timetables, states and numbers in words."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ _AFTER = {"completed": "completed", "failed": "failed", "finished": "ended"}
 
 
 def cron(expression: str) -> str | None:
-    """A cron expression in words; `None` for one that has no short ones, rather than wrong ones."""
+    """Returns a cron expression in words; `None` if it is too complex for few and exact words."""
     plain = expression.strip().lower()
     fields = _NAMES.get(plain, plain).split()
     if len(fields) != 5:
@@ -37,7 +37,7 @@ def cron(expression: str) -> str | None:
 
 
 def _clock(minute: str, hour: str) -> str | None:
-    """When on a day: `at 02:30` or `every 15 minutes`."""
+    """Returns the time of day: `at 02:30` or `every 15 minutes`."""
     minutes, hours = _numbers(minute, 59), _numbers(hour, 23)
     if minutes and hours and len(minutes) * len(hours) <= 4:
         times = [f"{h:02}:{m:02}" for h in hours for m in minutes]
@@ -57,7 +57,7 @@ def _clock(minute: str, hour: str) -> str | None:
 
 
 def _span_of_hours(hour: str) -> str | None:
-    """`9-17` as `, from 09:00 to 17:59`; empty for all hours."""
+    """Returns `9-17` as `, from 09:00 to 17:59`; nothing for all hours."""
     if hour == "*":
         return ""
     found = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", hour)
@@ -68,7 +68,7 @@ def _span_of_hours(hour: str) -> str | None:
 
 
 def _days(day: str, month: str, weekday: str) -> str | None:
-    """On which days; empty for all of them."""
+    """Returns the days; nothing for all of them."""
     if month != "*" and not (month.isdigit() and 1 <= int(month) <= 12):
         return None
     of = "" if month == "*" else f" in {_MONTHS[int(month) - 1]}"
@@ -103,7 +103,7 @@ def _weekdays(text: str) -> str | None:
 
 
 def _numbers(text: str, most: int) -> list[int] | None:
-    """`5` and `5,20`."""
+    """Parses `5` and `5,20`."""
     if not re.fullmatch(r"\d{1,2}(,\d{1,2})*", text):
         return None
     found = sorted({int(item) for item in text.split(",")})
@@ -111,7 +111,7 @@ def _numbers(text: str, most: int) -> list[int] | None:
 
 
 def _step(text: str, whole: int) -> int | None:
-    """`*` and `*/15`, where the step divides the whole: else the last one is shorter."""
+    """Parses `*` and `*/15`, if all steps are equally long."""
     if text == "*":
         return 1
     found = re.fullmatch(r"\*/(\d{1,2})", text)
@@ -125,7 +125,7 @@ def _listed(items: list[str]) -> str:
 
 
 def timetable(row: Schedule, default_zone: str) -> tuple[str, str]:
-    """When a schedule is due: in words, and as its row has it where that is something else."""
+    """Returns when a schedule is due in words, and the timetable itself if the words differ."""
     zone = row.timezone or default_zone
     if row.cron is not None:
         said = cron(row.cron)
@@ -156,7 +156,7 @@ def _every(length: timedelta) -> str:
 
 
 def reason(row: Schedule, now: datetime) -> str:
-    """Why it is in that state; empty where there is nothing to say."""
+    """Returns why a schedule is in its state; nothing if the state says it all."""
     if not row.enabled:
         if row.completed is not None:
             return row.completed
@@ -164,13 +164,13 @@ def reason(row: Schedule, now: datetime) -> str:
         return f"{row.disabled_reason or 'no reason was given'}{again}"
     if row.paused_at is not None:
         why = "" if row.paused_reason is None else f": {first_line(row.paused_reason)}"
-        return f"since {_near(row.paused_at, now)}{why}; nothing is made up for"
+        return f"since {_near(row.paused_at, now)}{why}; missed times are not caught up"
     if row.waiting_for is not None:
-        return f"for the job before it, {row.waiting_for}, to end"
+        return f"for its previous job, {row.waiting_for}, to end"
     if row.retry_count:
         return f"failed {row.retry_count} of {row.max_retries} times: {first_line(row.last_error)}"
     if row.next_run is not None and (now - row.next_run).total_seconds() > 30:
-        return f"due for {span(now - row.next_run)}, and no beat has decided it"
+        return f"due for {span(now - row.next_run)}, but no beat has decided it"
     return ""
 
 
@@ -179,18 +179,18 @@ def _near(moment: datetime, now: datetime) -> str:
 
 
 def length(seconds: float) -> str:
-    """A length of time."""
+    """Returns a duration in words."""
     return span(timedelta(seconds=seconds))
 
 
 def counted(number: int, noun: str, *, most: int | None = None) -> str:
-    """How many of what: `1 message`, `2,000 messages`; `most`: as far as was counted."""
+    """Returns `1 message` or `2,000 messages`, with a plus if counting stopped at `most`."""
     more = "+" if most is not None and number >= most else ""
     return f"{number:,}{more} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(text: object) -> str:
-    """Of a text of many lines, the first that says something, and not too much of it."""
+    """Returns the first line of a text that is not empty, cut to 240 characters."""
     if text is None:
         return ""
     found = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
