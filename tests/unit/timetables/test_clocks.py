@@ -52,12 +52,6 @@ def test_a_fixed_time_in_the_repeated_hour_comes_the_first_time() -> None:
     assert daily.count(utc("2025-10-25 12:00"), utc("2025-10-26 12:00")) == 1
 
 
-def test_thirty_past_one_comes_once_on_the_autumn_night_in_new_york() -> None:
-    assert shown("30 1 * * *", "America/New_York", "2025-11-01 12:00", 2) == [
-        "02 01:30:00 -0400", "03 01:30:00 -0500",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("expression", "step"),
     [("*/15 * * * *", 15), ("0 * * * *", 60), ("*/30 0-5 * * *", 30), ("@hourly", 60)],
