@@ -3,8 +3,10 @@
 from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import lru_cache
+
+from croniter import croniter
 
 from pgbeat.timetables.clocks import Elapsed, Fixed
 from pgbeat.timetables.cron_fields import LAST, CronFields, parse_cron
@@ -72,8 +74,12 @@ class _CronDays(DaySet):
     reach = 41 * 366
 
     def __init__(self, fields: CronFields) -> None:
-        self._months = fields.months
-        self._days = fields.days, fields.weekdays, fields.nth_weekdays, fields.both
+        self._months = frozenset(fields.months)
+        self._both = fields.both
+        numbers = [day for day in fields.days if day != LAST]
+        self._day = _parts(numbers, 31, ["l"] if LAST in fields.days else [])
+        nths = [f"{day}#{n}" if n else f"l{day}" for day, n in fields.nth_weekdays]
+        self._weekday = _parts(fields.weekdays, 7, nths)
 
     def page_of(self, day: int) -> int:
         """Returns the month that a day is in."""
@@ -82,33 +88,55 @@ class _CronDays(DaySet):
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
         """Returns the matching days of a month."""
-        year, month = divmod(number, 12)
-        first = date(year, month + 1, 1).toordinal()
-        if month + 1 not in self._months:
+        first, weekday, length = _month(number)
+        if number % 12 + 1 not in self._months:
             return first, ()
-        return first, _matching(*self._days, *monthrange(year, month + 1))
+        return first, _matching(self._day, self._weekday, self._both, weekday, length)
+
+
+@lru_cache(maxsize=8192)
+def _month(number: int) -> tuple[int, int, int]:
+    """Returns a month's first day, that day's weekday, and the month's length."""
+    year, month = divmod(number, 12)
+    return date(year, month + 1, 1).toordinal(), *monthrange(year, month + 1)
+
+
+def _parts(numbers: Sequence[int], size: int, others: Sequence[str]) -> tuple[str, ...]:
+    """Returns a field in parts that croniter reads as cron(8) does; none if every day matches."""
+    if len(numbers) == size:
+        return ()
+    return (*([",".join(map(str, numbers))] if numbers else []), *others)
 
 
 @lru_cache(maxsize=8192)
 def _matching(
-    days: Sequence[int],
-    weekdays: Sequence[int],
-    nth_weekdays: Sequence[tuple[int, int]],
-    both: bool,
-    first: int,
-    length: int,
+    day: tuple[str, ...], weekday: tuple[str, ...], both: bool, first: int, length: int
 ) -> tuple[int, ...]:
     """Returns the days, from 0, that match in a month of this length.
 
-    `first` is the weekday of its first day (0 is Monday), the others are as in `CronFields`. A
-    month of each kind is looked at once, for all expressions with the same days.
+    `first` is the weekday of its first day (0 is Monday).
     """
-    by_day = {length - 1 if day == LAST else day - 1 for day in days}
-    by_weekday = set()
-    for day in range(length):
-        weekday = (first + day + 1) % 7
-        numbers = (day // 7 + 1, 0 if day + 7 >= length else None)
-        if weekday in weekdays or any((weekday, n) in nth_weekdays for n in numbers):
-            by_weekday.add(day)
-    found = by_day & by_weekday if both else by_day | by_weekday
-    return tuple(sorted(day for day in found if day < length))
+    every = frozenset(range(length))
+    by_day = frozenset().union(*(_found(f"{part} * *", first, length) for part in day))
+    by_weekday = frozenset().union(*(_found(f"* * {part}", first, length) for part in weekday))
+    by_day, by_weekday = by_day if day else every, by_weekday if weekday else every
+    return tuple(sorted(by_day & by_weekday if both else by_day | by_weekday))
+
+
+#: A month of each kind, by the weekday of its first day (0 is Monday) and its length.
+_KINDS = {
+    monthrange(year, month): (year, month) for year in range(2001, 2029) for month in range(1, 13)
+}
+
+
+@lru_cache(maxsize=8192)
+def _found(fields: str, first: int, length: int) -> frozenset[int]:
+    """Returns the days, from 0, that croniter finds in such a month.
+
+    It walks through a month of each kind once, whatever the expression and the zone.
+    """
+    start = datetime(*_KINDS[first, length], 1)  # noqa: DTZ001
+    iterator, days = croniter(f"0 0 {fields}", start - timedelta(minutes=1)), set()
+    while (moment := iterator.get_next(datetime)).month == start.month:
+        days.add(moment.day - 1)
+    return frozenset(days)

@@ -225,13 +225,13 @@ def test_the_same_question_is_answered_once() -> None:
     assert cron("*/7 * * * *", "UTC") is cron("*/7 * * * *", "UTC")
 
 
-def test_a_month_of_each_kind_is_looked_at_once() -> None:
+def test_croniter_walks_through_a_month_of_each_kind_once() -> None:
     """Whatever the time of day, month and zone: 28 kinds of month, by length and first weekday."""
-    crons._matching.cache_clear()
+    crons._found.cache_clear()
     for hour in range(24):
         for zone_name in ("UTC", "Europe/Oslo", "Asia/Tokyo"):
             list(islice(times(cron(f"0 {hour} * * mon-fri", zone_name)), 70))
-    assert crons._matching.cache_info().misses <= 28
+    assert crons._found.cache_info().misses <= 28
 
 
 def test_what_happens_in_a_year_is_counted_not_walked_through() -> None:
