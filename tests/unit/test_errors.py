@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 
@@ -55,7 +55,7 @@ def every_error() -> list[PgbeatError]:
         InvalidJob([Problem("lane", "unknown", "no lane"), Problem("", "odd", "odd")], subject="x"),
         InvalidCalendar([Problem("days", "odd", "a"), Problem("hours", "odd", "b")], subject="x"),
         ConfigError.of("pgbeat_url", "malformed", "no URL", subject="settings"),
-        InvalidTransition.of(uuid4(), "running", "deleted", "cancel it first"),
+        InvalidTransition.of(UUID(int=1), "running", "deleted", "cancel it first"),
         Forbidden("no", field="task", is_for_admins=True),
     ]
 
