@@ -53,11 +53,8 @@ def require(
 ) -> None:
     """Checks that the open transaction is in the database of one of the URLs.
 
-    A second connection reads which databases these are, once for each URL in a process.
-
-    Args:
-        whose: Whose database that is, for the message: "the broker's".
-        connect_args: Parameters of libpq's for that connection.
+    A second connection, with `connect_args` for libpq, reads which databases these are, once for
+    each URL in a process. `whose` says for the message whose they are: "the broker's".
 
     Raises:
         ConfigError: It is in another database.

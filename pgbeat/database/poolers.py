@@ -26,10 +26,8 @@ def connect(
     """Opens a connection, in autocommit mode, whose session is its own.
 
     It goes to `url`, or to `direct_url` where a transaction-mode pooler answers at `url`.
-    `purpose` is what the session is for, as a sentence's beginning: "Beat needs".
-
-    Args:
-        thorough: Try with a second connection even where the server seems to answer itself.
+    `purpose` is what the session is for, as a sentence's beginning: "Beat needs". If `thorough`, a
+    second connection makes sure even where the server seems to answer itself.
 
     Raises:
         ConfigError: A pooler answers at `url`, and `direct_url` is not set, leads to a pooler too,

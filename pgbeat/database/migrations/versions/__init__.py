@@ -1,0 +1,1 @@
+"""The migrations, numbered in order."""
