@@ -18,7 +18,7 @@ app = Celery("tasks")
 app.conf.update(
     broker_url=f"pgbeat+{_dsn}",
     broker_connection_retry_on_startup=True,
-    result_backend=f"db+{_dsn}",
+    result_backend=f"pgbeat+{_dsn}",
     result_extended=True,
     accept_content=["json"],
     task_serializer="json",

@@ -19,6 +19,7 @@ from pgbeat.jobs import dispatch, lifecycle, rescue
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -154,9 +155,12 @@ class LeaderMaintenance:
         batches.in_transactions(connection, stuck, go_on)
 
     def _prune(self, connection: Connection) -> None:
-        """Deletes a batch of old records. While there are more, pauses for as long as that took."""
+        """Deletes a batch of old records and expired results.
+
+        While there are more, pauses for as long as that took.
+        """
         began = time.monotonic()
-        looked = self._pruner.step(connection)
+        looked = self._pruner.step(connection) + expiry.delete_expired(connection)
         ended = time.monotonic()
         self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
 

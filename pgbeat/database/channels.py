@@ -7,6 +7,8 @@ SCHEDULES = "pgbeat_schedules"
 LANES = "pgbeat_lanes"
 #: To every consumer: `bindings` when they change, `delayed` when a message is due within seconds.
 BROKER = "pgbeat_broker"
+#: To a process that waits for results, the task that has one; its id follows.
+RESULTS = "pgbeat_result_"
 
 
 def of_queue(queue: int) -> str:

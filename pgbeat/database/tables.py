@@ -745,3 +745,68 @@ consumers = Table(
     _time("started_at", now=True),
     _time("lease_until"),
 )
+
+results = Table(
+    "results",
+    metadata,
+    Column("task_id", Text, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("body", LargeBinary),
+    Column("content_type", Text, nullable=False),
+    Column("content_encoding", Text, nullable=False),
+    Column("traceback", Text),
+    Column("children", JSONB(none_as_null=True)),
+    Column("group_id", Text),
+    Column("parent_id", Text),
+    _time("date_done"),
+    Column("task", Text),
+    Column("worker", Text),
+    Column("queue", Text),
+    Column("retries", Integer),
+    Column("request", LargeBinary),
+    _time("expires_at"),
+)
+Index("results_expired", results.c.expires_at)
+
+result_groups = Table(
+    "result_groups",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    Column("content_type", Text, nullable=False),
+    Column("content_encoding", Text, nullable=False),
+    _time("expires_at"),
+)
+Index("result_groups_expired", result_groups.c.expires_at)
+
+chords = Table(
+    "chords",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("size", Integer),
+    Column("added", Integer, nullable=False, server_default=text("0")),
+    Column("done", Integer, nullable=False, server_default=text("0")),
+    Column("ended", Boolean, nullable=False, server_default=text("false")),
+    _time("expires_at"),
+)
+
+chord_parts = Table(
+    "chord_parts",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("task_id", Text, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("body", LargeBinary),
+    Column("content_type", Text, nullable=False),
+    Column("content_encoding", Text, nullable=False),
+)
+
+result_waits = Table(
+    "result_waits",
+    metadata,
+    Column("task_id", Text, primary_key=True),
+    Column("waiter", Text, primary_key=True),
+    _time("at", now=True),
+    prefixes=["UNLOGGED"],
+)

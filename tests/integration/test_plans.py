@@ -19,7 +19,8 @@ from tests.support.query_plans import QUERIES, explained
 @pytest.mark.parametrize("rows", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_no_plan_goes_through_a_table(pgbeat_databases: Databases, rows: int) -> None:
     """Each statement is explained with the very parameters that it was sent with, and without any,
-    should Postgres keep a plan like that; its statistics know nothing of what has not ended."""
+    should Postgres keep a plan like that; its statistics know nothing of what has not ended.
+    """
     with pgbeat_databases.lent() as dsn:
         fill(dsn, rows)
         problems = []
@@ -44,7 +45,8 @@ _STATISTICS = {
 @pytest.mark.parametrize("known", _STATISTICS)
 def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known: str) -> None:
     """Whatever the planner knows of the tables, an attempt is as much work among many as among few:
-    a worker's plan is kept, and may have been made when there was nothing."""
+    a worker's plan is kept, and may have been made when there was nothing.
+    """
     batch, many = 100, 5_000
     with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         for table in ("jobs", "executions"):

@@ -97,7 +97,8 @@ class Fleet(Processes):
     def journal(self, phase: str = "started", task: str | None = None) -> list[Entry]:
         """Returns what tasks wrote, in its order."""
         file = self.folder / "journal"
-        lines = file.read_text().splitlines() if file.exists() else []
+        # The last line may be half written.
+        lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
         entries = [Entry(**json.loads(line)) for line in lines]
         return [e for e in entries if e.phase == phase and task in (None, e.task)]
 

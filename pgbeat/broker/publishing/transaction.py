@@ -10,6 +10,7 @@ from uuid import uuid4
 from celery import Celery, current_app
 from celery._state import get_current_task
 from kombu import Connection as BrokerConnection
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
@@ -45,7 +46,9 @@ def opened(session: Opened) -> Connection:
     else:
         kind = f"{type(session).__module__}.{type(session).__qualname__}"
         raise TypeError(f"session must be an open SQLAlchemy session or connection, got a {kind}")
-    if getattr(connections.driver(connection), "autocommit", False):
+    raw = connections.driver(connection)
+    # A transaction that was begun by hand is one.
+    if getattr(raw, "autocommit", False) and raw.info.transaction_status == TransactionStatus.IDLE:
         raise ValueError(
             "the connection is in autocommit mode, so it has no transaction; give one that "
             "commits, or publish without it"

@@ -183,7 +183,8 @@ def test_stops_cleanly(processes: Processes, sql: Sql, sign: signal.Signals) -> 
 @pytest.mark.parametrize("step", ["before claim", "after conditions", "after commit"])
 def test_a_signal_that_python_drops_ends_it_too(app: Celery, sql: Sql, step: str) -> None:
     """Celery's handler closes the scheduler and raises `SystemExit`: in vain, where that happens in
-    an object's `__del__`."""
+    an object's `__del__`.
+    """
 
     class Interrupted(Scheduler):
         def reached(self, reached: str) -> None:
@@ -284,7 +285,8 @@ class SlowLauncher(Launcher):
 
 def test_a_slow_condition_delays_nobody(beat: Beat, sql: Sql, app: Celery, tmp_path: Path) -> None:
     """Eight Python conditions hang, and eight in SQL; plain schedules and a quick condition are
-    decided meanwhile, and each of the sixteen is failed once its time is up."""
+    decided meanwhile, and each of the sixteen is failed once its time is up.
+    """
     app.conf.pgbeat_condition_timeout = 3.0
     app.conf.pgbeat_condition_threads = 20
     file = tmp_path / "hold"

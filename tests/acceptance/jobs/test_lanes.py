@@ -48,7 +48,8 @@ def fill(client: Celery, count: int, seconds: float, **policy: Any) -> list[str]
 
 def peak(fleet: Fleet) -> int:
     """The most that ran at once, by what the tasks wrote themselves. One that never said that it
-    ended ran until it began again."""
+    ended ran until it began again.
+    """
     lines: list[Entry] = sorted(
         fleet.journal("started") + fleet.journal("ended"), key=lambda entry: entry.at
     )

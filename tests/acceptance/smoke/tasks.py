@@ -30,7 +30,8 @@ def fail_twice(self: Task) -> int:
 @shared_task(bind=True, acks_late=True)
 def hold(self: Task) -> list[str]:
     """Tells by its state HELD that it runs, and doesn't end. Run once more, it returns at once,
-    and says by whom it was run."""
+    and says by whom it was run.
+    """
     result: Any = self.AsyncResult(self.request.id)
     me: str = self.request.hostname
     if result.state == "HELD":

@@ -105,6 +105,8 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
     assert sorted(tables) == [
         "audit",
         "calendars",
+        "chord_parts",
+        "chords",
         "consumers",
         "counters",
         "deliveries",
@@ -116,6 +118,9 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "migrations",
         "namespaces",
         "reservations",
+        "result_groups",
+        "result_waits",
+        "results",
         "schedules",
         "skip_notices",
         "templates",

@@ -54,7 +54,7 @@ def test_a_message_is_put_into_its_own_apps_table(database: str, sql: Sql, tmp_p
 @needs_pgbouncer
 @pytest.mark.parametrize("kind", ["engine", "kept"])
 def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, kind: str) -> None:
-    """psycopg counts the statements that it prepares: its first has the same name everywhere."""
+    """Psycopg counts the statements that it prepares: its first has the same name everywhere."""
     with pooler(database, tmp_path, default_pool_size=1) as pooled:
         url = postgres_url(pooled.url)
         for value in ("a", "b"):

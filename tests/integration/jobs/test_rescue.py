@@ -93,7 +93,8 @@ def test_the_dead_are_looked_for_as_often_after_many_died(ward: Ward) -> None:
 
 def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
     """It said that it ended, and did not say how this did. What began just now may be of a worker
-    that is not known yet."""
+    that is not known yet.
+    """
     old, new = ward.job(), ward.job()
     ward.run(old, 7, began=20.0)
     ward.run(new, 8)
@@ -208,7 +209,8 @@ def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
 
 def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker took it and died before it recorded that. Others wait for their message, their lane
-    or their time; or their worker is just about to record them."""
+    or their time; or their worker is just about to record them.
+    """
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     ward.worker(1, lives=True)
@@ -311,7 +313,8 @@ def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
 @pytest.mark.parametrize("began", [True, False])
 def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> None:
     """A process died, whether or not it had recorded that it began. Celery reports it twice for one
-    that took too long."""
+    that took too long.
+    """
     job_id = ward.job()
     if began:
         ward.run(job_id, 1)

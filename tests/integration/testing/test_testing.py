@@ -305,7 +305,7 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
 
 
 def test_the_documented_setup_resolves(tmp_path: Path) -> None:
-    """pytest accepts the blocks of docs/how-to/testing.md with every warning an error."""
+    """Pytest accepts the blocks of docs/how-to/testing.md with every warning an error."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
     _, _, conftest, test, override = blocks
     (tmp_path / "proj").mkdir()
@@ -344,7 +344,7 @@ def test_the_smoke_tests_resolve_on_docker() -> None:
 
 
 def assert_plan(folder: Path, *arguments: str, **env: str) -> None:
-    """pytest finds all fixtures, Postgres as broker and backend among them."""
+    """Pytest finds all fixtures, Postgres as broker and backend among them."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--setup-plan", *arguments],
         cwd=folder,

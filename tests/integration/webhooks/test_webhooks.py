@@ -565,7 +565,8 @@ def test_what_is_locked_is_begun_later(
 
 def test_an_outcome_that_comes_late(connection: Connection, add: Add, sql: Sql) -> None:
     """A beat was stopped for so long that another one tried too: a failure of the first says
-    nothing any more, a success does."""
+    nothing any more, a success does.
+    """
     add()
     happen(sql)
     first, second = begun(connection, sql), begun(connection, sql)

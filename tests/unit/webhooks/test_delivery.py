@@ -376,7 +376,8 @@ def secured(
     tmp_path: Path, receiver: Receiver, names: Callable[..., list[str]]
 ) -> Iterator[list[str | None]]:
     """Puts the receiver behind TLS, with a certificate for `hook.example`, which is the name that
-    127.0.0.1 has; the names that clients ask it for."""
+    127.0.0.1 has; the names that clients ask it for.
+    """
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate with")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"

@@ -1,5 +1,6 @@
 """The API against its own OpenAPI document: what schemathesis makes up is asked of a real database,
-by an administrator."""
+by an administrator.
+"""
 
 import itertools
 import traceback

@@ -32,6 +32,7 @@ PARTS = (
     "access",
     "metrics",
     "consumers",
+    "results",
     "adopt_broker",
 )
 

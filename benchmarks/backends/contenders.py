@@ -1,0 +1,102 @@
+"""The result backends to compare, each with the broker that it is mostly used with."""
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+from brokers.spec import Spec
+from celery import __version__ as celery_version
+from servers import Postgres, RabbitMQ, Redis, sqlalchemy
+
+
+class Contender:
+    """A result backend and a broker, in a database of its own where that is Postgres."""
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[type[Any], ...]]
+
+    def __init__(self, servers: dict[type[Any], Any], folder: Path) -> None:
+        self._servers = servers
+        broker, backend = self.urls()
+        self.spec = Spec(
+            url=broker,
+            folder=str(folder),
+            executions=str(folder / "executions"),
+            settings={"result_backend": backend},
+        )
+
+    @classmethod
+    def missing(cls) -> str:
+        """What isn't there, in words; empty when all is."""
+        for server in cls.needs:
+            if server in (Redis, RabbitMQ) and not server.installed():
+                return f"no {server.__name__.lower()}-server"
+        return ""
+
+    def urls(self) -> tuple[str, str]:
+        """The broker's URL and the backend's."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """What the figures were measured with."""
+        return f"celery {celery_version}"
+
+    def _database(self) -> str:
+        from pgbeat.config import postgres_url
+        from pgbeat.database import migrate
+
+        url = str(self._servers[Postgres].database(f"pgbeat_bench_{os.getpid()}_{self.name}"))
+        migrate.upgrade(postgres_url(url))
+        return url
+
+
+class Pgbeat(Contender):
+    """pgbeat as broker and backend."""
+
+    name, needs = "pgbeat", (Postgres,)
+
+    def urls(self) -> tuple[str, str]:
+        url = f"pgbeat+{self._database()}"
+        return url, url
+
+
+class RedisBackend(Contender):
+    """Redis keeps the results, pgbeat is the broker."""
+
+    name, needs = "redis", (Postgres, Redis)
+
+    def urls(self) -> tuple[str, str]:
+        return f"pgbeat+{self._database()}", self._servers[Redis].url
+
+
+class RedisOnly(Contender):
+    """Redis as broker and backend."""
+
+    name, needs = "redis_only", (Redis,)
+
+    def urls(self) -> tuple[str, str]:
+        return (self._servers[Redis].url,) * 2
+
+
+class DatabaseBackend(Contender):
+    """Celery's own backend on a database; pgbeat is the broker."""
+
+    name, needs = "db", (Postgres,)
+
+    def urls(self) -> tuple[str, str]:
+        url = self._database()
+        return f"pgbeat+{url}", f"db+{sqlalchemy(url).render_as_string(hide_password=False)}"
+
+
+class Rpc(Contender):
+    """RabbitMQ, and results as messages to the caller. It has no chords."""
+
+    name, needs = "rpc", (RabbitMQ,)
+
+    def urls(self) -> tuple[str, str]:
+        return self._servers[RabbitMQ].url, "rpc://"
+
+
+CONTENDERS: dict[str, type[Contender]] = {
+    each.name: each for each in (Pgbeat, RedisBackend, RedisOnly, DatabaseBackend, Rpc)
+}

@@ -1,0 +1,183 @@
+"""Measures result backends beside each other: `python benchmarks/results.py --help`."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import Popen
+
+from backends.contenders import CONTENDERS, Contender, Rpc
+from beats.machine import description
+from beats.measures import Figures
+from beats.processes import ProcessError, Processes, last_words, wait_until
+from beats.report import Comparison, Results, Row, against, number, print_results
+from brokers.executions import Executions
+from rich.console import Console
+from runner import Case, interrupt, measure_all, names_of
+from servers import Postgres, RabbitMQ, Redis
+
+MEASURES = ("latency", "drain", "group", "chord", "waits")
+#: Seconds that a worker may take to begin, and a command to end.
+START_LIMIT, LIMIT = 60.0, 240.0
+
+TABLES = {
+    "latency": (
+        "delay().get(), an idle prefork worker: {}",
+        [Row("p50, ms", "p50_ms"), Row("p99, ms", "p99_ms"), Row("max, ms", "max_ms")],
+    ),
+    "drain": ("No-ops whose results are stored: {}", [Row("tasks/s", "per_s", "more")]),
+    "group": ("A group until get() returns: {}", [Row("median, s", "median_s")]),
+    "chord": ("A chord until its body's result is there: {}", [Row("median, s", "median_s")]),
+    "waits": (
+        "One process waits for many results: {}",
+        [Row("s", "seconds"), Row("its CPU, s", "cpu_s")],
+    ),
+}
+COMPARISONS: dict[str, Comparison] = {
+    "pgbeat vs redis": against("redis"),
+    "pgbeat vs redis_only": against("redis_only"),
+    "pgbeat vs db": against("db"),
+}
+
+
+class Runner(Processes):
+    """Starts `backends.child` and a worker, prefork with two processes."""
+
+    commands = "backends.child"
+
+    def begin_worker(self, contender: Contender) -> Popen[str]:
+        """Starts the worker."""
+        return self.celery(
+            contender.spec.within("worker"), "-A", "backends.app", "worker", "-l", "ERROR",
+            "-c", "2", "--without-mingle",
+        )  # fmt: skip
+
+    def ask(self, contender: Contender, command: str, *arguments: float) -> Figures:
+        """Runs a command of `backends.child`; returns what it said."""
+        spec = contender.spec.within("child")
+        said, in_time = self.run(spec, command, *arguments, limit=LIMIT)
+        if not in_time:
+            raise ProcessError(f"{command} took more than {LIMIT:.0f} s")
+        return said[0] if said else {}
+
+
+def drain(runner: Runner, contender: Contender, tasks: int) -> Figures:
+    """The rate at which a worker gets through tasks that wait for it."""
+    executions = Executions(contender.spec.executions)
+    runner.ask(contender, "send", tasks)
+    worker = runner.begin_worker(contender)
+
+    def ran(count: int) -> bool:
+        if worker.poll() is not None:
+            raise ProcessError(last_words(contender.spec.within("worker")) or "the worker ended")
+        return executions.count() >= count
+
+    if not wait_until(lambda: ran(1), START_LIMIT) or not wait_until(lambda: ran(tasks), LIMIT):
+        raise ProcessError(f"{executions.count()} of {tasks} tasks ran")
+    times = [each.at for each in executions.read()]
+    tenth = len(times) // 10  # the worker's first seconds are not its pace
+    return {"per_s": (len(times) - 1 - tenth) / (times[-1] - times[tenth])}
+
+
+def with_worker(runner: Runner, contender: Contender, command: str, *arguments: float) -> Figures:
+    """Runs a command while a worker is there."""
+    if command == "chords" and isinstance(contender, Rpc):
+        return {"note": "n/a"}
+    runner.begin_worker(contender)
+    return runner.ask(contender, command, *arguments)
+
+
+def cases(measure: str, runner: Runner, options: argparse.Namespace) -> Iterator[Case[Contender]]:
+    """The cases of a measure."""
+    commands = {
+        "latency": ("latency", options.latency),
+        "group": ("groups", options.members, options.times),
+        "chord": ("chords", options.members, options.times),
+        "waits": ("waits", options.waits),
+    }
+    if measure == "drain":
+        title = f"{number(options.tasks)} waiting, prefork -c 2"
+        yield measure, title, lambda contender: drain(runner, contender, options.tasks)
+        return
+    command, count, *more = commands[measure]
+    yield (
+        measure,
+        f"{number(count)}, prefork -c 2",
+        lambda contender: with_worker(runner, contender, command, count, *more),
+    )
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for flag, known in (("--only", MEASURES), ("--contenders", tuple(CONTENDERS))):
+        parser.add_argument(
+            flag, type=lambda text, known=known: names_of(text, known), default=list(known),  # type: ignore[misc]
+            metavar="NAMES", help=f"of {','.join(known)}",
+        )  # fmt: skip
+    for flag, default, words in (
+        ("--latency", 500, "calls whose latency is taken"),
+        ("--tasks", 5_000, "tasks to drain"),
+        ("--members", 1_000, "members of a group and a chord"),
+        ("--times", 3, "groups and chords"),
+        ("--waits", 10_000, "results that one process waits for"),
+    ):
+        parser.add_argument(flag, type=int, default=default, help=f"{words}; {default:,}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
+    options = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, interrupt)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    names = []
+    for name in options.contenders:
+        if missing := CONTENDERS[name].missing():
+            progress.print(f"{name}: skipped ({missing})")
+        else:
+            names.append(name)
+    results: Results = {}
+    machine: dict[str, object] = {}
+    code = 0
+    with ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
+            postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
+            needed = {server for name in names for server in CONTENDERS[name].needs}
+            servers = {
+                type(server): stack.enter_context(server)
+                for server in (postgres, Redis(), RabbitMQ())
+                if type(server) in needed
+            }
+            runner = stack.enter_context(Runner())
+            contenders = []
+            for name in names:
+                (folder / name).mkdir()
+                contenders.append(CONTENDERS[name](servers, folder / name))
+            settings = postgres.settings if Postgres in needed else {}
+            machine = description(["pgbeat", "celery", "kombu", "redis"], settings)
+            every = (case for measure in options.only for case in cases(measure, runner, options))
+            measure_all(every, contenders, runner, progress.print, results)
+        except KeyboardInterrupt:
+            progress.print("interrupted")
+            code = 130
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print_results(console, results, names, TABLES, COMPARISONS)
+    if options.json:
+        options.json.write_text(
+            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
+        )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Task results on Postgres: `result_backend = "pgbeat+postgresql://…"`."""

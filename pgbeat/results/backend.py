@@ -1,0 +1,354 @@
+"""Celery's result backend on Postgres."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import monotonic, sleep
+from typing import Any
+
+from celery import states
+from celery.backends import base
+from celery.backends.asynchronous import AsyncBackendMixin
+from celery.exceptions import TimeoutError as ResultTimeout
+from celery.result import result_from_tuple
+from kombu.serialization import loads
+
+from pgbeat import storable
+from pgbeat.config import broker_database, postgres_url
+from pgbeat.database import connections
+from pgbeat.results import chords, expiry, statements
+from pgbeat.results.rows import Encoded, StoredResult, bytea, encoded, stored_results
+from pgbeat.results.store import Store, store
+from pgbeat.results.waiting import ResultConsumer, Waits
+
+#: Schemes that stand for the broker's database.
+_BROKERS = {None, "", "pgbeat", "pgbeat://"}
+#: What a task's meta-data has in columns of its own.
+_COLUMNS = {"status", "result", "traceback", "children", "date_done", "group_id", "parent_id"}
+#: Of celery 5.7; before it no result is compressed.
+_decompress = getattr(base, "decompress_payload", lambda payload: payload)
+
+
+class Backend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
+    """Stores results in `pgbeat.results`; `result_backend = "pgbeat+postgresql://…"`."""
+
+    supports_native_join = True
+    supports_result_compression = True
+    supports_failure_expires = True
+
+    def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("expires_type", float)
+        super().__init__(app=app, url=url, **kwargs)
+        conf = app.conf
+        options: Mapping[str, Any] = conf.get("result_backend_transport_options") or {}
+        self._connect_args = dict(options.get("connect_args") or {})
+        self._prefix = str(options.get("global_keyprefix") or "")
+        self._dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
+        failed = conf.get("result_failure_expires")
+        self.failure_expires = self.expires if failed is None else self._seconds(failed)
+        ended = conf.get("result_chord_expires")
+        self.chord_expires = self.expires if ended is None else self._seconds(ended)
+        self.result_consumer = ResultConsumer(
+            self, app, self.accept, self._pending_results, self._pending_messages
+        )
+
+    def _seconds(self, value: Any) -> float | None:
+        seconds = self.prepare_expires(value)
+        return None if seconds is None else float(seconds)
+
+    @property
+    def store(self) -> Store:
+        """This process's connection."""
+        return store(self._dsn, self._connect_args)
+
+    @property
+    def waits(self) -> Waits:
+        """What this process waits for."""
+        found = self.store
+        with found.lock:
+            if found.waits is None:
+                found.waits = Waits(found)
+            waits: Waits = found.waits
+            return waits
+
+    def as_uri(self, include_password: bool = False) -> str:
+        """Returns the URL, its password hidden unless asked for."""
+        return "pgbeat+" + self._dsn.set(drivername="postgresql").render_as_string(
+            hide_password=not include_password
+        )
+
+    def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__reduce__(
+            args, {**(kwargs or {}), "url": self.url, "expires": self.expires}
+        )
+
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """Returns whether the connection was lost."""
+        return connections.is_lost(exc)
+
+    # ----- encoding
+
+    def key(self, task_id: Any) -> str:
+        """Returns a task's or group's id as the tables have it."""
+        return f"{self._prefix}{task_id}"
+
+    def encode_value(self, value: Any) -> tuple[bytes | None, bytes, bytes]:
+        """Returns a value's body, content type and content encoding, as parameters."""
+        body = self.encode(value)
+        written = body.encode(errors="surrogatepass") if isinstance(body, str) else bytes(body)
+        return bytea(written), self.content_type.encode(), self.content_encoding.encode()
+
+    def decode_value(self, value: Encoded) -> Any:
+        """Returns a value.
+
+        Raises kombu's `ContentDisallowed` for a content type that `result_accept_content` lacks.
+        """
+        if value.body is None:
+            return None
+        return self._load(_decompress(value.body), value)
+
+    def _load(self, body: bytes, value: Encoded) -> Any:
+        return loads(
+            body,
+            content_type=value.content_type,
+            content_encoding=value.content_encoding,
+            accept=self.accept,
+        )
+
+    def meta_of(self, row: StoredResult) -> dict[str, Any]:
+        """Returns what Celery knows of a task."""
+        meta = {
+            "task_id": row.task_id.removeprefix(self._prefix),
+            "status": row.status,
+            "result": self.decode_value(row.encoded),
+            "traceback": row.traceback,
+            "children": row.children,
+            "date_done": row.date_done,
+        }
+        if row.group_id is not None:
+            meta["group_id"] = row.group_id
+        if row.parent_id is not None:
+            meta["parent_id"] = row.parent_id
+        if row.request is not None:
+            meta |= {
+                "name": row.task,
+                "worker": row.worker,
+                "queue": row.queue,
+                "retries": row.retries,
+                **self.decode_value(row.encoded._replace(body=row.request)),
+            }
+        decoded: dict[str, Any] = self.meta_from_decoded(meta)
+        return decoded
+
+    # ----- storing
+
+    def mark_as_done(
+        self,
+        task_id: str,
+        result: Any,
+        request: Any = None,
+        store_result: bool = True,
+        state: str = states.SUCCESS,
+    ) -> None:
+        """Stores a result; a chord's member returns its part in the same transaction."""
+
+        def mark(connection: Any) -> None:
+            base.Backend.mark_as_done(self, task_id, result, request, store_result, state)
+
+        if request and request.chord:
+            self.store.atomically(mark)
+        else:
+            mark(None)
+
+    def mark_as_failure(
+        self,
+        task_id: str,
+        exc: Any,
+        traceback: Any = None,
+        request: Any = None,
+        store_result: bool = True,
+        call_errbacks: bool = True,
+        state: str = states.FAILURE,
+    ) -> None:
+        """Stores a failure.
+
+        In the same transaction, a chord's member returns its part and calls its errbacks.
+        """
+
+        def mark(connection: Any) -> None:
+            base.Backend.mark_as_failure(
+                self, task_id, exc, traceback, request, store_result, call_errbacks, state
+            )
+
+        def mark_member(connection: Any) -> None:
+            with chords.published_in(self, connection):
+                mark(connection)
+
+        if request and request.chord:
+            self.store.atomically(mark_member)
+        else:
+            mark(None)
+
+    def _store_result(
+        self,
+        task_id: str,
+        result: Any,
+        state: str,
+        traceback: Any = None,
+        request: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        meta = self._get_result_meta(result, state, traceback, request, format_date=False)
+        statement = statements.STORE if state in states.READY_STATES else statements.STORE_STATE
+        expires = self.failure_expires if state == states.FAILURE else self.expires
+        children = meta["children"]
+        self.store.run(
+            statement,
+            self.key(task_id).encode(),
+            state.encode(),
+            *self.encode_value(result),
+            _text(traceback),
+            None if children is None else json.dumps(children, default=str).encode(),
+            _text(meta.get("group_id")),
+            _text(meta.get("parent_id")),
+            *self._extended(meta),
+            _number(expires or None),
+            b"off",
+        )
+        return result
+
+    def _extended(self, meta: dict[str, Any]) -> list[bytes | None]:
+        """Returns task, worker, queue, retries and request, where results are extended."""
+        if "retries" not in meta:
+            return [None] * 5
+        columns = [_text(meta.pop(name)) for name in ("name", "worker", "queue")]
+        retries = meta.pop("retries")
+        body, _, _ = self.encode_value({k: v for k, v in meta.items() if k not in _COLUMNS})
+        return [*columns, None if retries is None else b"%d" % retries, body]
+
+    def _forget(self, task_id: str) -> None:
+        self.store.run(statements.FORGET, self.key(task_id).encode())
+        self.result_consumer.cancel_for(task_id)
+
+    # ----- reading
+
+    def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
+        if not task_id:
+            raise ValueError(f"task_id must not be empty, got {task_id!r}")
+        rows = stored_results(self.store.run(statements.READ, self.key(task_id).encode()))
+        return self.meta_of(rows[0]) if rows else {"status": states.PENDING, "result": None}
+
+    def get_many(
+        self,
+        task_ids: Iterable[str],
+        timeout: float | None = None,
+        interval: float | None = 0.5,
+        no_ack: bool = True,
+        on_message: Callable[[dict[str, Any]], None] | None = None,
+        on_interval: Callable[[], None] | None = None,
+        max_iterations: int | None = None,
+        READY_STATES: frozenset[str] = states.READY_STATES,
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields ids and meta-data of tasks as they become ready, all read by one statement.
+
+        Raises:
+            celery.exceptions.TimeoutError: Some are not ready after `timeout` seconds.
+        """
+        left = {str(task_id) for task_id in task_ids}
+        for task_id in list(left):
+            cached = self._cache.get(task_id)
+            if cached is not None and cached["status"] in READY_STATES:
+                left.discard(task_id)
+                yield task_id, cached
+        started, rounds = monotonic(), 0
+        while left:
+            keys = json.dumps([self.key(task_id) for task_id in left]).encode()
+            ready = json.dumps(sorted(READY_STATES)).encode()
+            for row in stored_results(self.store.run(statements.READ_READY, keys, ready)):
+                meta = self.meta_of(row)
+                task_id = meta["task_id"]
+                self._cache[task_id] = meta
+                left.discard(task_id)
+                if on_message is not None:
+                    on_message(meta)
+                yield task_id, meta
+            rounds += 1
+            passed = monotonic() - started
+            if not left or (max_iterations and rounds >= max_iterations):
+                return
+            if timeout is not None and passed >= timeout:
+                raise ResultTimeout(f"Operation timed out ({timeout})")
+            if on_interval is not None:
+                on_interval()
+            pause = 0.5 if interval is None else interval
+            sleep(pause if timeout is None else min(pause, timeout - passed))
+
+    # ----- groups
+
+    def _save_group(self, group_id: str, result: Any) -> Any:
+        self.store.run(
+            statements.SAVE_GROUP,
+            self.key(group_id).encode(),
+            *self.encode_value({"result": result.as_tuple()}),
+            _number(self.expires or None),
+        )
+        return result
+
+    def _restore_group(self, group_id: str) -> dict[str, Any] | None:
+        found = self.store.run(statements.RESTORE_GROUP, self.key(group_id).encode())
+        if not found.ntuples:
+            return None
+        meta: dict[str, Any] = self.decode_value(encoded(found, 0, 0))
+        meta["result"] = result_from_tuple(meta["result"], self.app)
+        return meta
+
+    def _delete_group(self, group_id: str) -> None:
+        self.store.run(statements.DELETE_GROUP, self.key(group_id).encode())
+
+    # ----- chords
+
+    def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
+        """Prepares a chord: keeps the structure of a header that is not flat."""
+        chords.prepare(self, header_result_args)
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Says of how many parts a chord is."""
+        self.store.run(
+            statements.SET_CHORD_SIZE,
+            self.key(group_id).encode(),
+            b"%d" % chord_size,
+            _number(self.chord_expires or None),
+        )
+
+    def add_to_chord(self, chord_id: str, result: Any) -> None:
+        """Adds a part to a chord that has begun."""
+        # Not `run`, which may repeat it: that would be another part.
+        with self.store.work() as working:
+            working.prepared.run(
+                statements.ADD_TO_CHORD,
+                self.key(chord_id).encode(),
+                _number(self.chord_expires or None),
+            )
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """Returns a member's part; the last one ends the chord."""
+        if request.id and request.group:
+            self.store.atomically(
+                lambda connection: chords.return_part(self, connection, request, state, result)
+            )
+
+    # ----- expiry
+
+    def cleanup(self) -> None:
+        """Deletes what has expired, in batches."""
+        while True:
+            with self.store.work() as working:
+                if not expiry.delete_expired(working.connection):
+                    return
+
+
+def _text(value: Any) -> bytes | None:
+    return None if value is None else storable.escaped(str(value)).encode()
+
+
+def _number(value: float | None) -> bytes | None:
+    return None if value is None else repr(float(value)).encode()

@@ -1,0 +1,161 @@
+"""Chords: the last part to return ends one, in the transaction that counts it."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from celery.canvas import maybe_signature
+from celery.exceptions import ChordError
+from celery.result import GroupResult
+from celery.utils.functional import _regen
+from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection
+
+from pgbeat.broker.publishing.transaction import InTransaction, in_transaction
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError
+from pgbeat.results import statements
+from pgbeat.results.rows import encoded, text
+
+if TYPE_CHECKING:
+    from pgbeat.results.backend import Backend
+
+logger = logging.getLogger("pgbeat.results")
+
+#: Position of a part whose place in the header Celery doesn't know.
+_UNKNOWN = -1
+#: Databases of results whose apps publish elsewhere, as the log has named them.
+_warned: set[str] = set()
+
+
+def prepare(backend: "Backend", header_result_args: Any) -> None:
+    """Keeps the structure of a header that is not flat, and restarts a chord that has ended."""
+    group_id, results = header_result_args[0], header_result_args[1]
+    backend.store.run(statements.RESTART_CHORD, backend.key(group_id).encode())
+    # A generator makes its members one by one: looking at them here would make them all.
+    if not isinstance(results, _regen) and any(isinstance(r, GroupResult) for r in results):
+        backend.save_group(group_id, backend.app.GroupResult(*header_result_args))
+
+
+def return_part(
+    backend: "Backend", connection: Connection, request: Any, state: str, result: Any
+) -> None:
+    """Counts what a member returned, once, in a transaction; the last one ends the chord."""
+    index, expires = request.group_index, backend.chord_expires
+    found = backend.store.run(
+        statements.RETURN_PART,
+        backend.key(request.group).encode(),
+        b"%d" % (_UNKNOWN if index is None else index),
+        str(request.id).encode(),
+        state.encode(),
+        *backend.encode_value(backend.encode_result(result, state)),
+        repr(float(expires)).encode() if expires else None,
+        b"off" if _is_acknowledged_late(backend, request) else None,
+    )
+    if found.ntuples and text(found, 0, 0) == text(found, 0, 1):
+        connection.exec_driver_sql(statements.DURABLY)
+        _end(backend, connection, request)
+
+
+def _is_acknowledged_late(backend: "Backend", request: Any) -> bool:
+    """Returns whether the task runs again if a crash of the server loses the commit."""
+    task = backend.app.tasks.get(getattr(request, "task", None))
+    return task is not None and bool(task.acks_late)
+
+
+def _end(backend: "Backend", connection: Connection, request: Any) -> None:
+    """Publishes the body with what the members returned, or has it fail."""
+    group_id = request.group
+    parts = backend.store.run(statements.END_CHORD, backend.key(group_id).encode())
+    body = maybe_signature(request.chord, app=backend.app)
+    with published_in(backend, connection):
+        try:
+            values = _values(backend, group_id, parts)
+        except ChordError as error:
+            _fail(backend, group_id, body, error)
+            return
+        try:
+            with _savepoint(connection):
+                body.delay(values)
+        except Exception as error:
+            if connections.is_lost(error):
+                raise
+            _fail(backend, group_id, body, _caused("Callback error: %r", error))
+
+
+def _fail(backend: "Backend", group_id: str, body: Any, error: ChordError) -> None:
+    logger.error("Chord %s: %s", group_id, error)
+    backend.chord_error_from_stack(body, error)
+
+
+def _caused(message: str, cause: Any) -> ChordError:
+    error = ChordError(message % (cause,))
+    error.__cause__ = cause if isinstance(cause, BaseException) else None
+    return error
+
+
+def _values(backend: "Backend", group_id: str, parts: PGresult) -> list[Any]:
+    """Returns the members' values in the header's order and structure.
+
+    Raises `ChordError` if a member has failed.
+    """
+    values, by_task = [], {}
+    for row in range(parts.ntuples):
+        task_id, status = text(parts, row, 0), text(parts, row, 1)
+        value = backend.decode_value(encoded(parts, row, 2))
+        if status in states.EXCEPTION_STATES:
+            value = backend.exception_to_python(value)
+        if status in states.PROPAGATE_STATES:
+            raise _caused(f"Dependency {task_id} raised %r", value)
+        values.append(value)
+        by_task[task_id] = value
+    header = backend.restore_group(group_id, cache=False)
+    return values if header is None else _structured(header, by_task)
+
+
+def _structured(result: Any, by_task: dict[str | None, Any]) -> Any:
+    if isinstance(result, GroupResult):
+        return [_structured(member, by_task) for member in result.results]
+    if result.id in by_task:
+        return by_task[result.id]
+    timeout = result.app.conf.result_chord_join_timeout
+    return result.get(timeout=timeout, disable_sync_subtasks=False)
+
+
+def published_in(
+    backend: "Backend", connection: Connection
+) -> AbstractContextManager[InTransaction | None]:
+    """Returns a block whose messages join the transaction.
+
+    If the broker is in another database they are published at once, and the log says so once.
+    """
+    try:
+        block = in_transaction(connection, backend.app)
+        if block.delays:
+            return block
+        problem: object = "the broker is on kombu's own transport"
+    except ConfigError as error:
+        problem = error
+    where = backend.as_uri()
+    if where not in _warned:
+        _warned.add(where)
+        logger.warning(
+            "The transaction that ends a chord does not publish its body, which may run twice if "
+            "a worker is killed just then: %s",
+            problem,
+        )
+    return nullcontext()
+
+
+@contextmanager
+def _savepoint(connection: Connection) -> Iterator[None]:
+    connection.exec_driver_sql("SAVEPOINT pgbeat_body")
+    try:
+        yield
+    except Exception as error:
+        if not connections.is_lost(error):
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT pgbeat_body")
+        raise
+    connection.exec_driver_sql("RELEASE SAVEPOINT pgbeat_body")

@@ -1,0 +1,84 @@
+"""A stored result as the statements give it."""
+
+import json
+from typing import NamedTuple
+
+from psycopg.pq.abc import PGresult
+
+
+class Encoded(NamedTuple):
+    """A value as its serializer wrote it, and what read it: kombu's names of content types."""
+
+    body: bytes | None
+    content_type: str
+    content_encoding: str
+
+
+class StoredResult(NamedTuple):
+    """One row of `pgbeat.results`."""
+
+    task_id: str
+    status: str
+    encoded: Encoded
+    traceback: str | None
+    #: As `AsyncResult.as_tuple` gives them.
+    children: list[object] | None
+    group_id: str | None
+    parent_id: str | None
+    #: In UTC, as ISO 8601.
+    date_done: str | None
+    #: These four, and args, kwargs and stamps in `request`, where results are extended.
+    task: str | None
+    worker: str | None
+    queue: str | None
+    retries: int | None
+    request: bytes | None
+
+
+def stored_results(found: PGresult) -> list[StoredResult]:
+    """Returns the rows of `statements.READ` and its like."""
+    return [_stored(found, row) for row in range(found.ntuples)]
+
+
+def _stored(found: PGresult, row: int) -> StoredResult:
+    get = found.get_value
+    children = get(row, 6)
+    retries = get(row, 13)
+    return StoredResult(
+        task_id=text(found, row, 0) or "",
+        status=text(found, row, 1) or "",
+        encoded=encoded(found, row, 2),
+        traceback=text(found, row, 5),
+        children=None if children is None else json.loads(children),
+        group_id=text(found, row, 7),
+        parent_id=text(found, row, 8),
+        date_done=text(found, row, 9),
+        task=text(found, row, 10),
+        worker=text(found, row, 11),
+        queue=text(found, row, 12),
+        retries=None if retries is None else int(retries),
+        request=raw(found, row, 14),
+    )
+
+
+def encoded(found: PGresult, row: int, column: int) -> Encoded:
+    """Returns the value whose body, content type and encoding begin at that column."""
+    kind, encoding = text(found, row, column + 1), text(found, row, column + 2)
+    return Encoded(raw(found, row, column), kind or "", encoding or "")
+
+
+def text(found: PGresult, row: int, column: int) -> str | None:
+    """Returns a text; `None` for NULL."""
+    value = found.get_value(row, column)
+    return None if value is None else value.decode()
+
+
+def raw(found: PGresult, row: int, column: int) -> bytes | None:
+    """Returns the bytes of a bytea, which come as hexadecimal; `None` for NULL."""
+    value = found.get_value(row, column)
+    return None if value is None else bytes.fromhex(value[2:].decode("ascii"))
+
+
+def bytea(value: bytes | None) -> bytes | None:
+    """Returns bytes as a bytea parameter."""
+    return None if value is None else b"\\x" + value.hex().encode("ascii")

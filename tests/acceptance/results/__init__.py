@@ -1,0 +1,1 @@
+"""The result backend with real workers."""

@@ -1,0 +1,64 @@
+"""Workers of `tests.support.apps.results`, and a client of theirs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.processes import Process, Processes
+
+APP = "tests.support.apps.results"
+
+
+class Workers(Processes):
+    """Workers of `tests.support.apps.results`, and what its tasks wrote down."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        super().__init__(database, folder)
+        self.env["TESTS_FOLDER"] = str(folder)
+
+    def start(self, *arguments: str, **env: str) -> Process:
+        """Starts a worker and waits until it consumes."""
+        worker = self.worker("--without-mingle", "--without-gossip", *arguments, app=APP, **env)
+        worker.says(" ready.", 60)
+        return worker
+
+    def journal(self) -> list[str]:
+        """What tasks wrote down."""
+        file = self.folder / "journal"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+class Client:
+    """An app that knows the workers' tasks by name."""
+
+    def __init__(self, database: str) -> None:
+        url = f"pgbeat+{database}"
+        self.app = Celery("client", broker=url, backend=url, set_as_current=False)
+
+    def __getattr__(self, task: str) -> Callable[..., Any]:
+        """Returns what makes signatures of a task."""
+
+        def sign(*arguments: Any, **options: Any) -> Any:
+            return self.app.signature(f"results.{task}", args=arguments, options=options)
+
+        return sign
+
+
+@pytest.fixture
+def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
+    """Starts workers on the test's database."""
+    made = Workers(database, tmp_path)
+    yield made
+    made.stop_all()
+
+
+@pytest.fixture
+def client(database: str) -> Iterator[Client]:
+    """Calls the workers' tasks."""
+    made = Client(database)
+    made.app.set_current()  # Celery freezes groups with the app that is current
+    yield made
+    made.app.close()

@@ -1,0 +1,82 @@
+"""Groups and chords with real workers: each chord's body runs once, whoever is killed."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import ChordError
+
+from tests.acceptance.results.conftest import Client, Workers
+from tests.support.apps.results import STEPS
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def test_what_celery_composes(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    add, body = client.add, client.body
+    assert add(1, 2).delay().get(timeout=30) == 3
+    assert group(add(n, n) for n in range(5))().get(timeout=30) == [0, 2, 4, 6, 8]
+    assert chord([add(n, n) for n in range(5)], body())().get(timeout=30) == [0, 2, 4, 6, 8]
+    # Members without results of their own, one that tries again, generators, and one alone.
+    assert chord([client.ignored(1), client.retried(2)], body())().get(timeout=30) == [1, 2]
+    assert chord((add(n, 1) for n in range(3)), body())().get(timeout=30) == [1, 2, 3]
+    assert chord([add(1, 1)], body())().get(timeout=30) == [2]
+    # Chains into chords and out of them, chords in chords, groups at the end of a header's chain.
+    tree = chain(add(1, 1), group(add(1), add(2)), body(), group(body(), body()))
+    assert tree().get(timeout=30) == [[3, 4], [3, 4]]
+    inner = chord([add(1, 1), add(2, 2)], body())
+    assert chord([inner, add(5, 5)], body())().get(timeout=30) == [[2, 4], 10]
+    nested = chord([chain(add(1, 1), group(add(1), add(2))), add(3, 3)], body())
+    assert nested().get(timeout=30) == [[3, 4], 6]
+
+
+def test_a_member_that_fails(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    body = client.body().on_error(client.errback())
+    failed = chord([client.add(1, 1), client.fail()], body)()
+    with pytest.raises((ChordError, ValueError), match="it fails"):
+        failed.get(timeout=30)
+    assert failed.parent.results[0].get(timeout=10) == 2
+    until(lambda: f"errback {failed.id} ChordError" in workers.journal())
+
+
+def test_a_frozen_chord_that_is_applied_twice(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    signature = chord([client.add(1, 1), client.add(2, 2)], client.body())
+    signature.freeze()
+    for _ in range(2):
+        assert signature().get(timeout=30) == [2, 4]
+
+
+def test_a_body_that_no_worker_knows(workers: Workers, client: Client) -> None:
+    """Its error is the result; what the members returned is kept."""
+    workers.start()
+    failed = chord([client.add(1, 1)], client.unknown())()
+    with pytest.raises(Exception, match=r"results\.unknown"):
+        failed.get(timeout=30)
+    assert failed.parent.results[0].get(timeout=10) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_at_each_step(
+    workers: Workers, client: Client, sql: Sql, step: str
+) -> None:
+    """Twenty times; another worker goes on, and each body is published once."""
+    for n in range(1, 21):
+        (workers.folder / "armed").touch()
+        victim = workers.start(TESTS_DIE_AT=step)
+        result = chord([client.add(n, k) for k in range(3)], client.body())()
+        assert until(victim.poll, 30) == -signal.SIGKILL
+        survivor = workers.start()
+        assert result.get(timeout=60) == [n, n + 1, n + 2]
+        os.kill(survivor.pid, signal.SIGTERM)
+        survivor.wait(30)
+        assert len(workers.journal()) == n
+    assert sql("SELECT count(*), bool_and(ended) FROM pgbeat.chords") == [(20, True)]
+    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]

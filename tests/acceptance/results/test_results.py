@@ -1,0 +1,152 @@
+"""Results of real workers: pools, workers that are lost, servers that restart, poolers."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery import chord, group
+
+from pgbeat.config import postgres_url
+from pgbeat.database import migrate
+from pgbeat.testing.databases import TemporaryServer
+from tests.acceptance.results.conftest import Client, Workers
+from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.processes import until
+from tests.support.transport_workers import POOLS
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+#: A caller in a process of its own; `%s` is what it does before everything else.
+CALLER = """
+{first}
+import os
+from celery import Celery, chord, group
+url = "pgbeat+" + os.environ["TESTS_DATABASE"]
+app = Celery("caller", broker=url, backend=url)
+add = lambda x, y: app.signature("results.add", args=(x, y))
+assert add(1, 2).delay().get(timeout=30) == 3
+assert group(add(n, n) for n in range(20))().get(timeout=30) == [2 * n for n in range(20)]
+body = app.signature("results.body")
+assert chord([add(n, 0) for n in range(5)], body)().get(timeout=30) == list(range(5))
+print("all came")
+"""
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) -> None:
+    workers.start("-P", pool, "-c", "2")
+    assert client.add(1, 2).delay().get(timeout=30) == 3
+    assert group(client.add(n, n) for n in range(10))().get(timeout=30) == list(range(0, 20, 2))
+    assert chord([client.add(n, n) for n in range(5)], client.body())().get(timeout=30) == [
+        0, 2, 4, 6, 8,
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="it fails"):
+        client.fail().delay().get(timeout=30)
+
+
+@pytest.mark.parametrize("first", ["", "from gevent import monkey; monkey.patch_all()",
+                                   "import eventlet; eventlet.monkey_patch()"],
+                         ids=["threads", "gevent", "eventlet"])  # fmt: skip
+def test_every_kind_of_caller_waits(workers: Workers, first: str) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    caller = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CALLER.format(first=first)],
+        env=workers.env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert caller.stdout == "all came\n", caller.stderr
+
+
+def test_a_caller_that_forks(workers: Workers, client: Client) -> None:
+    """A child waits by a connection of its own, and the parent's goes on."""
+    workers.start("-P", "solo")
+    assert client.add(1, 1).delay().get(timeout=30) == 2
+    child = os.fork()
+    if child == 0:
+        try:
+            client.app._after_fork()
+            os._exit(0 if client.add(2, 2).delay().get(timeout=30) == 4 else 1)
+        finally:
+            os._exit(2)
+    assert client.add(3, 3).delay().get(timeout=30) == 6
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_many_threads_wait(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    found: list[int] = []
+
+    def wait(n: int) -> None:
+        found.extend(client.add(n, k).delay().get(timeout=60) for k in range(20))
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(n + k for n in range(5) for k in range(20))
+
+
+def test_a_hard_time_limit(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "1")
+    with pytest.raises(TimeLimitExceeded):
+        client.sleep(60, time_limit=1).delay().get(timeout=30)
+
+
+def test_a_process_that_is_lost(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "1")
+    with pytest.raises(WorkerLostError):
+        client.die().delay().get(timeout=60)
+
+
+def test_a_revoked_task(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "1")
+    running = client.sleep(2).delay()
+    waiting = client.sleep(2).delay()
+    waiting.revoke()
+    with pytest.raises(Exception, match="revoked"):
+        waiting.get(timeout=30)
+    assert waiting.state == "REVOKED"
+    assert running.get(timeout=30) == 2
+
+
+@pytest.mark.slow
+def test_the_server_restarts_while_someone_waits(
+    own_server: TemporaryServer, tmp_path: Path
+) -> None:
+    migrate.upgrade(postgres_url(own_server.dsn))
+    workers, client = Workers(own_server.dsn, tmp_path), Client(own_server.dsn)
+    try:
+        workers.start("-P", "prefork", "-c", "1")
+        assert client.add(1, 1).delay().get(timeout=30) == 2
+        result = client.sleep(5).delay()
+        found: list[float] = []
+        thread = threading.Thread(target=lambda: found.append(result.get(timeout=60)), daemon=True)
+        thread.start()
+        until(lambda: result.id in workers.started[0].output)
+        own_server.stop(signal.SIGQUIT)
+        own_server.start()
+        thread.join(60)
+        assert found == [5]
+    finally:
+        workers.stop_all()
+        client.app.close()
+
+
+@needs_pgbouncer
+def test_behind_a_pooler(workers: Workers, database: str, tmp_path: Path, caplog: Any) -> None:
+    """Whoever waits looks for the results, and the log says so."""
+    workers.start("-P", "prefork", "-c", "1")
+    with pooler(database, tmp_path) as pooled:
+        client = Client(pooled.url)
+        client.app.conf.broker_url = f"pgbeat+{database}"
+        assert client.add(1, 1).delay().get(timeout=30) == 2
+        assert group(client.add(n, n) for n in range(10))().get(timeout=30)[-1] == 18
+        assert "A transaction-mode pooler stands before the results" in caplog.text
+        client.app.close()

@@ -1,0 +1,1 @@
+"""The result backend, in one process."""

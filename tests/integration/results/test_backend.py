@@ -1,0 +1,328 @@
+"""What the backend stores, and what is read of it."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.app.task import Context
+from celery.exceptions import TimeoutError as ResultTimeout
+from celery.result import GroupResult
+from kombu.exceptions import ContentDisallowed, EncodeError
+
+from pgbeat.results.backend import Backend
+from tests.support.transport_workers import transport_url
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def make_app(database: str) -> Callable[..., Celery]:
+    """Returns an app whose results are in the test's database."""
+
+    def make(**settings: Any) -> Celery:
+        url = transport_url(database)
+        app = Celery("results", broker=url, backend=url, set_as_current=False)
+        app.conf.update(settings)
+        return app
+
+    return make
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Celery]) -> Celery:
+    return make_app()
+
+
+@pytest.fixture
+def backend(app: Celery) -> Backend:
+    return backend_of(app)
+
+
+def backend_of(app: Celery) -> Backend:
+    backend = app.backend
+    assert isinstance(backend, Backend)
+    return backend
+
+
+VALUES = [None, 0, "", "é\0\ud800", [1, {"a": [None]}], 1.5, 10**400, {"at": datetime.now(UTC)}]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_a_result_is_read_as_it_was_stored(app: Celery, backend: Backend, value: Any) -> None:
+    backend.mark_as_done("t1", value)
+    assert app.AsyncResult("t1").get(timeout=0) == value
+
+
+@pytest.mark.slow
+def test_a_large_result(app: Celery, backend: Backend) -> None:
+    value = "x" * 50_000_000
+    backend.mark_as_done("t1", value)
+    assert app.AsyncResult("t1").get(timeout=10) == value
+
+
+def test_what_is_known_of_a_result(app: Celery, backend: Backend) -> None:
+    child = app.AsyncResult("child")
+    request = Context(id="t1", group="g1", parent_id="p1")
+    request.children.append(child)
+    before = datetime.now(UTC)
+    backend.mark_as_done("t1", 5, request=request)
+    result = app.AsyncResult("t1")
+    assert (result.state, result.info, result.traceback) == ("SUCCESS", 5, None)
+    assert result.date_done is not None and result.date_done.tzinfo is not None
+    assert abs((result.date_done - before).total_seconds()) < 60
+    assert [each.id for each in result.children or []] == ["child"]
+    meta = backend.get_task_meta("t1")
+    assert (meta["group_id"], meta["parent_id"]) == ("g1", "p1")
+
+
+def test_a_task_that_nothing_is_known_of(app: Celery) -> None:
+    result = app.AsyncResult("unknown")
+    assert (result.state, result.result, result.ready()) == ("PENDING", None, False)
+    with pytest.raises(ResultTimeout):
+        result.get(timeout=0.01)
+
+
+def test_an_error_comes_back_as_it_was_raised(app: Celery, backend: Backend) -> None:
+    backend.mark_as_failure("t1", KeyError("k"), traceback="Traceback\0 \ud800")
+    result = app.AsyncResult("t1")
+    with pytest.raises(KeyError, match="k"):
+        result.get(timeout=0)
+    assert (result.state, result.traceback) == ("FAILURE", "Traceback\\0 \\ud800")
+
+
+def test_an_error_that_is_known_only_here(app: Celery, backend: Backend) -> None:
+    class Odd(Exception):
+        def __init__(self, one: object, two: object) -> None:
+            super().__init__(one, two)
+
+    backend.mark_as_failure("t1", Odd(object(), {1, 2}))
+    assert type(app.AsyncResult("t1").result).__name__.endswith("Odd")
+
+
+@pytest.mark.parametrize("later", [states.FAILURE, states.RETRY, states.REVOKED])
+def test_a_success_stays(app: Celery, backend: Backend, later: str) -> None:
+    backend.store_result("t1", 1, states.SUCCESS)
+    backend.store_result("t1", ValueError("late"), later)
+    assert (app.AsyncResult("t1").state, app.AsyncResult("t1").result) == ("SUCCESS", 1)
+
+
+def test_a_failure_can_be_followed_by_a_success(app: Celery, backend: Backend) -> None:
+    backend.mark_as_failure("t1", ValueError("first"))
+    backend.mark_as_done("t1", 2)
+    assert app.AsyncResult("t1").get(timeout=0) == 2
+
+
+def test_states_on_the_way(app: Celery, backend: Backend) -> None:
+    backend.mark_as_started("t1", pid=5)
+    result = app.AsyncResult("t1")
+    assert (result.state, result.info) == ("STARTED", {"pid": 5})
+    backend.store_result("t1", {"done": 3}, "PROGRESS")
+    assert (result.state, result.info) == ("PROGRESS", {"done": 3})
+    assert result.date_done is None
+
+
+def test_a_value_that_cannot_be_encoded_leaves_nothing(backend: Backend, sql: Sql) -> None:
+    with pytest.raises(EncodeError):
+        backend.mark_as_done("t1", object())
+    assert sql("SELECT count(*) FROM pgbeat.results") == [(0,)]
+
+
+def test_pickle_is_read_only_where_it_is_accepted(make_app: Callable[..., Celery]) -> None:
+    pickles = make_app(result_serializer="pickle", result_accept_content=["pickle", "json"])
+    backend_of(pickles).mark_as_done("t1", {1, 2})
+    assert pickles.AsyncResult("t1").get(timeout=0) == {1, 2}
+    with pytest.raises(ContentDisallowed):
+        make_app().AsyncResult("t1").get(timeout=0)
+    # One that writes pickle reads what another wrote as JSON.
+    backend_of(make_app()).mark_as_done("t2", [1])
+    assert pickles.AsyncResult("t2").get(timeout=0) == [1]
+
+
+def test_extended_results(make_app: Callable[..., Celery], sql: Sql) -> None:
+    app = make_app(result_extended=True)
+    request = Context(
+        id="t1", task="shop.sell", args=(1, "\0"), kwargs={"n": 2}, hostname="w1@h", retries=3,
+        delivery_info={"routing_key": "q1"}, stamps={"s": ["x"]}, stamped_headers=["s"],
+    )  # fmt: skip
+    backend_of(app).mark_as_done("t1", 1, request=request)
+    result = app.AsyncResult("t1")
+    assert (result.name, result.args, result.kwargs) == ("shop.sell", [1, "\0"], {"n": 2})
+    assert (result.worker, result.retries, result.queue) == ("w1@h", 3, "q1")
+    assert backend_of(app).get_task_meta("t1")["s"] == ["x"]
+    assert sql("SELECT task, worker, queue, retries FROM pgbeat.results") == [
+        ("shop.sell", "w1@h", "q1", 3)
+    ]
+
+
+def test_forgetting(app: Celery, backend: Backend) -> None:
+    backend.mark_as_done("t1", 1)
+    app.AsyncResult("t1").forget()
+    assert app.AsyncResult("t1").state == "PENDING"
+
+
+def test_groups_are_saved_and_restored(app: Celery, backend: Backend) -> None:
+    inner = app.GroupResult("inner", [app.AsyncResult("t2")])
+    group = app.GroupResult("g1", [app.AsyncResult("t1"), inner])
+    group.save()
+    restored = GroupResult.restore("g1", app=app)
+    assert restored == group
+    assert isinstance(restored.results[1], GroupResult)
+    restored.delete()
+    assert GroupResult.restore("g1", app=app) is None
+
+
+def test_results_expire(make_app: Callable[..., Celery], sql: Sql) -> None:
+    app = make_app(result_expires=3600, result_failure_expires=7200)
+    backend = backend_of(app)
+    backend.mark_as_done("done", 1)
+    backend.mark_as_failure("failed", ValueError())
+    app.GroupResult("g1", [app.AsyncResult("done")]).save()
+    backend.set_chord_size("c1", 3)
+    hours = (
+        "SELECT task_id, round(extract(epoch FROM expires_at - now()) / 3600) FROM pgbeat.results"
+    )
+    assert dict(sql(hours)) == {"done": 1, "failed": 2}
+
+    for table in ("results", "result_groups", "chords"):
+        sql(f"UPDATE pgbeat.{table} SET expires_at = now() - interval '1 s'")
+    assert app.AsyncResult("done").state == "PENDING"
+    assert GroupResult.restore("g1", app=app) is None
+    backend.cleanup()
+    for table in ("results", "result_groups", "chords"):
+        assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
+
+
+@pytest.mark.parametrize("expires", [None, 0])
+def test_results_that_never_expire(make_app: Callable[..., Celery], sql: Sql, expires: Any) -> None:
+    backend = backend_of(make_app(result_expires=expires))
+    backend.mark_as_done("t1", 1)
+    backend.cleanup()
+    assert sql("SELECT expires_at FROM pgbeat.results") == [(None,)]
+
+
+def test_prefixes_keep_apps_apart(make_app: Callable[..., Celery]) -> None:
+    one = make_app(result_backend_transport_options={"global_keyprefix": "one:"})
+    other = make_app(result_backend_transport_options={"global_keyprefix": "other:"})
+    backend_of(one).mark_as_done("daily", 1)
+    assert one.AsyncResult("daily").get(timeout=0) == 1
+    assert other.AsyncResult("daily").state == "PENDING"
+
+
+def test_waiting(app: Celery, backend: Backend, sql: Sql) -> None:
+    """Who waits is told as soon as the result is there, by a thread of its own."""
+    done = threading.Event()
+    found = []
+
+    def wait() -> None:
+        found.append(app.AsyncResult("t1").get(timeout=20))
+        done.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not sql("SELECT 1 FROM pgbeat.result_waits"):
+        assert thread.is_alive()
+    backend.mark_as_done("t1", "here")
+    assert done.wait(20)
+    thread.join()
+    assert found == ["here"]
+    assert sql("SELECT count(*) FROM pgbeat.result_waits") == [(0,)]
+
+
+def test_waiting_for_many_is_a_few_statements(
+    app: Celery, backend: Backend, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"t{n}" for n in range(500)]
+    for task_id in ids:
+        backend.mark_as_done(task_id, task_id)
+    sent = []
+    from pgbeat.database.prepared import PreparedConnection
+
+    run = PreparedConnection.run
+
+    def count(self: Any, statement: Any, *parameters: Any) -> Any:
+        sent.append(statement.label)
+        return run(self, statement, *parameters)
+
+    monkeypatch.setattr(PreparedConnection, "run", count)
+    group = app.GroupResult("g1", [app.AsyncResult(task_id) for task_id in ids])
+    assert group.get(timeout=20) == ids
+    assert len(sent) < 6
+
+
+def test_a_lost_notification_only_delays(app: Celery, backend: Backend, sql: Sql) -> None:
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(app.AsyncResult("t1").get(timeout=20)), daemon=True
+    )
+    thread.start()
+    while not sql("DELETE FROM pgbeat.result_waits RETURNING 1"):
+        assert thread.is_alive()
+    backend.mark_as_done("t1", 1)
+    thread.join(20)
+    assert found == [1]
+
+
+def test_callbacks_of_states_on_the_way(app: Celery, backend: Backend, sql: Sql) -> None:
+    seen: list[str] = []
+    thread = threading.Thread(
+        target=lambda: app.AsyncResult("t1").get(
+            timeout=20, on_message=lambda meta: seen.append(meta["status"])
+        ),
+        daemon=True,
+    )
+    thread.start()
+    while not sql("SELECT 1 FROM pgbeat.result_waits"):
+        assert thread.is_alive()
+    backend.store_result("t1", 1, "PROGRESS")
+    while not seen:
+        assert thread.is_alive()
+    backend.mark_as_done("t1", 2)
+    thread.join(20)
+    assert list(dict.fromkeys(seen)) == ["PROGRESS", "SUCCESS"]  # a state may be read twice
+
+
+def test_a_session_that_is_cut_is_replaced(app: Celery, backend: Backend, sql: Sql) -> None:
+    cut = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'pgbeat results%' AND datname = current_database()"
+    )
+    backend.mark_as_done("t1", 1)
+    assert sql(cut)
+    backend.mark_as_done("t2", 2)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(app.AsyncResult("t3").get(timeout=30)), daemon=True
+    )
+    thread.start()
+    while not sql("SELECT 1 FROM pgbeat.result_waits"):
+        assert thread.is_alive()
+    assert sql(cut)
+    backend.mark_as_done("t3", 3)
+    thread.join(30)
+    assert found == [3]
+    assert app.AsyncResult("t2").get(timeout=0) == 2
+
+
+def test_without_the_schema(empty_database: str) -> None:
+    from pgbeat.errors import SchemaError
+
+    url = transport_url(empty_database)
+    app = Celery("results", broker=url, backend=url, set_as_current=False)
+    with pytest.raises(SchemaError, match="pgbeat migrate"):
+        backend_of(app).mark_as_done("t1", 1)
+
+
+def test_the_password_is_not_shown() -> None:
+    url = "pgbeat+postgresql://me:secret@db.example.com/app"
+    app = Celery("results", broker=url, backend=url, set_as_current=False)
+    assert app.backend.as_uri() == "pgbeat+postgresql://me:***@db.example.com/app"
+    assert "secret" in app.backend.as_uri(include_password=True)
+
+
+def test_the_brokers_database_by_name(make_app: Callable[..., Celery], database: str) -> None:
+    app = make_app(result_backend="pgbeat://")
+    backend_of(app).mark_as_done("t1", 1)
+    assert make_app().AsyncResult("t1").get(timeout=0) == 1
