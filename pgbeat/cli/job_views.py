@@ -1,5 +1,6 @@
 """How jobs look: in a list, one by one, and as figures."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
+from pgbeat.results.lookup import TaskResult
 
 #: Other users' jobs are counted up to here.
 MANY = 1000
@@ -220,6 +222,38 @@ def _show_runs(runs: list[Execution], now: datetime) -> None:
     if runs[0].traceback:
         click.echo()
         for row in runs[0].traceback.splitlines():
+            click.echo(f"  {_code(row)}")
+
+
+def show_result(result: TaskResult) -> None:
+    """Prints what a task returned, whole, as JSON."""
+    click.secho("Result", bold=True)
+    if not result.is_readable:
+        click.echo(f"  {result.size} bytes of {line(result.content_type)}")
+        return
+    for row in json.dumps(result.value, indent=2, ensure_ascii=False).splitlines():
+        click.echo(f"  {_code(row)}")
+
+
+def show_task(result: TaskResult, now: datetime) -> None:
+    """Prints the result of a task that is not a job."""
+    if printing.is_json():
+        printing.echo_json({"result": result._asdict()})
+        return
+    printing.show_facts(
+        result.task_id,
+        ("state", result.status),
+        ("task", result.task),
+        ("worker", result.worker),
+        ("queue", result.queue),
+        ("ended", when(result.finished_at, now)),
+        ("expires", when(result.expires_at, now)),
+    )
+    click.echo()
+    show_result(result)
+    if result.traceback:
+        click.echo()
+        for row in result.traceback.splitlines():
             click.echo(f"  {_code(row)}")
 
 

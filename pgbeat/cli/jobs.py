@@ -22,11 +22,13 @@ from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
+from pgbeat.errors import NotFound
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.model import Filter
 from pgbeat.monitoring import statistics
+from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
 from pgbeat.timetables import zone
 
@@ -100,13 +102,29 @@ def list_command(
 @json_option
 @pass_target
 def show_command(target: Target, job_id: str, actor: Actor) -> None:
-    """Show all about a job: where it is, its executions, and its retries."""
+    """Show all about a job: where it is, its executions, its retries and its result.
+
+    Of a task that is not a job, admins see the result, by the whole id.
+    """
+    prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
     with target.transaction() as connection:
-        job = find(connection, target, actor, job_id)
+        try:
+            job = find(connection, target, actor, job_id)
+        except NotFound:
+            result = lookup.find(connection, job_id, prefix=prefix) if actor.is_admin else None
+            if result is None:
+                raise
+            job_views.show_task(result, connections.now(connection))
+            return
+        result = lookup.find(connection, str(job.id), prefix=prefix)
         if printing.is_json():
-            printing.echo_json(job_views.whole(connection, job))
-        else:
-            job_views.show_one(connection, job)
+            found = None if result is None else result._asdict()
+            printing.echo_json(job_views.whole(connection, job) | {"result": found})
+            return
+        job_views.show_one(connection, job)
+        if result is not None:
+            click.echo()
+            job_views.show_result(result)
 
 
 @jobs_command.command("stats")

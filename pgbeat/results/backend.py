@@ -28,7 +28,7 @@ _COLUMNS = {"status", "result", "traceback", "children", "date_done", "group_id"
 _decompress = getattr(base, "decompress_payload", lambda payload: payload)
 
 
-class Backend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
+class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
     """Stores results in `pgbeat.results`; `result_backend = "pgbeat+postgresql://…"`."""
 
     supports_native_join = True

@@ -20,7 +20,7 @@ from pgbeat.results import statements
 from pgbeat.results.rows import encoded, text
 
 if TYPE_CHECKING:
-    from pgbeat.results.backend import Backend
+    from pgbeat.results.backend import ResultBackend
 
 logger = logging.getLogger("pgbeat.results")
 
@@ -30,7 +30,7 @@ _UNKNOWN = -1
 _warned: set[str] = set()
 
 
-def prepare(backend: "Backend", header_result_args: Any) -> None:
+def prepare(backend: "ResultBackend", header_result_args: Any) -> None:
     """Keeps the structure of a header that is not flat, and restarts a chord that has ended."""
     group_id, results = header_result_args[0], header_result_args[1]
     backend.store.run(statements.RESTART_CHORD, backend.key(group_id).encode())
@@ -40,7 +40,7 @@ def prepare(backend: "Backend", header_result_args: Any) -> None:
 
 
 def return_part(
-    backend: "Backend", connection: Connection, request: Any, state: str, result: Any
+    backend: "ResultBackend", connection: Connection, request: Any, state: str, result: Any
 ) -> None:
     """Counts what a member returned, once, in a transaction; the last one ends the chord."""
     index, expires = request.group_index, backend.chord_expires
@@ -59,13 +59,13 @@ def return_part(
         _end(backend, connection, request)
 
 
-def _is_acknowledged_late(backend: "Backend", request: Any) -> bool:
+def _is_acknowledged_late(backend: "ResultBackend", request: Any) -> bool:
     """Returns whether the task runs again if a crash of the server loses the commit."""
     task = backend.app.tasks.get(getattr(request, "task", None))
     return task is not None and bool(task.acks_late)
 
 
-def _end(backend: "Backend", connection: Connection, request: Any) -> None:
+def _end(backend: "ResultBackend", connection: Connection, request: Any) -> None:
     """Publishes the body with what the members returned, or has it fail."""
     group_id = request.group
     parts = backend.store.run(statements.END_CHORD, backend.key(group_id).encode())
@@ -85,7 +85,7 @@ def _end(backend: "Backend", connection: Connection, request: Any) -> None:
             _fail(backend, group_id, body, _caused("Callback error: %r", error))
 
 
-def _fail(backend: "Backend", group_id: str, body: Any, error: ChordError) -> None:
+def _fail(backend: "ResultBackend", group_id: str, body: Any, error: ChordError) -> None:
     logger.error("Chord %s: %s", group_id, error)
     backend.chord_error_from_stack(body, error)
 
@@ -96,7 +96,7 @@ def _caused(message: str, cause: Any) -> ChordError:
     return error
 
 
-def _values(backend: "Backend", group_id: str, parts: PGresult) -> list[Any]:
+def _values(backend: "ResultBackend", group_id: str, parts: PGresult) -> list[Any]:
     """Returns the members' values in the header's order and structure.
 
     Raises `ChordError` if a member has failed.
@@ -125,7 +125,7 @@ def _structured(result: Any, by_task: dict[str | None, Any]) -> Any:
 
 
 def published_in(
-    backend: "Backend", connection: Connection
+    backend: "ResultBackend", connection: Connection
 ) -> AbstractContextManager[InTransaction | None]:
     """Returns a block whose messages join the transaction.
 

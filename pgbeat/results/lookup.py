@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from pgbeat.database.tables import results
+from pgbeat.storable import is_storable
 
 _JSON = "application/json"
 
@@ -43,6 +44,8 @@ def prefix_of(conf: Mapping[str, Any]) -> str:
 
 def find(connection: Connection, task_id: str, *, prefix: str = "") -> TaskResult | None:
     """Returns a task's result; `None` if there is none, or it has expired."""
+    if not is_storable(task_id):
+        return None
     r = results.c
     row = connection.execute(
         select(results, func.octet_length(r.body).label("size")).where(

@@ -25,7 +25,7 @@ _PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
 Answer = TypeVar("Answer")
 
 
-class Working(NamedTuple):
+class StoreConnection(NamedTuple):
     """The connection, for SQLAlchemy and without it."""
 
     connection: Connection
@@ -45,14 +45,14 @@ class Store:
         self.on_heard: Callable[[Sequence[tuple[str, str]]], None] | None = None
         #: What this process waits for (`waiting.Waits`), once it does.
         self.waits: Any = None
-        self._working: Working | None = None
+        self._working: StoreConnection | None = None
         self._is_in_transaction = False
         name = f"pgbeat results {socket.gethostname()}:{os.getpid()}"
         arguments = {"prepare_threshold": None, **connect_args}
         self._engine = connections.engine(url, name[:63], connect_args=arguments)
 
     @contextmanager
-    def work(self) -> Iterator[Working]:
+    def work(self) -> Iterator[StoreConnection]:
         """Yields the connection, in autocommit mode, for a block.
 
         A connection that broke is given up; the next block gets a new one.
@@ -72,7 +72,7 @@ class Store:
                 raise
             self._hear(self._working)
 
-    def _connect(self) -> Working:
+    def _connect(self) -> StoreConnection:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             migrate.check(connection)
@@ -84,14 +84,14 @@ class Store:
             connections.close(connection)
             raise
         raw = connections.driver(connection)
-        return Working(connection, PreparedConnection(raw, keeps, isolates), keeps)
+        return StoreConnection(connection, PreparedConnection(raw, keeps, isolates), keeps)
 
     def _drop(self) -> None:
         working, self._working = self._working, None
         if working is not None:
             connections.close(working.connection)
 
-    def _hear(self, working: Working) -> None:
+    def _hear(self, working: StoreConnection) -> None:
         heard = working.prepared.notifications()
         if heard and self.on_heard is not None:
             self.on_heard(heard)

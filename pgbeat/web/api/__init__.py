@@ -15,6 +15,7 @@ from pgbeat.web.api import (
     jobs,
     lanes,
     queues,
+    results,
     schedules,
     templates,
     webhooks,
@@ -29,6 +30,7 @@ for _each in (
     events,  # before `jobs`, for which /jobs/events would be a job
     jobs,
     executions,
+    results,
     groups,
     templates,
     lanes,

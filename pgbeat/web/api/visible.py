@@ -11,6 +11,8 @@ from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Job
+from pgbeat.results import lookup
+from pgbeat.results.lookup import TaskResult
 from pgbeat.web.backend import Backend
 
 
@@ -32,3 +34,23 @@ def visible_group(connection: Connection, backend: Backend, actor: Actor, group_
     except Forbidden:
         raise NotFound(f"there is no group {group_id}") from None
     return group
+
+
+def visible_result(
+    connection: Connection, backend: Backend, actor: Actor, task_id: str
+) -> TaskResult:
+    """Returns a task's result. Raises `NotFound` if the actor may not see it.
+
+    A job's result is visible to those who may see the job, any other task's to admins.
+    """
+    missing = NotFound(f"there is no result of task {task_id}")
+    try:
+        visible_job(connection, backend, actor, task_id)
+    except NotFound:
+        if not actor.is_admin:
+            raise missing from None
+    prefix = lookup.prefix_of(backend.celery.conf)
+    found = lookup.find(connection, task_id, prefix=prefix)
+    if found is None:
+        raise missing
+    return found

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from uuid import UUID
 
 from fastapi import APIRouter, Response
+from sqlalchemy import Connection
 
-from pgbeat.errors import Forbidden, PgbeatError
+from pgbeat.errors import Forbidden, NotFound, PgbeatError
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb
+from pgbeat.results import lookup
+from pgbeat.results.lookup import TaskResult
 from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import FoundJob, progress_of
 from pgbeat.web.api.visible import visible_job
@@ -26,8 +29,22 @@ _MEMBERS = 50
 
 @router.get("/console/jobs/{job_id}")
 def job_page(visit: TheVisit, job_id: str) -> Response:
-    """Shows a job."""
-    return _show(visit, job_id)
+    """Shows a job, or to admins the result of a task that is not a job."""
+    try:
+        return _show(visit, job_id)
+    except NotFound:
+        with visit.reading() as connection:
+            if not visit.caller.is_admin:
+                raise
+            result = _result(connection, visit, job_id)
+        if result is None:
+            raise
+        return visit.page("result.html", "jobs", result=result)
+
+
+def _result(connection: Connection, visit: Visit, task_id: str) -> TaskResult | None:
+    prefix = lookup.prefix_of(visit.backend.celery.conf)
+    return lookup.find(connection, task_id, prefix=prefix)
 
 
 def _show(
@@ -36,6 +53,7 @@ def _show(
     with visit.reading() as connection:
         job = visible_job(connection, *visit.who, job_id)
         runs = executions.of_job(connection, job.id, limit=20)
+        result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
@@ -50,6 +68,7 @@ def _show(
         error=error,
         job=job,
         runs=runs,
+        result=result,
         where=where,
         chain=sorted(chain, key=lambda each: each.attempt),
         members=members,

@@ -12,7 +12,7 @@ from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import GroupResult
 from kombu.exceptions import ContentDisallowed, EncodeError
 
-from pgbeat.results.backend import Backend
+from pgbeat.results.backend import ResultBackend
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -37,13 +37,13 @@ def app(make_app: Callable[..., Celery]) -> Celery:
 
 
 @pytest.fixture
-def backend(app: Celery) -> Backend:
+def backend(app: Celery) -> ResultBackend:
     return backend_of(app)
 
 
-def backend_of(app: Celery) -> Backend:
+def backend_of(app: Celery) -> ResultBackend:
     backend = app.backend
-    assert isinstance(backend, Backend)
+    assert isinstance(backend, ResultBackend)
     return backend
 
 
@@ -51,19 +51,19 @@ VALUES = [None, 0, "", "é\0\ud800", [1, {"a": [None]}], 1.5, 10**400, {"at": da
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_a_result_is_read_as_it_was_stored(app: Celery, backend: Backend, value: Any) -> None:
+def test_a_result_is_read_as_it_was_stored(app: Celery, backend: ResultBackend, value: Any) -> None:
     backend.mark_as_done("t1", value)
     assert app.AsyncResult("t1").get(timeout=0) == value
 
 
 @pytest.mark.slow
-def test_a_large_result(app: Celery, backend: Backend) -> None:
+def test_a_large_result(app: Celery, backend: ResultBackend) -> None:
     value = "x" * 50_000_000
     backend.mark_as_done("t1", value)
     assert app.AsyncResult("t1").get(timeout=10) == value
 
 
-def test_what_is_known_of_a_result(app: Celery, backend: Backend) -> None:
+def test_what_is_known_of_a_result(app: Celery, backend: ResultBackend) -> None:
     child = app.AsyncResult("child")
     request = Context(id="t1", group="g1", parent_id="p1")
     request.children.append(child)
@@ -85,7 +85,7 @@ def test_a_task_that_nothing_is_known_of(app: Celery) -> None:
         result.get(timeout=0.01)
 
 
-def test_an_error_comes_back_as_it_was_raised(app: Celery, backend: Backend) -> None:
+def test_an_error_comes_back_as_it_was_raised(app: Celery, backend: ResultBackend) -> None:
     backend.mark_as_failure("t1", KeyError("k"), traceback="Traceback\0 \ud800")
     result = app.AsyncResult("t1")
     with pytest.raises(KeyError, match="k"):
@@ -93,7 +93,7 @@ def test_an_error_comes_back_as_it_was_raised(app: Celery, backend: Backend) -> 
     assert (result.state, result.traceback) == ("FAILURE", "Traceback\\0 \\ud800")
 
 
-def test_an_error_that_is_known_only_here(app: Celery, backend: Backend) -> None:
+def test_an_error_that_is_known_only_here(app: Celery, backend: ResultBackend) -> None:
     class Odd(Exception):
         def __init__(self, one: object, two: object) -> None:
             super().__init__(one, two)
@@ -103,19 +103,19 @@ def test_an_error_that_is_known_only_here(app: Celery, backend: Backend) -> None
 
 
 @pytest.mark.parametrize("later", [states.FAILURE, states.RETRY, states.REVOKED])
-def test_a_success_stays(app: Celery, backend: Backend, later: str) -> None:
+def test_a_success_stays(app: Celery, backend: ResultBackend, later: str) -> None:
     backend.store_result("t1", 1, states.SUCCESS)
     backend.store_result("t1", ValueError("late"), later)
     assert (app.AsyncResult("t1").state, app.AsyncResult("t1").result) == ("SUCCESS", 1)
 
 
-def test_a_failure_can_be_followed_by_a_success(app: Celery, backend: Backend) -> None:
+def test_a_failure_can_be_followed_by_a_success(app: Celery, backend: ResultBackend) -> None:
     backend.mark_as_failure("t1", ValueError("first"))
     backend.mark_as_done("t1", 2)
     assert app.AsyncResult("t1").get(timeout=0) == 2
 
 
-def test_states_on_the_way(app: Celery, backend: Backend) -> None:
+def test_states_on_the_way(app: Celery, backend: ResultBackend) -> None:
     backend.mark_as_started("t1", pid=5)
     result = app.AsyncResult("t1")
     assert (result.state, result.info) == ("STARTED", {"pid": 5})
@@ -124,7 +124,7 @@ def test_states_on_the_way(app: Celery, backend: Backend) -> None:
     assert result.date_done is None
 
 
-def test_a_value_that_cannot_be_encoded_leaves_nothing(backend: Backend, sql: Sql) -> None:
+def test_a_value_that_cannot_be_encoded_leaves_nothing(backend: ResultBackend, sql: Sql) -> None:
     with pytest.raises(EncodeError):
         backend.mark_as_done("t1", object())
     assert sql("SELECT count(*) FROM pgbeat.results") == [(0,)]
@@ -157,13 +157,13 @@ def test_extended_results(make_app: Callable[..., Celery], sql: Sql) -> None:
     ]
 
 
-def test_forgetting(app: Celery, backend: Backend) -> None:
+def test_forgetting(app: Celery, backend: ResultBackend) -> None:
     backend.mark_as_done("t1", 1)
     app.AsyncResult("t1").forget()
     assert app.AsyncResult("t1").state == "PENDING"
 
 
-def test_groups_are_saved_and_restored(app: Celery, backend: Backend) -> None:
+def test_groups_are_saved_and_restored(app: Celery, backend: ResultBackend) -> None:
     inner = app.GroupResult("inner", [app.AsyncResult("t2")])
     group = app.GroupResult("g1", [app.AsyncResult("t1"), inner])
     group.save()
@@ -211,7 +211,7 @@ def test_prefixes_keep_apps_apart(make_app: Callable[..., Celery]) -> None:
     assert other.AsyncResult("daily").state == "PENDING"
 
 
-def test_waiting(app: Celery, backend: Backend, sql: Sql) -> None:
+def test_waiting(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     """Who waits is told as soon as the result is there, by a thread of its own."""
     done = threading.Event()
     found = []
@@ -232,7 +232,7 @@ def test_waiting(app: Celery, backend: Backend, sql: Sql) -> None:
 
 
 def test_waiting_for_many_is_a_few_statements(
-    app: Celery, backend: Backend, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    app: Celery, backend: ResultBackend, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"t{n}" for n in range(500)]
     for task_id in ids:
@@ -252,7 +252,7 @@ def test_waiting_for_many_is_a_few_statements(
     assert len(sent) < 6
 
 
-def test_a_lost_notification_only_delays(app: Celery, backend: Backend, sql: Sql) -> None:
+def test_a_lost_notification_only_delays(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     found = []
     thread = threading.Thread(
         target=lambda: found.append(app.AsyncResult("t1").get(timeout=20)), daemon=True
@@ -265,7 +265,7 @@ def test_a_lost_notification_only_delays(app: Celery, backend: Backend, sql: Sql
     assert found == [1]
 
 
-def test_callbacks_of_states_on_the_way(app: Celery, backend: Backend, sql: Sql) -> None:
+def test_callbacks_of_states_on_the_way(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     seen: list[str] = []
     thread = threading.Thread(
         target=lambda: app.AsyncResult("t1").get(
@@ -284,7 +284,7 @@ def test_callbacks_of_states_on_the_way(app: Celery, backend: Backend, sql: Sql)
     assert list(dict.fromkeys(seen)) == ["PROGRESS", "SUCCESS"]  # a state may be read twice
 
 
-def test_a_session_that_is_cut_is_replaced(app: Celery, backend: Backend, sql: Sql) -> None:
+def test_a_session_that_is_cut_is_replaced(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     cut = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name LIKE 'pgbeat results%' AND datname = current_database()"
