@@ -43,7 +43,7 @@ class ObservedTick:
         return f"{self.state}{after}" + (f": {_unqualified(self.error)}" if self.error else "")
 
 
-# The job's own state if the worker records it, else that of Celery's result backend.
+# The job's own state if the worker records it, else that of its result.
 _TICKS = text(
     """
     SELECT t.id, t.decided_at, t.schedule, t.outcome,
@@ -59,7 +59,7 @@ _TICKS = text(
            coalesce(j.finished_at, m.date_done) - t.decided_at
       FROM pgbeat.ticks t
       LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
-      LEFT JOIN celery_taskmeta m
+      LEFT JOIN pgbeat.results m
              ON m.task_id = t.job_id::text AND m.status IN ('SUCCESS', 'FAILURE', 'STARTED')
      ORDER BY t.id DESC LIMIT 200
     """
