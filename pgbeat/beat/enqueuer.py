@@ -18,6 +18,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.jobs import lifecycle, new_jobs
+from pgbeat.jobs import model as jobs
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 
@@ -26,6 +27,10 @@ _IN_PARTS = 1.0
 #: Called with decisions once they are committed, and when their writing began (nanoseconds since
 #: the epoch). `integrations.opentelemetry` sets it.
 observe: Callable[[Sequence[Decision], int], None] | None = None
+
+
+class _KeyTaken(Exception):
+    """Another transaction committed a job with a launch's unique key after that was checked."""
 
 
 @dataclass(slots=True)
@@ -119,12 +124,12 @@ class Enqueuer:
             evaluations, write, may_fail=lambda e: not connections.is_lost(e), budget=_IN_PARTS
         )
         for evaluation, error in done.failed:
-            if not lock_waits.is_lock_timeout(error):
+            if not _must_wait(error):
                 try:
                     write([self._evaluator.fail(evaluation, error)])
                     continue
                 except Exception as again:
-                    if not lock_waits.is_lock_timeout(again):
+                    if not _must_wait(again):
                         raise
             written.postponed[evaluation.schedule.id] = lock_waits.LOCKED
 
@@ -248,9 +253,22 @@ class Enqueuer:
                 connection, self.publisher, superseded, by="system:scheduler", reason=reason
             )
             lanes |= lifecycle.follow(connection, self.publisher, ended)
-        new_jobs.insert(connection, made)
+        if new_jobs.insert(connection, made) < len(made):
+            _check_keyed(connection, made)
         self.publisher.flush(connection, [job.id for job in made if job.is_dispatched])
         return lanes
+
+
+def _must_wait(error: Exception) -> bool:
+    """Returns whether a decision failed because of another transaction, and is for later."""
+    return lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken)
+
+
+def _check_keyed(connection: Connection, made: Sequence[new_jobs.NewJob]) -> None:
+    """Raises `_KeyTaken` if a job with a unique key was left out; one whose id exists may be."""
+    keyed = {job.id for job in made if job.unique_key is not None}
+    if len(jobs.find(connection, keyed)) < len(keyed):
+        raise _KeyTaken
 
 
 def _queue_name(options: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import create_engine, event
 
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
+from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 from tests.support.rows import Sql, make_schedule
@@ -128,6 +130,27 @@ def test_what_commits_at_last_counts(
     until(lambda: ticks(sql, "keyed") == ["skipped"], 10)
     [(reason,)] = sql("SELECT reason FROM pgbeat.ticks WHERE schedule = 'keyed'")
     assert "has the same unique key" in reason
+
+
+def test_a_key_that_is_taken_while_a_launch_is_written(
+    app: Celery, sql: Sql, database: str
+) -> None:
+    """The launch waits for the unique index, and then skips: it has no job."""
+    add(sql, "keyed", '{"unique_key": "K"}')
+    statement = (
+        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
+        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
+    )
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with opened(database, statement) as connection, ThreadPoolExecutor(1) as pool:
+        triggered = pool.submit(run_with, app, "trigger", "keyed")
+        until(lambda: sql(waiting), 10)
+        connection.commit()
+        triggered.result(30)
+    assert ticks(sql, "keyed") == ["skipped"]
 
 
 def test_a_locked_lane_delays_only_what_is_in_it(
