@@ -131,6 +131,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /jobs/{job_id}/approve": (ADMINS_OF_OWN, None),
     "POST /jobs/{job_id}/move": (OWN, {"where": "front"}),
     "GET /executions/{execution_id}": (OWN, None),
+    "GET /results/{task_id}": (OWN, None),
     "GET /groups": (ANY, None),
     "POST /groups": (ANY, {"jobs": [{"task": "jobs.add", "args": [1]}]}),
     "GET /groups/{group_id}": (OWN, None),
@@ -233,6 +234,7 @@ class World:
         makers: dict[str, Callable[[], str]] = {
             "{job_id}": lambda: self.job(path.rsplit("/", 1)[1], route),
             "{execution_id}": self.execution,
+            "{task_id}": self.result,
             "{group_id}": lambda: str(
                 done(
                     self.alice.post("/groups", json={"jobs": [{"task": "jobs.add", "args": [1]}]}),
@@ -273,6 +275,16 @@ class World:
             job_id,
         )
         return str(run)
+
+    def result(self) -> str:
+        """A job of alice's that has a result."""
+        job_id = make_job(self.sql, state="completed")
+        self.sql(
+            """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding)
+               VALUES (%s, 'SUCCESS', 'application/json', 'utf-8')""",
+            job_id,
+        )
+        return job_id
 
     def reservation(self) -> str:
         """A direct execution that waits in lane l, as long as the test's session lives."""
