@@ -1,7 +1,7 @@
 """Celery's result backend on Postgres."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -16,14 +16,17 @@ from pgbeat import storable
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import chords, expiry, statements
-from pgbeat.results.rows import Encoded, StoredResult, bytea, encoded, stored_results
+from pgbeat.results.rows import Encoded, StoredResult, as_json, bytea, encoded, stored_results
 from pgbeat.results.store import Store, store
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.
 _BROKERS = {None, "", "pgbeat", "pgbeat://"}
 #: What a task's meta-data has in columns of its own.
-_COLUMNS = {"status", "result", "traceback", "children", "date_done", "group_id", "parent_id"}
+_COLUMNS = {
+    "status", "result", "traceback", "children", "date_done", "group_id", "parent_id",
+    "name", "worker", "queue", "retries",
+}  # fmt: skip
 #: Of celery 5.7; before it no result is compressed.
 _decompress = getattr(base, "decompress_payload", lambda payload: payload)
 
@@ -104,11 +107,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         """
         if value.body is None:
             return None
-        return self._load(_decompress(value.body), value)
-
-    def _load(self, body: bytes, value: Encoded) -> Any:
         return loads(
-            body,
+            _decompress(value.body),
             content_type=value.content_type,
             content_encoding=value.content_encoding,
             accept=self.accept,
@@ -150,14 +150,11 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         state: str = states.SUCCESS,
     ) -> None:
         """Stores a result; a chord's member returns its part in the same transaction."""
-
-        def mark(connection: Any) -> None:
-            base.Backend.mark_as_done(self, task_id, result, request, store_result, state)
-
+        mark = partial(super().mark_as_done, task_id, result, request, store_result, state)
         if request and request.chord:
-            self.store.atomically(mark)
+            self.store.atomically(lambda connection: mark())
         else:
-            mark(None)
+            mark()
 
     def mark_as_failure(
         self,
@@ -173,20 +170,19 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
         In the same transaction, a chord's member returns its part and calls its errbacks.
         """
-
-        def mark(connection: Any) -> None:
-            base.Backend.mark_as_failure(
-                self, task_id, exc, traceback, request, store_result, call_errbacks, state
-            )
+        mark = partial(
+            super().mark_as_failure,
+            task_id, exc, traceback, request, store_result, call_errbacks, state,
+        )  # fmt: skip
 
         def mark_member(connection: Any) -> None:
             with chords.published_in(self, connection):
-                mark(connection)
+                mark()
 
         if request and request.chord:
             self.store.atomically(mark_member)
         else:
-            mark(None)
+            mark()
 
     def _store_result(
         self,
@@ -207,7 +203,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             state.encode(),
             *self.encode_value(result),
             _text(traceback),
-            None if children is None else json.dumps(children, default=str).encode(),
+            None if children is None else as_json(children),
             _text(meta.get("group_id")),
             _text(meta.get("parent_id")),
             *self._extended(meta),
@@ -220,10 +216,9 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         """Returns task, worker, queue, retries and request, where results are extended."""
         if "retries" not in meta:
             return [None] * 5
-        columns = [_text(meta.pop(name)) for name in ("name", "worker", "queue")]
-        retries = meta.pop("retries")
+        columns = [_text(meta[name]) for name in ("name", "worker", "queue", "retries")]
         body, _, _ = self.encode_value({k: v for k, v in meta.items() if k not in _COLUMNS})
-        return [*columns, None if retries is None else b"%d" % retries, body]
+        return [*columns, body]
 
     def _forget(self, task_id: str) -> None:
         self.store.run(statements.FORGET, self.key(task_id).encode())
@@ -260,9 +255,9 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
                 left.discard(task_id)
                 yield task_id, cached
         started, rounds = monotonic(), 0
+        ready = as_json(sorted(READY_STATES))
         while left:
-            keys = json.dumps([self.key(task_id) for task_id in left]).encode()
-            ready = json.dumps(sorted(READY_STATES)).encode()
+            keys = as_json([self.key(task_id) for task_id in left])
             for row in stored_results(self.store.run(statements.READ_READY, keys, ready)):
                 meta = self.meta_of(row)
                 task_id = meta["task_id"]

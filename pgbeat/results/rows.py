@@ -1,7 +1,8 @@
 """A stored result as the statements give it."""
 
 import json
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from psycopg.pq.abc import PGresult
 
@@ -82,3 +83,8 @@ def raw(found: PGresult, row: int, column: int) -> bytes | None:
 def bytea(value: bytes | None) -> bytes | None:
     """Returns bytes as a bytea parameter."""
     return None if value is None else b"\\x" + value.hex().encode("ascii")
+
+
+def as_json(value: Iterable[Any]) -> bytes:
+    """Returns a JSON array as a parameter."""
+    return json.dumps(list(value), default=str).encode()

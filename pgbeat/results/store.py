@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,8 +41,6 @@ class Store:
         self.url = url
         #: Held while the connection is used.
         self.lock = threading.RLock()
-        #: Called after a statement, if notifications came with its answer.
-        self.on_heard: Callable[[Sequence[tuple[str, str]]], None] | None = None
         #: What this process waits for (`waiting.Waits`), once it does.
         self.waits: Any = None
         self._working: StoreConnection | None = None
@@ -93,8 +91,8 @@ class Store:
 
     def _hear(self, working: StoreConnection) -> None:
         heard = working.prepared.notifications()
-        if heard and self.on_heard is not None:
-            self.on_heard(heard)
+        if heard and self.waits is not None:
+            self.waits.hear(heard)
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement that may be executed again, if the connection is lost meanwhile."""
@@ -153,11 +151,6 @@ class Store:
             return self._is_in_transaction
         finally:
             self.lock.release()
-
-    def close(self) -> None:
-        """Closes the connection; the next statement opens another."""
-        with self.lock:
-            self._drop()
 
     def disown(self) -> None:
         """Lets go of the parent's connection, which must not be ended by a child."""

@@ -1,6 +1,5 @@
 """Waiting for results: one channel of notifications for a process, whoever waits in it."""
 
-import json
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ from pgbeat.database import connections
 from pgbeat.database.channels import RESULTS
 from pgbeat.database.prepared import readable
 from pgbeat.results import statements
-from pgbeat.results.rows import StoredResult, stored_results
+from pgbeat.results.rows import StoredResult, as_json, stored_results
 from pgbeat.results.store import Store
 
 #: Seconds between two looks at the results themselves, because a notification can be missed: at
@@ -26,7 +25,7 @@ from pgbeat.results.store import Store
 _SOONEST, _LATEST = 0.05, 0.5
 #: Seconds between two attempts to reach the server while it is gone.
 _PAUSE = 0.2
-_READY = json.dumps(sorted(states.READY_STATES)).encode()
+_READY = as_json(sorted(states.READY_STATES))
 
 
 class Waits:
@@ -34,7 +33,6 @@ class Waits:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        store.on_heard = self._hear
         self._waiter = uuid4().hex
         self._consumers: WeakSet[ResultConsumer] = WeakSet()
         #: Tasks that nobody has asked the database about yet.
@@ -64,7 +62,7 @@ class Waits:
         """Reads the results of these tasks, and of those added, that are there already."""
         if again := [task for task in tasks if task not in self._new]:
             with self._store.work() as working:
-                self._deliver(working.prepared.run(statements.READ_MANY, _json(again)))
+                self._deliver(working.prepared.run(statements.READ_MANY, as_json(again)))
         if self._new:
             self._read_new()
 
@@ -115,13 +113,13 @@ class Waits:
             if self._new:
                 self._read_new()
             if heard := self._take(self._heard):
-                self._deliver(working.prepared.run(statements.READ_MANY, _json(heard)))
+                self._deliver(working.prepared.run(statements.READ_MANY, as_json(heard)))
             now = time.monotonic()
             if now >= self._look_at:
                 self._interval = min(self._interval * 2, _LATEST)
                 self._look_at = now + self._interval
                 if awaited := self._awaited():
-                    found = working.prepared.run(statements.READ_READY, _json(awaited), _READY)
+                    found = working.prepared.run(statements.READ_READY, as_json(awaited), _READY)
                     self._deliver(found)
 
     def _open_session(self, working: Any) -> None:
@@ -159,8 +157,8 @@ class Waits:
                 # First the one, then the other: a result that is stored in between is notified of.
                 if working.listens:
                     waiter = self._waiter.encode()
-                    working.prepared.run(statements.WAIT, _json(new), waiter)
-                self._deliver(working.prepared.run(statements.READ_MANY, _json(new)))
+                    working.prepared.run(statements.WAIT, as_json(new), waiter)
+                self._deliver(working.prepared.run(statements.READ_MANY, as_json(new)))
             except BaseException:
                 self._new |= new
                 raise
@@ -191,7 +189,7 @@ class Waits:
         with self._changed:
             self._changed.notify_all()
 
-    def _hear(self, notifications: Sequence[tuple[str, str]]) -> None:
+    def hear(self, notifications: Sequence[tuple[str, str]]) -> None:
         """Notes what a statement's answer brought along, and wakes the thread that listens."""
         self._heard.update(task_id for _, task_id in notifications)
         with suppress(BlockingIOError):
@@ -265,7 +263,3 @@ class ResultConsumer(BaseResultConsumer):
         """Forgets, in a child process, what its parent waits for."""
         self.awaited.clear()
         self.received.clear()
-
-
-def _json(tasks: Iterable[str]) -> bytes:
-    return json.dumps(list(tasks)).encode()
