@@ -18,8 +18,8 @@ from beats.processes import ProcessError, Processes, last_words, wait_until
 from beats.report import Comparison, Results, Row, against, number, print_results
 from brokers.executions import Executions
 from rich.console import Console
-from runner import Case, interrupt, measure_all, names_of
-from servers import Postgres, RabbitMQ, Redis
+from runner import Case, arguments_parser, available, interrupt, measure_all
+from servers import Postgres, opened
 
 MEASURES = ("latency", "drain", "group", "chord", "waits")
 #: Seconds that a worker may take to begin, and a command to end.
@@ -114,12 +114,7 @@ def cases(measure: str, runner: Runner, options: argparse.Namespace) -> Iterator
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for flag, known in (("--only", MEASURES), ("--contenders", tuple(CONTENDERS))):
-        parser.add_argument(
-            flag, type=lambda text, known=known: names_of(text, known), default=list(known),  # type: ignore[misc]
-            metavar="NAMES", help=f"of {','.join(known)}",
-        )  # fmt: skip
+    parser = arguments_parser(__doc__, MEASURES, "contenders", tuple(CONTENDERS))
     for flag, default, words in (
         ("--latency", 500, "calls whose latency is taken"),
         ("--tasks", 5_000, "tasks to drain"),
@@ -128,7 +123,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ("--waits", 10_000, "results that one process waits for"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{words}; {default:,}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser.parse_args(arguments)
 
 
@@ -138,12 +132,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, interrupt)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    names = []
-    for name in options.contenders:
-        if missing := CONTENDERS[name].missing():
-            progress.print(f"{name}: skipped ({missing})")
-        else:
-            names.append(name)
+    names = available(options.contenders, CONTENDERS, progress.print)
     results: Results = {}
     machine: dict[str, object] = {}
     code = 0
@@ -152,11 +141,7 @@ def main() -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
             postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
             needed = {server for name in names for server in CONTENDERS[name].needs}
-            servers = {
-                type(server): stack.enter_context(server)
-                for server in (postgres, Redis(), RabbitMQ())
-                if type(server) in needed
-            }
+            servers = opened(stack, postgres, needed)
             runner = stack.enter_context(Runner())
             contenders = []
             for name in names:

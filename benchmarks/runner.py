@@ -1,7 +1,7 @@
 """Running a benchmark: its cases one after another, what it says meanwhile, and its end."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Protocol, TypeVar
@@ -85,3 +85,23 @@ def names_of(text: str, known: Sequence[str]) -> list[str]:
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """A signal's handler: stops everything as Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+class Installable(Protocol):
+    """A class of contenders."""
+
+    def missing(self) -> str:
+        """Returns what isn't there, in words; "" if all is."""
+
+
+def available(
+    names: Sequence[str], contenders: Mapping[str, Installable], say: Callable[[str], None]
+) -> list[str]:
+    """Returns those of the names that can be compared; says why the others are left out."""
+    found = []
+    for name in names:
+        if missing := contenders[name].missing():
+            say(f"{name}: skipped ({missing})")
+        else:
+            found.append(name)
+    return found

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -277,3 +278,15 @@ def libpq(url: URL | str) -> str:
 def sqlalchemy(url: URL | str) -> str:
     """The URL as SQLAlchemy reads it, with the driver psycopg."""
     return make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+Servers = dict[type[Any], Any]
+
+
+def opened(stack: ExitStack, postgres: Postgres, needed: Collection[type[Any]]) -> Servers:
+    """Starts the servers of these classes, which run until the stack ends."""
+    return {
+        type(server): stack.enter_context(server)
+        for server in (postgres, Redis(), RabbitMQ())
+        if type(server) in needed
+    }

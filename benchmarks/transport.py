@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from brokers.measures import PREFORK, Bench, compete, drain, idle, latency, publ
 from brokers.processes import Workers
 from brokers.tables import COMPARISONS, TABLES
 from rich.console import Console
-from runner import Case, arguments_parser, interrupt, measure_all
-from servers import Postgres, RabbitMQ, Redis
+from runner import Case, arguments_parser, available, interrupt, measure_all
+from servers import Postgres, opened
 
 MEASURES = ("publish", "drain", "compete", "latency", "idle", "backlog", "held")
 POOLS = (PREFORK, ("solo", 1), ("threads", 2))
@@ -94,18 +94,6 @@ def _held(bench: Bench, contender: Contender, options: argparse.Namespace, held:
     return {"note": "--full"}
 
 
-def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> list[str]:
-    """The names to compare; says which are left out and why."""
-    names = []
-    for name in options.contenders:
-        missing = CONTENDERS[name].missing()
-        if missing:
-            say(f"{name}: skipped ({missing})")
-        else:
-            names.append(name)
-    return names
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = arguments_parser(__doc__, tuple(MEASURES), "contenders", tuple(CONTENDERS))
@@ -132,7 +120,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, interrupt)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    names = contenders_for(options, progress.print)
+    names = available(options.contenders, CONTENDERS, progress.print)
     results: Results = {}
     machine: dict[str, object] = {}
     code = 0
@@ -141,11 +129,7 @@ def main() -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
             postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
             needed = {CONTENDERS[name].server for name in names}
-            servers = {
-                type(server): stack.enter_context(server)
-                for server in (postgres, Redis(), RabbitMQ())
-                if type(server) in needed
-            }
+            servers = opened(stack, postgres, needed)
             processes = stack.enter_context(Workers())
             contenders = []
             for name in names:
