@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pgbeat.schedules.launchers import JobRequest as JobRequest
     from pgbeat.schedules.launchers import Launcher as Launcher
     from pgbeat.schedules.launchers import launcher as launcher
+    from pgbeat.worker.finish import finish as finish
     from pgbeat.worker.reporting import Current as Current
     from pgbeat.worker.reporting import artifacts as artifacts
     from pgbeat.worker.reporting import checkpoint as checkpoint
@@ -58,6 +59,7 @@ _HOME = {
     "condition_finished": "pgbeat.beat.signals",
     "condition_started": "pgbeat.beat.signals",
     "current": "pgbeat.worker.reporting",
+    "finish": "pgbeat.worker.finish",
     "in_transaction": "pgbeat.broker.publishing.transaction",
     "is_cancelled": "pgbeat.worker.reporting",
     "launcher": "pgbeat.schedules.launchers",
@@ -119,6 +121,7 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    import_module("pgbeat.worker.endings").set_up(sender.app)
     try:
         import_module("pgbeat.worker.signals").set_up(sender)
     except Exception:  # Celery would ignore it silently

@@ -22,6 +22,7 @@
     ├── Busy                  another session is changing the row
     ├── QueueLocked           a queue is exclusive to another process
     ├── BrokerUnavailable     the broker can't be reached, or refuses
+    ├── CannotFinish          a task can't end in one transaction with what it wrote
     └── ConditionError        a condition raised, was refused or returned an invalid value
         └── ConditionTimeout  a condition or preparation took too long
 
@@ -273,6 +274,12 @@ class BrokerUnavailable(PgbeatError):
     """The broker can't be reached, or refuses."""
 
     code = "broker_unavailable"
+
+
+class CannotFinish(PgbeatError):
+    """A task can't end in one transaction with what it wrote (`pgbeat.finish`)."""
+
+    code = "cannot_finish"
 
 
 class ConditionError(PgbeatError):

@@ -1,7 +1,7 @@
 """Celery's result backend on Postgres."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -11,13 +11,16 @@ from celery.backends.asynchronous import AsyncBackendMixin
 from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import result_from_tuple
 from kombu.serialization import loads
+from sqlalchemy.engine import URL
 
 from pgbeat import storable
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import chords, expiry, statements
+from pgbeat.results.ending import abandon_current, ending_of
 from pgbeat.results.rows import Encoded, StoredResult, as_json, bytea, encoded, stored_results
-from pgbeat.results.store import Store, store
+from pgbeat.results.store import Store, StoreConnection, store
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.
@@ -59,9 +62,19 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         return None if seconds is None else float(seconds)
 
     @property
+    def database(self) -> URL:
+        """The database's DSN."""
+        return self._dsn
+
+    @property
     def store(self) -> Store:
         """This process's connection."""
         return store(self._dsn, self._connect_args)
+
+    @cached_property
+    def tables(self) -> BrokerTables:
+        """The tables of the app's broker."""
+        return BrokerTables.named(self.app.conf.broker_transport_options or {})
 
     @property
     def waits(self) -> Waits:
@@ -151,8 +164,11 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     ) -> None:
         """Stores a result; a chord's member returns its part in the same transaction."""
         mark = partial(super().mark_as_done, task_id, result, request, store_result, state)
+        ending = ending_of(request)
+        if ending is not None and ending.done(mark):
+            return
         if request and request.chord:
-            self.store.atomically(lambda connection: mark())
+            self.store.atomically(lambda working: mark())
         else:
             mark()
 
@@ -175,10 +191,13 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             task_id, exc, traceback, request, store_result, call_errbacks, state,
         )  # fmt: skip
 
-        def mark_member(connection: Any) -> None:
-            with chords.published_in(self, connection):
+        def mark_member(working: StoreConnection) -> None:
+            with chords.published_in(self, working.connection):
                 mark()
 
+        ending = ending_of(request)
+        if ending is not None and ending.failed(mark, exc, traceback):
+            return
         if request and request.chord:
             self.store.atomically(mark_member)
         else:
@@ -194,11 +213,11 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         **kwargs: Any,
     ) -> Any:
         meta = self._get_result_meta(result, state, traceback, request, format_date=False)
-        statement = statements.STORE if state in states.READY_STATES else statements.STORE_STATE
         expires = self.failure_expires if state == states.FAILURE else self.expires
         children = meta["children"]
-        self.store.run(
-            statement,
+        ending = ending_of(request)
+        is_durable = ending is not None and ending.is_durable
+        parameters = (
             self.key(task_id).encode(),
             state.encode(),
             *self.encode_value(result),
@@ -208,8 +227,11 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             _text(meta.get("parent_id")),
             *self._extended(meta),
             _number(expires or None),
-            b"off",
+            None if is_durable else b"off",
         )
+        if ending is None or not ending.store(parameters):
+            is_ready = state in states.READY_STATES
+            self.store.run(statements.STORE if is_ready else statements.STORE_STATE, *parameters)
         return result
 
     def _extended(self, meta: dict[str, Any]) -> list[bytes | None]:
@@ -223,6 +245,10 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     def _forget(self, task_id: str) -> None:
         self.store.run(statements.FORGET, self.key(task_id).encode())
         self.result_consumer.cancel_for(task_id)
+
+    def process_cleanup(self) -> None:
+        """Rolls back what a task that is over left open; Celery calls it after each task."""
+        abandon_current()
 
     # ----- reading
 
@@ -326,10 +352,15 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Returns a member's part; the last one ends the chord."""
-        if request.id and request.group:
-            self.store.atomically(
-                lambda connection: chords.return_part(self, connection, request, state, result)
+        if not (request.id and request.group):
+            return
+        ending = ending_of(request)
+        is_durable = ending is not None and ending.is_durable
+        self.store.atomically(
+            lambda working: chords.return_part(
+                self, working.connection, request, state, result, is_durable=is_durable
             )
+        )
 
     # ----- expiry
 

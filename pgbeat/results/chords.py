@@ -40,7 +40,13 @@ def prepare(backend: "ResultBackend", header_result_args: Any) -> None:
 
 
 def return_part(
-    backend: "ResultBackend", connection: Connection, request: Any, state: str, result: Any
+    backend: "ResultBackend",
+    connection: Connection,
+    request: Any,
+    state: str,
+    result: Any,
+    *,
+    is_durable: bool,
 ) -> None:
     """Counts what a member returned, once, in a transaction; the last one ends the chord."""
     index, expires = request.group_index, backend.chord_expires
@@ -52,7 +58,7 @@ def return_part(
         state.encode(),
         *backend.encode_value(backend.encode_result(result, state)),
         repr(float(expires)).encode() if expires else None,
-        b"off" if _is_acknowledged_late(backend, request) else None,
+        None if is_durable or not _is_acknowledged_late(backend, request) else b"off",
     )
     if found.ntuples and text(found, 0, 0) == text(found, 0, 1):
         connection.exec_driver_sql(statements.DURABLY)

@@ -4,6 +4,9 @@ Their parameters are text. A `commit` parameter is `off` where the commit need n
 disk, and NULL for the server's own setting.
 """
 
+from functools import lru_cache
+
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.database.channels import RESULTS
 from pgbeat.database.prepared import Statement
 
@@ -13,42 +16,64 @@ _VALUES = """
 
 # Invariant: a stored success stays. Who waits is notified in the same transaction.
 _STORE = """
-WITH stored AS (
+WITH %(first)s
+     stored AS (
      INSERT INTO pgbeat.results AS r (%(columns)s)
      SELECT $1, $2, $3::bytea, $4, $5, $6, $7::jsonb, $8, $9,
             CASE WHEN %(is_ready)s THEN clock_timestamp() END,
             $10, $11, $12, $13::integer, $14::bytea,
             clock_timestamp() + make_interval(secs => $15::double precision)
-      WHERE $16::text IS NULL OR set_config('synchronous_commit', $16, true) IS NOT NULL
+      WHERE ($16::text IS NULL OR set_config('synchronous_commit', $16, true) IS NOT NULL)
+        AND %(only_if)s
      ON CONFLICT (task_id) DO UPDATE SET (%(columns)s) = ROW (excluded.*)
       WHERE r.status <> 'SUCCESS'),
      waiting AS (%(waiting)s)
-SELECT pg_notify('%(channel)s' || waiter, left($1, 7000)) FROM waiting
+%(then)s
 """
+_NOTIFY = f"pg_notify('{RESULTS}' || waiter, left($1, 7000))"
+_READY = {
+    "columns": _VALUES,
+    "is_ready": "true",
+    "first": "",
+    "only_if": "true",
+    "waiting": "DELETE FROM pgbeat.result_waits WHERE task_id = $1 RETURNING waiter",
+    "then": f"SELECT {_NOTIFY} FROM waiting",  # noqa: S608
+}
 
 #: Stores a final state: task, status, body, content type and encoding, traceback, children, group,
 #: parent, task name, worker, queue, retries, request, seconds until it expires, commit.
-STORE = Statement(
-    "store_result",
-    _STORE
-    % {
-        "columns": _VALUES,
-        "is_ready": "true",
-        "waiting": "DELETE FROM pgbeat.result_waits WHERE task_id = $1 RETURNING waiter",
-        "channel": RESULTS,
-    },
-)
+STORE = Statement("store_result", _STORE % _READY)
 #: Stores a state that others will follow, likewise.
 STORE_STATE = Statement(
     "store_state",
     _STORE
     % {
-        "columns": _VALUES,
+        **_READY,
         "is_ready": "false",
         "waiting": "SELECT waiter FROM pgbeat.result_waits WHERE task_id = $1",
-        "channel": RESULTS,
     },
 )
+
+
+@lru_cache
+def store_and_acknowledge(tables: BrokerTables) -> Statement:
+    """Returns `STORE` with the acknowledgement of the task's message: its id, its consumer.
+
+    Yields whether the consumer still had the message; if not, nothing is stored.
+    """
+    parts = {
+        **_READY,
+        "first": "gone AS (DELETE FROM {message} WHERE id = $17::bigint"
+        " AND claimed_by = $18::integer RETURNING 1),",
+        "only_if": "EXISTS (SELECT FROM gone)",
+        "waiting": "DELETE FROM pgbeat.result_waits"
+        " WHERE task_id = $1 AND EXISTS (SELECT FROM gone) RETURNING waiter",
+        "then": f"""
+            SELECT EXISTS (SELECT FROM gone), (SELECT count({_NOTIFY}) FROM waiting)
+        """,  # noqa: S608
+    }
+    return Statement("store_and_acknowledge", tables.sql(_STORE % parts))
+
 
 _READ = """
 SELECT task_id, status, body, content_type, content_encoding, traceback, children, group_id,

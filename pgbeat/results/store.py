@@ -6,9 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
@@ -33,6 +34,10 @@ class StoreConnection(NamedTuple):
     #: Whether the session is this connection's alone, so that it can listen.
     listens: bool
 
+    def is_active(self) -> bool:
+        """Returns whether a statement was sent whose result has not been read."""
+        return self.prepared.pgconn.transaction_status == TransactionStatus.ACTIVE
+
 
 class Store:
     """The results in one database as this process reaches them. For any number of threads."""
@@ -44,7 +49,8 @@ class Store:
         #: What this process waits for (`waiting.Waits`), once it does.
         self.waits: Any = None
         self._working: StoreConnection | None = None
-        self._is_in_transaction = False
+        #: Has in `joined` the connection whose transaction the thread's statements join.
+        self._local = threading.local()
         name = f"pgbeat results {socket.gethostname()}:{os.getpid()}"
         arguments = {"prepare_threshold": None, **connect_args}
         self._engine = connections.engine(url, name[:63], connect_args=arguments)
@@ -57,15 +63,16 @@ class Store:
         """
         with self.lock:
             if self._working is None or not (
-                self._is_in_transaction or self._working.prepared.is_alive()
+                self._working is self.joined or self._working.prepared.is_alive()
             ):
                 self._drop()
                 self._working = self._connect()
             try:
                 yield self._working
             except BaseException as error:
-                # An interruption leaves it in the midst of something.
-                if connections.is_lost(error) or not isinstance(error, Exception):
+                # An interruption, such as a time limit, leaves it in the midst of something.
+                is_interrupted = not isinstance(error, Exception) or self._working.is_active()
+                if connections.is_lost(error) or is_interrupted:
                     self._drop()
                 raise
             self._hear(self._working)
@@ -94,6 +101,33 @@ class Store:
         if heard and self.waits is not None:
             self.waits.hear(heard)
 
+    @property
+    def joined(self) -> StoreConnection | None:
+        """The connection whose transaction this thread's statements join, if there is one."""
+        found: StoreConnection | None = getattr(self._local, "joined", None)
+        return found
+
+    @contextmanager
+    def transaction(self, own: Connection | None = None) -> Iterator[StoreConnection]:
+        """Opens a transaction that this thread's statements join until the end of the block.
+
+        Args:
+            own: A connection of the caller's, with an open transaction that the caller ends.
+        """
+        with ExitStack() as stack:
+            if own is not None:
+                prepared = PreparedConnection(connections.driver(own), prepares=False)
+                stack.callback(prepared.let_go)
+                working = StoreConnection(own, prepared, listens=False)
+            else:
+                working = stack.enter_context(self.work())
+                stack.enter_context(connections.transaction(working.connection))
+            self._local.joined = working
+            try:
+                yield working
+            finally:
+                self._local.joined = None
+
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement that may be executed again, if the connection is lost meanwhile."""
 
@@ -101,38 +135,31 @@ class Store:
             with self.work() as working:
                 return working.prepared.run(statement, *parameters)
 
+        if self.joined is not None:
+            return self.joined.prepared.run(statement, *parameters)
         return self._persist(run)
 
-    def atomically(self, function: Callable[[Connection], Answer]) -> Answer:
-        """Calls a function in a transaction: the one that is open in this thread, or its own.
+    def atomically(self, function: Callable[[StoreConnection], Answer]) -> Answer:
+        """Calls a function in a transaction: the one that this thread has joined, or its own.
 
         It may be called again, if the connection is lost before the commit is known to have
         succeeded.
         """
 
         def call() -> Answer:
-            with self.work() as working:
-                if self._is_in_transaction:
-                    return function(working.connection)
-                with connections.transaction(working.connection):
-                    self._is_in_transaction = True
-                    try:
-                        return function(working.connection)
-                    finally:
-                        self._is_in_transaction = False
+            with self.transaction() as working:
+                return function(working)
 
-        return self._persist(call)
+        return function(self.joined) if self.joined is not None else self._persist(call)
 
     def _persist(self, call: Callable[[], Answer]) -> Answer:
-        """Tries again for a while if the connection is lost; in a transaction all of it is."""
+        """Tries again for a while if the connection is lost."""
         give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
         while True:
             try:
                 return call()
             except Exception as error:
-                if not connections.is_lost(error) or self._belongs_to_transaction():
-                    raise
-                if time.monotonic() >= give_up_at:
+                if not connections.is_lost(error) or time.monotonic() >= give_up_at:
                     raise
                 if not pause:
                     logger.warning(
@@ -142,15 +169,6 @@ class Store:
                     )
                 time.sleep(pause)
                 pause = min(pause + 0.1, _LONGEST_PAUSE)
-
-    def _belongs_to_transaction(self) -> bool:
-        """Whether this thread is inside of `atomically`."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self._is_in_transaction
-        finally:
-            self.lock.release()
 
     def disown(self) -> None:
         """Lets go of the parent's connection, which must not be ended by a child."""

@@ -75,6 +75,10 @@ class Attempt:
     cancel_asked = False
     # For the recorder: whether it is written, may be written in part, and is queued.
     is_known = was_tried = is_queued = False
+    #: Whether the task's thread writes it, has written its end, and knows its end for good.
+    is_withdrawn = is_recorded = is_settled = False
+    #: The memory of its process.
+    memory: "Memory | None" = None
     #: How many changes its task waited for, and how many of these are written.
     changes = written = 0
 

@@ -1,15 +1,17 @@
 """Turns attempts into statements that write them, and the statements' rows into ended jobs."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection
 
-from pgbeat.database.prepared import Statement
-from pgbeat.jobs import executions
+from pgbeat.database.prepared import PreparedConnection, Statement
+from pgbeat.jobs import executions, model
 from pgbeat.jobs.endings import Ended
 from pgbeat.worker.attempts import Attempt
 
@@ -21,6 +23,31 @@ _STATEMENT = 100
 
 _encode = json.JSONEncoder(default=str).encode
 _by_job = itemgetter("job_id")
+
+
+def write(
+    connection: Connection,
+    prepared: PreparedConnection,
+    batch: Sequence[Attempt],
+    worker_id: int,
+    shape: Shape = dict,
+) -> list[Ended]:
+    """Writes attempts into the open transaction; returns the ended jobs for `lifecycle.follow`."""
+    # These ends don't count if a later execution has begun. An UPDATE that waits for the job's
+    # row would not see that one, since its snapshot is older, so they need the lock before.
+    doubtful = {
+        attempt.job_id
+        for attempt in batch
+        if (attempt.is_known or attempt.was_tried)
+        and attempt.job_state not in ("running", "completed")
+    }
+    if doubtful:
+        model.lock(connection, doubtful)
+    return [
+        each
+        for statement, documents in statements(batch, shape, worker_id, os.getpid())
+        for each in ended(prepared.run(statement, documents))
+    ]
 
 
 def statements(

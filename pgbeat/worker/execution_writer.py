@@ -57,6 +57,8 @@ class ExecutionWriter:
         held = self._locked.jobs()
         while self._outbox.attempts and len(batch) < BATCH:
             attempt = self._outbox.take()
+            if attempt.is_withdrawn:
+                continue
             if attempt.job_id in held:
                 self._postpone([attempt])
             else:

@@ -56,6 +56,7 @@ class Outbox:
 
     def push(self, attempt: Attempt) -> None:
         """Adds an attempt that has changed."""
+        attempt.is_withdrawn = False
         if not attempt.is_queued:
             attempt.is_queued = True
             self.attempts.append(attempt)
@@ -66,6 +67,18 @@ class Outbox:
         # A recorder with something left to write wakes up by itself.
         if self._is_idle:
             self._wake.set()
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Leaves the next write of an attempt to the caller, who writes it in another session."""
+        attempt.is_withdrawn = True
+        # Unless it still waits here, it may have been written in part.
+        if not attempt.is_queued and not attempt.is_known:
+            attempt.was_tried = True
+
+    def drop(self, attempt: Attempt) -> None:
+        """Drops an attempt that is recorded and over."""
+        self._running.pop(attempt.id, None)
+        self._progress.discard(attempt)
 
     def add_progress(self, attempt: Attempt) -> None:
         """Adds an attempt whose progress is written with the next check of what runs."""

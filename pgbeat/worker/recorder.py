@@ -8,7 +8,8 @@ the recorder, except to have its checkpoint written or read.
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from celery import Celery
@@ -16,6 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
 from pgbeat.errors import BrokerUnavailable
@@ -57,6 +59,8 @@ class Recorder:
         self._writer = ExecutionWriter(self._session, self.outbox, self._complain)
         #: Lanes to dispatch, and when (`time.monotonic()`).
         self._lanes: dict[Lane, float] = {}
+        #: Lanes to dispatch at once, from other threads.
+        self._freed: deque[Lane] = deque()
         self._check_at = self._close_by = 0.0
         self._complained: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="pgbeat recorder", daemon=True)
@@ -78,6 +82,23 @@ class Recorder:
         self.outbox.push(attempt)
         self.outbox.hurry()
         return self.outbox.wait_for(attempt, change, seconds)
+
+    def was_recorded(self, attempt: Attempt, lanes: Collection[Lane]) -> None:
+        """Notes that a task recorded its end by itself, and that these lanes have room now."""
+        attempt.is_known = attempt.is_recorded = True
+        self.outbox.drop(attempt)
+        if lanes:
+            self._freed.extend(lanes)
+            self.outbox.hurry()
+
+    def new_publisher(self) -> Publisher:
+        """Returns a publisher for messages that follow from the end of a job."""
+        return self._session.new_publisher()
+
+    @property
+    def worker_id(self) -> int:
+        """The id of the worker that this process belongs to."""
+        return self._session.worker_id
 
     def close(self, seconds: float) -> None:
         """Writes what is left, within `seconds`, and ends the thread."""
@@ -128,7 +149,7 @@ class Recorder:
         outbox = self.outbox
         if self._session.retry_at:
             return [self._session.retry_at]
-        times = [*self._writer.times(), *self._lanes.values()]
+        times = [*self._writer.times(), *self._lanes.values(), *([0.0] if self._freed else [])]
         if has_attempts or outbox.queries:
             is_due = outbox.is_urgent or outbox.is_closing
             times.append(0.0 if is_due else self._pacer.write_at)
@@ -162,6 +183,8 @@ class Recorder:
             self._check_running()
         if self._heartbeat and now >= self._heartbeat.next_at and not outbox.is_closing:
             self._beat(connection, self._heartbeat)
+        while self._freed:
+            self._lanes[self._freed.popleft()] = 0.0
         self._dispatch([lane for lane, at in self._lanes.items() if at <= now])
 
     def _write(self, now: float) -> None:

@@ -22,7 +22,7 @@ from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.errors import SchemaError
-from pgbeat.jobs import dispatch, executions, job_reports, lifecycle, model
+from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.job_reports import JobReport
@@ -70,7 +70,7 @@ class RecorderSession:
         connected: Callable[[Connection], None],
     ) -> None:
         """`connected` is called with each new connection before it is used."""
-        self._app, self._settings, self._worker_id = app, settings, worker_id
+        self._app, self._settings, self.worker_id = app, settings, worker_id
         self._url, self._connected = url, connected
         self._pid = os.getpid()
         self._engine: Engine | None = None
@@ -155,15 +155,19 @@ class RecorderSession:
     def publisher(self) -> Publisher:
         """Returns the publisher for messages that follow from the end of a job."""
         if self._publisher is None:
-            producers: list[Any] = []
-
-            def producer() -> Any:
-                if not producers:
-                    producers.append(self._app.amqp.Producer(self._app.connection_for_write()))
-                return producers[0]
-
-            self._publisher = publisher(self._app, self._settings, producer)
+            self._publisher = self.new_publisher()
         return self._publisher
+
+    def new_publisher(self) -> Publisher:
+        """Returns such a publisher for another thread."""
+        producers: list[Any] = []
+
+        def producer() -> Any:
+            if not producers:
+                producers.append(self._app.amqp.Producer(self._app.connection_for_write()))
+            return producers[0]
+
+        return publisher(self._app, self._settings, producer)
 
     # ----- what is written and read
 
@@ -174,32 +178,18 @@ class RecorderSession:
 
         `wait` (seconds) replaces the session's limit on waiting for locks.
         """
-        statements = execution_batches.statements(batch, shape, self._worker_id, self._pid)
-        # These ends don't count if a later execution has begun. An UPDATE that waits for the job's
-        # row would not see that one, since its snapshot is older, so they need the lock before.
-        doubtful = {
-            attempt.job_id
-            for attempt in batch
-            if (attempt.is_known or attempt.was_tried)
-            and attempt.job_state not in ("running", "completed")
-        }
 
         def record() -> list[Ended]:
+            connection = self.open()
             if wait is not None:
-                lock_waits.limit_waiting(self.open(), wait)
-            if doubtful:
-                model.lock(self.open(), doubtful)
-            return [
-                ended
-                for statement, documents in statements
-                for ended in execution_batches.ended(self._prepared.run(statement, documents))
-            ]
+                lock_waits.limit_waiting(connection, wait)
+            return execution_batches.write(connection, self._prepared, batch, self.worker_id, shape)
 
         return self._commit(record)
 
     def record_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
         """Writes the main process's reports on jobs; returns lanes that have room now."""
-        return self._commit(lambda: job_reports.record(self.open(), self._worker_id, reports))
+        return self._commit(lambda: job_reports.record(self.open(), self.worker_id, reports))
 
     def dispatch(self, lane: Lane) -> Dispatched:
         """Dispatches a lane's jobs while it has room, in separate transactions."""

@@ -13,16 +13,13 @@ checkpoint raises `Cancelled`, which `_end` records. Either way the recorder wri
 import logging
 import os
 import random
-import sys
 import time
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal
 from uuid import UUID
 
-from billiard.einfo import ExceptionInfo
 from celery import Celery, signals
-from celery.exceptions import Ignore, Reject, Retry
 
 from pgbeat import follow_workers
 from pgbeat.broker import message_ends
@@ -31,10 +28,9 @@ from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.job_reports import JobReport
-from pgbeat.jobs.task_exceptions import Cancelled, Skip
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
-from pgbeat.worker import attempts, process_recorder
+from pgbeat.worker import attempt_ends, attempts, process_recorder
 from pgbeat.worker.attempts import Attempt, Memory
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
@@ -160,6 +156,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     )
     if not is_job:
         attempt.makes = lambda: _makes(tracked, task, request)
+    attempt.memory = tracked.memory
     attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
@@ -209,52 +206,15 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
     tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
     if attempt is None or tracked is None:
         return
-    attempt.memory_peak_mb = tracked.memory.peak_mb()
-    if state == "SUCCESS":
-        attempt.result = attempts.summary(retval)
-        attempt.end("completed")
-    elif not _end_otherwise(tracked, attempt, retval, state):
+    if attempt.is_recorded:
+        return
+    if not attempt.is_settled and not attempt_ends.conclude(
+        attempt, retval, state, is_process=tracked.is_prefork
+    ):
         return
     recorder = process_recorder.get()
     if recorder is not None:
         recorder.record(attempt, soon=attempt.is_awaited)
-
-
-def _end_otherwise(
-    tracked: TrackedWorker, attempt: Attempt, retval: Any, state: str | None
-) -> bool:
-    """Ends an attempt that did not succeed; returns false if the main process must report it."""
-    error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
-    if isinstance(retval, ExceptionInfo):
-        error = retval.exception
-    if state is None:  # not an Exception
-        if tracked.is_prefork and isinstance(error, SystemExit | KeyboardInterrupt):
-            return False  # the process ends, and its parent reports what becomes of the job
-        is_killed = type(error).__name__ == "GreenletExit"
-        attempt.error = attempts.error_text(error) if error is not None else "interrupted"
-        attempt.end("cancelled" if is_killed else "failed")
-    elif isinstance(error, Skip):
-        attempt.error = attempts.text(error.reason, attempts.ERROR)
-        attempt.end("skipped")
-    elif isinstance(error, Cancelled):
-        attempt.error = attempts.text(str(error), attempts.ERROR)
-        attempt.end("cancelled")
-    elif state == "RETRY":
-        cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
-        attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
-        attempt.end("failed", "scheduled")
-    elif isinstance(error, Reject):
-        attempt.error = attempts.error_text(error)
-        # An acknowledged message can't be requeued.
-        goes_back = bool(error.requeue) and attempt.acks_late
-        attempt.end("failed", "pending" if goes_back else "failed")
-    elif isinstance(error, Ignore):
-        attempt.result = attempts.text(f"ignored: {error}".rstrip(": "), attempts.RESULT)
-        attempt.end("completed")
-    else:
-        attempt.error = attempts.error_text(error) if error is not None else str(state)
-        attempt.end("failed")
-    return True
 
 
 # ----- in the worker's main process

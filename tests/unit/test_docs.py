@@ -71,6 +71,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def _shown(default: Any) -> str:
+    if default is None:
+        return "none"
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, int | float):

@@ -157,7 +157,7 @@ def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
         )
 
 
-def _require_broker(connection: Connection, app: Celery) -> None:
+def require_broker(connection: Connection, app: Celery) -> None:
     """Raises `CannotPublish` unless the transaction is in the database of the app's broker."""
     urls = brokers(app.conf)
     own = [postgres_url(url) for url in urls if is_sqlalchemy_broker(url)]
@@ -179,7 +179,7 @@ class InTransaction(OutboxConnection):
 
     def __init__(self, session: Opened, app: Celery) -> None:
         self._app = app
-        _require_broker(opened(session), app)
+        require_broker(opened(session), app)
         self._open = _Immediate(
             session, BrokerTables.named(app.conf.broker_transport_options or {}), app
         )

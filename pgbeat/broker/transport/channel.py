@@ -13,11 +13,15 @@ from kombu.utils import json as kombu_json
 
 from pgbeat.broker import messages, queues
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport import held_messages
 from pgbeat.broker.transport.claims import ClaimedMessage
 from pgbeat.broker.transport.declarations import DeclaringChannel, not_found
 from pgbeat.broker.transport.qos import QoS
 
 logger = logging.getLogger("pgbeat.transport")
+
+#: Where a message's `delivery_info` has the id of the consumer that claimed it.
+CONSUMER = "consumer_id"
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +78,8 @@ class Channel(DeclaringChannel):
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Publishes a message."""
+        if held_messages.hold(self, message, exchange, routing_key, kwargs):
+            return
         other = self.enclosing(exchange)
         if other is not None and other.takes(message):
             try:
@@ -308,7 +314,7 @@ class Channel(DeclaringChannel):
     def _message(self, delivery: ClaimedMessage, queue: str, no_ack: bool) -> Any:
         """Returns the message for the consumer; `None` for an invalid row, which it rejects."""
         try:
-            message = self._read(delivery, queue)
+            message = self._read(delivery, queue, no_ack)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             logger.error("Message %d of queue %r is invalid: %s", delivery.id, queue, error)
             if not no_ack:
@@ -318,7 +324,7 @@ class Channel(DeclaringChannel):
             self.qos.append(message, delivery.id)
         return message
 
-    def _read(self, delivery: ClaimedMessage, queue: str) -> Any:
+    def _read(self, delivery: ClaimedMessage, queue: str, no_ack: bool) -> Any:
         # kombu's mark for values that JSON does not have, such as times.
         read = kombu_json.loads if b"__type__" in delivery.payload else json.loads
         payload = read(delivery.payload)
@@ -329,6 +335,9 @@ class Channel(DeclaringChannel):
         info = properties.setdefault("delivery_info", {})
         info.setdefault("exchange", "")
         info.setdefault("routing_key", queue)
+        # The process that runs the task may acknowledge the message by itself.
+        if not no_ack:
+            info[CONSUMER] = self.session.id
         info["redelivered"] = is_again = delivery.redelivered or delivery.deliveries > 1
         if is_again:
             headers = payload["headers"] = payload.get("headers") or {}

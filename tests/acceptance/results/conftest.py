@@ -9,6 +9,8 @@ from celery import Celery
 
 from tests.support.processes import Process, Processes
 
+Sql = Callable[..., list[tuple[Any, ...]]]
+
 APP = "tests.support.apps.results"
 
 
@@ -19,9 +21,12 @@ class Workers(Processes):
         super().__init__(database, folder)
         self.env["TESTS_FOLDER"] = str(folder)
 
+    app = APP
+
     def start(self, *arguments: str, **env: str) -> Process:
         """Starts a worker and waits until it consumes."""
-        worker = self.worker("--without-mingle", "--without-gossip", *arguments, app=APP, **env)
+        quiet = ("--without-mingle", "--without-gossip")
+        worker = self.worker(*quiet, *arguments, app=self.app, **env)
         worker.says(" ready.", 60)
         return worker
 
@@ -29,6 +34,16 @@ class Workers(Processes):
         """What tasks wrote down."""
         file = self.folder / "journal"
         return file.read_text().splitlines() if file.exists() else []
+
+
+class Finishers(Workers):
+    """Workers of `tests.support.apps.finishing`."""
+
+    app = "tests.support.apps.finishing"
+
+    def deaths(self) -> int:
+        """Returns how many processes have killed themselves."""
+        return len(list(self.folder.glob("death-*")))
 
 
 class Client:
@@ -45,6 +60,19 @@ class Client:
             return self.app.signature(f"results.{task}", args=arguments, options=options)
 
         return sign
+
+    def finishing(self, task: str, *arguments: Any, **options: Any) -> Any:
+        """Returns a signature of a task of `tests.support.apps.finishing`."""
+        return self.app.signature(f"finishing.{task}", args=arguments, options=options)
+
+
+@pytest.fixture
+def finishers(database: str, tmp_path: Path, sql: Sql) -> Iterator[Finishers]:
+    """Starts workers whose tasks insert rows, on the test's database."""
+    sql("CREATE TABLE written (what text NOT NULL, n integer NOT NULL)")
+    made = Finishers(database, tmp_path)
+    yield made
+    made.stop_all()
 
 
 @pytest.fixture

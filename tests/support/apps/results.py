@@ -69,7 +69,7 @@ def _run(self: Store, statement: Statement, *parameters: Any) -> Any:
 
 
 def _atomically(self: Store, function: Callable[[Any], Any]) -> Any:
-    is_outermost = not self._is_in_transaction
+    is_outermost = self.joined is None
     answer = atomically(self, function)
     if is_outermost:
         reached("after commit")

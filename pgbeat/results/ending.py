@@ -1,0 +1,321 @@
+"""Ends a task in one transaction: its result, its message, and all that follows from them.
+
+The task's message is deleted in the transaction that stores the result, publishes the callbacks and
+the next link of a chain, and commits what the task itself wrote (`Ending.adopt`). Only one run can
+delete the message. A run whose claim has passed on finds none, and nothing of it is kept.
+
+Celery publishes callbacks and the chain's next link before it has the result stored. What is
+published in between, and a task's retry, is held back until then.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import psycopg
+from celery import Celery
+from celery.app.task import get_actual_ignore_result
+from celery.exceptions import Ignore, Reject
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.broker.transport.held_messages import HeldMessages
+from pgbeat.database import connections
+from pgbeat.database.prepared import Parameter, array
+from pgbeat.errors import CannotFinish
+from pgbeat.results import chords, statements
+from pgbeat.results.store import StoreConnection
+
+if TYPE_CHECKING:
+    from pgbeat.results.backend import ResultBackend
+
+logger = logging.getLogger("pgbeat.results")
+
+#: Where a task's request has its ending.
+_ENDING = "pgbeat_ending"
+#: Errors after which a transaction may begin again: a deadlock, a snapshot that is too old, a lock
+#: that another transaction holds for too long.
+_PASSING = {"40P01", "40001", "55P03"}
+
+
+class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
+    """Another worker has the task's message, or it is gone: nothing of this run is kept."""
+
+    def __init__(self) -> None:
+        super().__init__("its message was delivered to another worker or removed meanwhile")
+
+
+class Claim(NamedTuple):
+    """A task's message, as its worker has it."""
+
+    message: int
+    #: The id of the consumer that claimed it.
+    consumer: int
+
+
+class OwnWork(Protocol):
+    """What a task wrote by itself, in a transaction that is still open."""
+
+    def connection(self) -> Connection:
+        """Returns its connection. Raises `CannotFinish` if the transaction was ended meanwhile."""
+
+    def commit(self) -> None:
+        """Commits it."""
+
+    def roll_back(self) -> None:
+        """Rolls it back."""
+
+
+class Execution(Protocol):
+    """The task's execution, recorded in the transaction that ends the task."""
+
+    def succeeded(self, value: Any) -> None:
+        """Notes what the task returned."""
+
+    def raised(self, error: BaseException, traceback: Any) -> None:
+        """Notes what the task raised: an error, or Celery's `Retry`."""
+
+    def lost(self, error: BaseException) -> None:
+        """Notes that nothing of it is kept, whatever Celery says of the task's end."""
+
+    def write(self, working: StoreConnection) -> None:
+        """Writes it."""
+
+    def committed(self) -> None:
+        """Does what must wait for the commit."""
+
+
+_current: ContextVar["Ending | None"] = ContextVar("pgbeat_ending", default=None)
+
+
+def ending_of(request: Any) -> "Ending | None":
+    """Returns how the task of a request ends, if that is in one transaction."""
+    return getattr(request, _ENDING, None)
+
+
+def abandon_current() -> None:
+    """Rolls back what is still open in this thread, since its task is over."""
+    ending = _current.get()
+    if ending is not None:
+        ending.abandon()
+
+
+class Ending:
+    """How one run of a task ends. Made when it begins, in the thread (greenlet) that runs it."""
+
+    def __init__(
+        self, backend: "ResultBackend", task: Any, claim: Claim, *, is_always: bool
+    ) -> None:
+        """Without `is_always`, a success is one transaction only if that costs nothing.
+
+        That is so for a result that nothing follows from. What the task wrote always needs one.
+        """
+        self._backend, self._task, self._claim = backend, task, claim
+        self._is_always = is_always
+        self._request = task.request
+        self._own: OwnWork | None = None
+        self._held = HeldMessages(self._request.id)
+        #: The task's execution, if this worker records it.
+        self.execution: Execution | None = None
+        #: Whether it is committed, given up, or left to Celery.
+        self.is_over = self._has_committed = False
+        #: Whether one statement stores the result and acknowledges the message.
+        self._is_stored_alone = False
+        self._has_returned = False
+        #: Whether Celery goes on with it, which expects no `Ignore` any more.
+        self._is_with_celery = False
+        setattr(self._request, _ENDING, self)
+        _current.set(self)
+
+    @property
+    def app(self) -> Celery:
+        """The task's app."""
+        return self._backend.app
+
+    def check_adopts(self) -> None:
+        """Raises `CannotFinish` if the task has given a session already."""
+        if self._own is not None:
+            raise CannotFinish("the task has one pgbeat.finish block already; one session fits in")
+
+    def adopt(self, own: OwnWork) -> None:
+        """Makes what the task wrote part of the transaction."""
+        self.check_adopts()
+        self._own = own
+
+    # ----- the task returned
+
+    def succeed(self, value: Any) -> None:
+        """Ends the task, which returned a value; if it has callbacks, Celery calls `done`.
+
+        Raises:
+            ClaimLost: The claim of its message has passed on.
+            celery.exceptions.Reject: The database could not commit; the task runs again.
+        """
+        request = self._request
+        self._has_returned = True
+        has_more = self.execution or request.chord or request.callbacks or request.chain
+        has_result = not get_actual_ignore_result(self._task, request)
+        if not (self._own or self._held or (self._is_always and has_more)):
+            if has_more or not has_result:
+                self._leave()  # Celery stores the result, and the worker acknowledges the message
+                return
+            self._is_stored_alone = True
+        if self.execution is not None:
+            self.execution.succeeded(value)
+        if request.callbacks or request.chain:
+            self._is_with_celery = self._held.takes_all = True
+            return
+        with _running_again():
+            self._backend.mark_as_done(request.id, value, request, has_result)
+
+    def done(self, mark: Callable[[], None]) -> bool:
+        """Stores the result by `mark`, with all that belongs to it; false if that is Celery's."""
+        if self.is_over:
+            return self._has_committed
+        self._held.takes_all = False
+        try:
+            if self._is_stored_alone:
+                mark()
+                self._has_committed = True
+                self._leave()
+            else:
+                self._commit(mark)
+        except ClaimLost as lost:
+            self._lose(lost)
+            if not self._is_with_celery:
+                raise
+        return True
+
+    def store(self, parameters: tuple[Parameter, ...]) -> bool:
+        """Stores the result if that acknowledges the message, too; else returns false."""
+        if not self._is_stored_alone or self.is_over:
+            return False
+        statement = statements.store_and_acknowledge(self._backend.tables)
+        claim = (b"%d" % self._claim.message, b"%d" % self._claim.consumer)
+        found = self._backend.store.run(statement, *parameters, *claim)
+        if found.get_value(0, 0) != b"t":
+            raise ClaimLost
+        return True
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the commit must wait for the disk, as the task's own commits would.
+
+        Otherwise a crash of the server may undo all of it, and the task runs again.
+        """
+        return self._own is not None
+
+    # ----- it raised
+
+    def give_up(self) -> None:
+        """Rolls back what the task wrote."""
+        own, self._own = self._own, None
+        if own is not None:
+            own.roll_back()
+
+    def replaced(self, error: BaseException) -> None:
+        """Ends a task that raised `Retry` or `Ignore` with the message that it sent for itself."""
+        if not self._held:
+            return
+        if self.execution is not None:
+            self.execution.raised(error, None)
+        with _running_again():
+            self._commit(lambda: None)
+
+    def failed(self, mark: Callable[[], None], error: BaseException, traceback: Any) -> bool:
+        """Stores a failure by `mark`, with what follows from it; false if that is Celery's."""
+        self.give_up()
+        if not self.is_over and self._acknowledges_failures():
+            self._is_stored_alone = self._has_returned = self._held.takes_all = False
+            if self.execution is not None:
+                self.execution.raised(error, traceback)
+            try:
+                self._commit(mark)
+            except ClaimLost as lost:
+                self._lose(lost)
+                return True
+            except (DBAPIError, psycopg.Error) as refused:
+                if not _passes(refused):
+                    raise
+            else:
+                return True
+        self._leave()
+        self._held.publish()
+        return False
+
+    def _acknowledges_failures(self) -> bool:
+        """Returns whether Celery acknowledges the message of a task that failed."""
+        acks = getattr(self._task, "acks_on_failure", None)
+        return bool(self._task.acks_on_failure_or_timeout if acks is None else acks)
+
+    def abandon(self) -> None:
+        """Rolls back what is still open."""
+        if not self.is_over:
+            self.give_up()
+            self._leave()
+        _current.set(None)
+
+    # ----- the transaction
+
+    def _commit(self, mark: Callable[[], None]) -> None:
+        request = self._request
+        publishes = self._held or (not self._has_returned and (request.errbacks or request.chord))
+
+        def end(working: StoreConnection) -> None:
+            self._acknowledge(working)
+            with self._block(working) if publishes else nullcontext() as block:
+                mark()
+                self._held.publish(block)
+            if self.execution is not None:
+                self.execution.write(working)
+
+        if self._own is None:
+            self._backend.store.atomically(end)
+        else:
+            with self._backend.store.transaction(self._own.connection()) as working:
+                end(working)
+            self._own.commit()
+        self._has_committed = True
+        self._leave()
+        if self.execution is not None:
+            self.execution.committed()
+
+    def _block(self, working: StoreConnection) -> Any:
+        return chords.published_in(self._backend, working.connection)
+
+    def _acknowledge(self, working: StoreConnection) -> None:
+        message, consumer = self._claim
+        ack = self._backend.tables.ack
+        if working.prepared.run(ack, array([message]), b"%d" % consumer).command_tuples != 1:
+            raise ClaimLost
+
+    def _lose(self, lost: ClaimLost) -> None:
+        if self.execution is not None:
+            self.execution.lost(lost)
+        self.abandon()
+        logger.warning("Nothing of task %s is kept: %s", self._request.id, lost)
+
+    def _leave(self) -> None:
+        self.is_over = True
+        self._held.close()
+
+
+def _passes(error: DBAPIError | psycopg.Error) -> bool:
+    state = getattr(getattr(error, "orig", error), "sqlstate", None)
+    return connections.is_lost(error) or state in _PASSING
+
+
+@contextmanager
+def _running_again() -> Iterator[None]:
+    """Has a task run again if the database could not commit for a reason that passes."""
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        if not _passes(error):
+            raise
+        logger.warning(
+            "A task runs again, since its end was not committed: %s", connections.first_line(error)
+        )
+        raise Reject(error, requeue=True) from error

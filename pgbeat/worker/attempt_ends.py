@@ -1,0 +1,79 @@
+"""Decides how an attempt at a job ended, from what its task returned or raised."""
+
+import sys
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import Ignore, Reject, Retry
+
+from pgbeat.jobs.task_exceptions import Cancelled, Skip
+from pgbeat.results.ending import ClaimLost
+from pgbeat.worker import attempts
+from pgbeat.worker.attempts import Attempt
+
+
+def conclude(
+    attempt: Attempt,
+    retval: Any,
+    state: str | None,
+    traceback: Any = None,
+    *,
+    is_process: bool = False,
+) -> bool:
+    """Ends an attempt; returns false if the worker's main process must report its end.
+
+    Args:
+        attempt: The attempt.
+        retval: What the task returned or raised, as Celery's `task_postrun` gives it.
+        state: Celery's state of the task; `None` if what was raised is no `Exception`.
+        traceback: The traceback of an error.
+        is_process: Whether the task has a process of its own, which such an error may end.
+    """
+    attempt.result = attempt.error = None
+    if attempt.memory is not None:
+        attempt.memory_peak_mb = attempt.memory.peak_mb()
+    if traceback is not None:
+        attempt.traceback = attempts.text(str(traceback), attempts.TRACEBACK)
+    if state == "SUCCESS":
+        attempt.result = attempts.summary(retval)
+        attempt.end("completed")
+        return True
+    error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
+    if isinstance(retval, ExceptionInfo):
+        error = retval.exception
+    if state is None:
+        if is_process and isinstance(error, SystemExit | KeyboardInterrupt):
+            return False  # the process ends, and its parent reports what becomes of the job
+        is_killed = type(error).__name__ == "GreenletExit"
+        attempt.error = attempts.error_text(error) if error is not None else "interrupted"
+        attempt.end("cancelled" if is_killed else "failed")
+        return True
+    _conclude_error(attempt, error, state)
+    return True
+
+
+def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -> None:
+    if isinstance(error, Skip):
+        attempt.error = attempts.text(error.reason, attempts.ERROR)
+        attempt.end("skipped")
+    elif isinstance(error, Cancelled):
+        attempt.error = attempts.text(str(error), attempts.ERROR)
+        attempt.end("cancelled")
+    elif isinstance(error, ClaimLost):
+        attempt.error = attempts.error_text(error)
+        attempt.end("failed", "pending")
+    elif state == "RETRY":
+        cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
+        attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
+        attempt.end("failed", "scheduled")
+    elif isinstance(error, Reject):
+        attempt.error = attempts.error_text(error)
+        # An acknowledged message can't be requeued.
+        goes_back = bool(error.requeue) and attempt.acks_late
+        attempt.end("failed", "pending" if goes_back else "failed")
+    elif isinstance(error, Ignore):
+        attempt.result = attempts.text(f"ignored: {error}".rstrip(": "), attempts.RESULT)
+        attempt.end("completed")
+    else:
+        attempt.error = attempts.error_text(error) if error is not None else state
+        attempt.end("failed")

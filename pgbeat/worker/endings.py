@@ -1,0 +1,179 @@
+"""Makes a worker's tasks end in one transaction, where they can.
+
+`pgbeat.results.ending` has the transaction. Here the tasks of a worker get one, and it gets the
+execution that the worker records.
+"""
+
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Ignore, Retry
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.publishing.transaction import require_broker
+from pgbeat.broker.transport.channel import CONSUMER
+from pgbeat.config import Settings, broker_database, delays_in_table, same_database
+from pgbeat.database import lock_waits
+from pgbeat.errors import ConfigError, PgbeatError
+from pgbeat.jobs import lifecycle
+from pgbeat.results.backend import ResultBackend
+from pgbeat.results.ending import Claim, Ending
+from pgbeat.results.store import StoreConnection
+from pgbeat.worker import attempt_ends, execution_batches, process_recorder
+from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.reporting import ATTEMPT
+
+#: The option of a task that replaces the setting `pgbeat_finish`.
+OPTION = "pgbeat_finish"
+#: Seconds that the end of a task waits for the row of its job, if another transaction has it.
+_LOCK_PATIENCE = 10.0
+
+
+def set_up(app: Celery) -> None:
+    """Prepares the tasks of a worker.
+
+    Raises `SystemExit`, with one line for each, if tasks must end in one transaction that can't.
+    """
+    try:
+        setting = Settings.load(app.conf).finish
+    except ConfigError:  # a worker that doesn't use pgbeat
+        return
+    problems, general = [], _app_obstacle(app)
+    for name, task in sorted(app.tasks.items()):
+        option = getattr(task, OPTION, None)
+        must = setting if option is None else option
+        if must is False or name.startswith("celery."):
+            continue
+        why = general or _task_obstacle(task)
+        if why is None:
+            _wrap(task, is_always=bool(must))
+        elif option or (must and general):
+            problems.append(f"pgbeat: task {name!r} can't end in one transaction: {why}")
+    if problems:
+        raise SystemExit("\n".join(problems))
+
+
+def obstacle(task: Any) -> str:
+    """Returns why a task that is running can't end in one transaction."""
+    found = _app_obstacle(task.app) or _task_obstacle(task)
+    if found is None and getattr(task, OPTION, None) is False:
+        found = f"its option {OPTION} is off"
+    if found is None and getattr(task.request, JOB_HEADER, None):
+        found = "it is a job, and this worker does not record executions (pgbeat_track)"
+    return f"task {task.name!r} can't end in one transaction: " + (
+        found
+        or "its message did not come from pgbeat's broker, or the setting pgbeat_finish is off"
+    )
+
+
+def _app_obstacle(app: Celery) -> str | None:
+    if not delays_in_table(app.conf):
+        return "the broker is not pgbeat's (broker_url = 'pgbeat+postgresql://…')"
+    if not isinstance(app.backend, ResultBackend):
+        return "the result backend is not pgbeat's (result_backend = 'pgbeat://')"
+    if same_database(broker_database(app.conf), app.backend.database):
+        return None
+    # Other addresses may lead to the same database: a pooler's, or another name of the host.
+    try:
+        with app.backend.store.work() as working:
+            require_broker(working.connection, app)
+    except ConfigError:
+        return "the result backend is in another database than the broker"
+    except (DBAPIError, PgbeatError) as error:
+        return f"it is not known whether results are in the broker's database: {error}"
+    return None
+
+
+def _task_obstacle(task: Any) -> str | None:
+    if not task.acks_late:
+        return "its message is acknowledged before it runs; set acks_late=True"
+    return None
+
+
+def _wrap(task: Any, *, is_always: bool) -> None:
+    """Replaces the task's `run`, which Celery calls."""
+    run = task.run
+
+    @wraps(run)
+    def run_to_end(*args: Any, **kwargs: Any) -> Any:
+        ending = _begin(task, is_always=is_always)
+        if ending is None:
+            return run(*args, **kwargs)
+        try:
+            value = run(*args, **kwargs)
+        except (Retry, Ignore) as error:
+            ending.give_up()
+            ending.replaced(error)
+            raise
+        except BaseException:
+            ending.give_up()
+            raise
+        ending.succeed(value)
+        return value
+
+    task.run = run_to_end
+
+
+def _begin(task: Any, *, is_always: bool) -> Ending | None:
+    """Returns how the run that begins will end; `None` if that can't be in one transaction."""
+    request = task.request
+    if request.called_directly or request.is_eager:
+        return None
+    properties: Mapping[str, Any] = request.properties or {}
+    consumer = (properties.get("delivery_info") or {}).get(CONSUMER)
+    if consumer is None:
+        return None
+    attempt: Attempt | None = getattr(request, ATTEMPT, None)
+    if attempt is None and getattr(request, JOB_HEADER, None):
+        return None
+    claim = Claim(properties["delivery_tag"], consumer)
+    ending = Ending(task.backend, task, claim, is_always=is_always)
+    if attempt is not None:
+        ending.execution = RecordedEnd(attempt)
+    return ending
+
+
+class RecordedEnd:
+    """Records the end of an attempt in the transaction that ends its task."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._lanes: set[tuple[str, str]] = set()
+
+    def succeeded(self, value: Any) -> None:
+        """Notes what the task returned."""
+        attempt_ends.conclude(self._attempt, value, "SUCCESS")
+
+    def raised(self, error: BaseException, traceback: Any) -> None:
+        """Notes what the task raised."""
+        state = "RETRY" if isinstance(error, Retry) else "IGNORED"
+        if not isinstance(error, Retry | Ignore):
+            state = "FAILURE"
+        attempt_ends.conclude(self._attempt, error, state, traceback)
+
+    def lost(self, error: BaseException) -> None:
+        """Notes that nothing of it is kept, whatever Celery says of the task's end."""
+        self.raised(error, None)
+        self._attempt.is_settled = True
+
+    def write(self, working: StoreConnection) -> None:
+        """Writes the attempt, and what follows from the end of its job."""
+        recorder = process_recorder.get()
+        if recorder is None:
+            return
+        lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
+        recorder.outbox.withdraw(self._attempt)
+        ended = execution_batches.write(
+            working.connection, working.prepared, [self._attempt], recorder.worker_id
+        )
+        if ended:
+            self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
+
+    def committed(self) -> None:
+        """Has the lanes that have room now dispatched."""
+        recorder = process_recorder.get()
+        if recorder is not None:
+            recorder.was_recorded(self._attempt, self._lanes)

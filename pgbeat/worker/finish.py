@@ -1,0 +1,127 @@
+"""`pgbeat.finish`: what a task writes commits with the task's own end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from celery._state import get_current_task
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session, scoped_session
+
+from pgbeat.broker.publishing.transaction import opened, require_broker
+from pgbeat.database import connections
+from pgbeat.errors import CannotFinish
+from pgbeat.results.ending import ending_of
+from pgbeat.worker import endings
+
+Opened = TypeVar("Opened", bound=Connection | Session | scoped_session[Any])
+
+
+class _OwnSession:
+    """The session or connection that a task gave to `finish`."""
+
+    def __init__(self, session: Any) -> None:
+        self._session: Session | Connection = (
+            session() if isinstance(session, scoped_session) else session
+        )
+        self._connection = opened(self._session)
+        self._transaction = self._session.get_transaction()
+        if not isinstance(connections.driver(self._connection), psycopg.Connection):
+            driver = self._connection.dialect.driver
+            raise CannotFinish(
+                f"the session uses the driver {driver}; pgbeat.finish needs psycopg 3, as in "
+                "postgresql+psycopg://…"
+            )
+
+    def connection(self) -> Connection:
+        """Returns the connection, with its transaction begun on the server."""
+        self.check()
+        raw = connections.driver(self._connection)
+        if raw.info.transaction_status == TransactionStatus.IDLE:
+            self._connection.exec_driver_sql("SELECT 1")
+        return self._connection
+
+    def check(self) -> None:
+        """Raises `CannotFinish` if the transaction that the block began is over."""
+        is_same = self._session.get_transaction() is self._transaction
+        if not is_same or self._connection.closed:
+            raise CannotFinish(
+                "the transaction was committed, rolled back or closed before the task ended; leave "
+                "that to pgbeat.finish, as in `with pgbeat.finish(Session()) as session:`"
+            )
+
+    def flush(self) -> None:
+        """Writes what the session has not sent yet."""
+        self.check()
+        if isinstance(self._session, Session):
+            self._session.flush()
+
+    def commit(self) -> None:
+        """Commits, and closes the session."""
+        self._session.commit()
+        self._session.close()
+
+    def roll_back(self) -> None:
+        """Rolls back, and closes the session."""
+        with suppress(Exception):  # its connection may be lost
+            self._session.rollback()
+        self._session.close()
+
+
+@contextmanager
+def finish(session: Opened) -> Iterator[Opened]:
+    """Makes what a task writes in a session commit with the task's end, or not at all.
+
+        @app.task(acks_late=True)
+        def book(order_id):
+            with pgbeat.finish(Session()) as session:
+                session.add(Booking(order_id))
+
+    The block flushes the session; the commit comes when the task has returned. In the same
+    transaction its result is stored, its callbacks and the next link of its chain are published,
+    its execution is recorded, and its message is acknowledged. If the task raises, is killed, or
+    has lost its message to another worker, all of that is rolled back. So the rows exist exactly
+    once, however often the task is delivered.
+
+    Where a task is called directly or eagerly, there is no message: the block commits at its end.
+
+    Args:
+        session: A session or connection of SQLAlchemy's to the broker's database, with psycopg 3.
+            The task must neither commit nor close it; it is closed after the commit.
+
+    Raises:
+        CannotFinish: The task is not acknowledged late, its broker or its result backend is not
+            pgbeat's in one database, or the session's transaction was ended in the block.
+        ConfigError: The session is in another database than the broker.
+    """
+    ending, problem = _current_ending()
+    own = _OwnSession(session)
+    try:
+        if problem is not None:
+            raise problem
+        if ending is not None:
+            require_broker(own.connection(), ending.app)
+            ending.check_adopts()
+        yield session
+        own.flush()
+    except BaseException:
+        own.roll_back()
+        raise
+    if ending is None:
+        own.commit()
+    else:
+        ending.adopt(own)
+
+
+def _current_ending() -> tuple[Any, CannotFinish | None]:
+    """Returns how the running task ends, and why that can't be in one transaction."""
+    task = get_current_task()
+    request = None if task is None else task.request
+    if request is None or request.called_directly or request.is_eager:
+        return None, None
+    ending = ending_of(request)
+    if ending is None or ending.is_over:
+        return None, CannotFinish(endings.obstacle(task))
+    return ending, None

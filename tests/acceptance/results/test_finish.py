@@ -1,0 +1,160 @@
+"""`pgbeat.finish` with real workers: rows, result, messages and acknowledgement are one."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import chain, chord
+
+import pgbeat
+from pgbeat.errors import CannotFinish
+from tests.acceptance.results.conftest import Client, Finishers
+from tests.support.apps.finishing import STEPS
+from tests.support.processes import until
+from tests.support.transport_workers import POOLS
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def rows(sql: Sql) -> list[tuple[str, int]]:
+    """Returns what tasks have written, in order."""
+    return [(what, n) for what, n in sql("SELECT what, n FROM written ORDER BY 1, 2")]
+
+
+def is_quiet(sql: Sql) -> bool:
+    """Returns whether there is no message left."""
+    return sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_a_task_writes_commits_with_its_end(
+    finishers: Finishers, client: Client, sql: Sql, pool: str
+) -> None:
+    finishers.start("-P", pool, "-c", "2")
+    sign = client.finishing
+    assert chain(sign("book", 1), sign("confirm"))().get(timeout=30) == 1
+    assert chord([sign("book", n) for n in (2, 3)], sign("collect"))().get(timeout=30) == 2
+    assert sign("retry", 4).delay().get(timeout=30) == 4
+    assert sign("replace", 5).delay().get(timeout=30) == 5
+    with pytest.raises(ValueError, match="it fails"):
+        sign("fail", 6).delay().get(timeout=30)
+    until(lambda: is_quiet(sql))
+    assert rows(sql) == [
+        ("attempt 2", 4), ("booked", 1), ("booked", 2), ("booked", 3), ("booked", 5),
+        ("collected", 2), ("confirmed", 1),
+    ]  # fmt: skip
+
+
+def test_a_run_that_lost_its_message_leaves_nothing(
+    finishers: Finishers, client: Client, sql: Sql
+) -> None:
+    """As when the claim was taken for dead: the run that comes after it is the only one."""
+    worker = finishers.start("-c", "1")
+    result = client.finishing("wait", 1).delay()
+    until((finishers.folder / "waiting").exists)
+    sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
+    sql("DELETE FROM kombu_message")
+    (finishers.folder / "go").touch()
+    worker.says("Nothing of task", 30)
+    assert rows(sql) == []
+    assert result.state == "PENDING"
+
+
+def test_a_connection_cut_at_the_end_has_the_task_run_again(
+    finishers: Finishers, client: Client, sql: Sql
+) -> None:
+    worker = finishers.start("-c", "1")
+    result = client.finishing("wait", 1).delay()
+    until((finishers.folder / "waiting").exists)
+    sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE state = 'idle in transaction' AND query LIKE 'INSERT INTO written%%'"
+    )
+    (finishers.folder / "go").touch()
+    worker.says("A task runs again", 30)
+    assert result.get(timeout=30) == 1
+    until(lambda: is_quiet(sql))
+    assert rows(sql) == [("waited", 1)]
+
+
+@pytest.mark.parametrize(
+    ("task", "why", "kept"),
+    [
+        ("early", "acknowledged before it runs", []),
+        ("twice", "block already", []),
+        ("commit", "before the task ended", [("committed", 1)]),
+    ],
+)
+def test_where_it_cannot_hold_the_task_fails(
+    finishers: Finishers, client: Client, sql: Sql, task: str, why: str, kept: list[Any]
+) -> None:
+    """Rather than commit by itself."""
+    finishers.start("-c", "1")
+    with pytest.raises(CannotFinish, match=why):
+        client.finishing(task, 1).delay().get(timeout=30)
+    assert rows(sql) == kept
+
+
+def test_an_option_that_cannot_hold_ends_the_worker_at_its_start(finishers: Finishers) -> None:
+    settings = {"task_acks_late": False, "pgbeat_finish": True}
+    annotations = {"finishing.plain": {"pgbeat_finish": True}}
+    worker = finishers.worker(
+        app=finishers.app, TESTS_SETTINGS=json.dumps({**settings, "task_annotations": annotations})
+    )
+    assert worker.wait(30) != 0
+    assert "pgbeat: task 'finishing.plain' can't end in one transaction: its message" in (
+        worker.output
+    )
+
+
+def test_a_job_ends_with_its_execution(finishers: Finishers, client: Client, sql: Sql) -> None:
+    finishers.start("-c", "1", TESTS_SETTINGS=json.dumps({"pgbeat_finish": True}))
+
+    @client.app.task(name="finishing.book", shared=False)
+    def book(n: int) -> int:
+        return n
+
+    job = pgbeat.submit(book, 1, app=client.app)
+    assert client.app.AsyncResult(str(job.id)).get(timeout=30) == 1
+    # Not later: what the result is read from has the rest.
+    assert sql("SELECT state FROM pgbeat.jobs") == [("completed",)]
+    assert sql("SELECT state, result, number FROM pgbeat.executions") == [("completed", "1", 1)]
+    assert is_quiet(sql)
+    assert rows(sql) == [("booked", 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_each_step(
+    finishers: Finishers, client: Client, sql: Sql, step: str
+) -> None:
+    """Twenty times, during 2,000 chains of two tasks: every row is there once."""
+    finishers.start("-P", "prefork", "-c", "2", TESTS_DIE_AT=step)
+    sign = client.finishing
+    for n in range(2000):
+        chain(sign("book", n), sign("confirm"))()
+    until(lambda: is_quiet(sql), 240)
+    assert finishers.deaths() == 20
+    for what in ("booked", "confirmed"):
+        found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
+        assert [n for (n,) in found] == list(range(2000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_at_each_step(
+    finishers: Finishers, client: Client, sql: Sql, step: str
+) -> None:
+    """All its processes at once; another worker goes on."""
+    settings = {"TESTS_DIE_AT": step, "TESTS_DEATHS": "20", "TESTS_DIE_TOGETHER": "yes"}
+    sign = client.finishing
+    for n in range(500):
+        chain(sign("book", n), sign("confirm"))()
+    while not is_quiet(sql):
+        worker = finishers.start("-P", "prefork", "-c", "2", **settings)
+        until(lambda ended=worker.poll: ended() is not None or is_quiet(sql), 120)
+    assert finishers.deaths() >= 10
+    for what in ("booked", "confirmed"):
+        found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
+        assert [n for (n,) in found] == list(range(500))

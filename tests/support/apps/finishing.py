@@ -1,0 +1,180 @@
+"""Defines tasks that insert rows and end in one transaction; processes may die at a step of that.
+
+`TESTS_DATABASE` is the database, `TESTS_FOLDER` where deaths are counted, `TESTS_SETTINGS` more of
+the app's settings, as JSON. `TESTS_DIE_AT` names a step: a process that reaches it kills itself by
+SIGKILL now and then, `TESTS_DEATHS` times in all; with `TESTS_DIE_TOGETHER` the whole worker dies.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import sessionmaker
+
+import pgbeat
+from pgbeat.broker.transport.held_messages import HeldMessages
+from pgbeat.config import postgres_url
+from pgbeat.results.ending import Ending
+from pgbeat.worker.finish import _OwnSession
+
+FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
+DEATHS = int(os.environ.get("TESTS_DEATHS", "20"))
+STEPS = (
+    "before the end",
+    "after the acknowledgement",
+    "after the messages",
+    "before the commit",
+    "after the commit",
+    "after the end",
+)
+
+url = os.environ.get("TESTS_DATABASE", "postgresql://nowhere/none")
+app = Celery("finishing", broker=f"pgbeat+{url}", backend="pgbeat://")
+app.conf.update(
+    {
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "broker_connection_retry_on_startup": True,
+        **json.loads(os.environ.get("TESTS_SETTINGS", "{}")),
+    }
+)
+Session = sessionmaker(create_engine(postgres_url(url)))
+
+
+def _reached(step: str) -> None:
+    if step != os.environ.get("TESTS_DIE_AT") or random.random() > 0.05:  # noqa: S311
+        return
+    for n in range(DEATHS):
+        try:
+            os.close(os.open(FOLDER / f"death-{n}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        if os.environ.get("TESTS_DIE_TOGETHER"):
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _between(kind: Any, name: str, before: str | None, after: str | None) -> None:
+    """Makes a method reach a step before it, and one after it."""
+    method: Callable[..., Any] = getattr(kind, name)
+
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            _reached(before)
+        found = method(*args, **kwargs)
+        if after is not None:
+            _reached(after)
+        return found
+
+    setattr(kind, name, stepping)
+
+
+if os.environ.get("TESTS_DIE_AT"):
+    _between(Ending, "succeed", STEPS[0], STEPS[5])
+    _between(Ending, "_acknowledge", None, STEPS[1])
+    _between(HeldMessages, "publish", None, STEPS[2])
+    _between(_OwnSession, "commit", STEPS[3], STEPS[4])
+
+
+def write(session: Any, what: str, n: int) -> None:
+    """Inserts a row into the test's table."""
+    session.execute(
+        text("INSERT INTO written (what, n) VALUES (:what, :n)"), {"what": what, "n": n}
+    )
+
+
+@app.task(name="finishing.book", shared=False)
+def book(n: int) -> int:
+    """Inserts a row."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "booked", n)
+    return n
+
+
+@app.task(name="finishing.confirm", shared=False)
+def confirm(n: int) -> int:
+    """Inserts a row."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "confirmed", n)
+    return n
+
+
+@app.task(name="finishing.fail", shared=False)
+def fail(n: int) -> None:
+    """Inserts a row, and fails."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "failed", n)
+    raise ValueError("it fails")
+
+
+@app.task(name="finishing.retry", bind=True, shared=False)
+def retry(self: Any, n: int, times: int = 2) -> int:
+    """Inserts a row, and wants to be run again so often."""
+    with pgbeat.finish(Session()) as session:
+        write(session, f"attempt {self.request.retries}", n)
+    if self.request.retries < times:
+        raise self.retry(countdown=0)
+    return n
+
+
+@app.task(name="finishing.replace", bind=True, shared=False)
+def replace(self: Any, n: int) -> int:
+    """Inserts a row, and has another task run in its place."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "replaced", n)
+    return self.replace(book.s(n))
+
+
+@app.task(name="finishing.commit", shared=False)
+def commit(n: int) -> None:
+    """Commits, which it must leave to pgbeat."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "committed", n)
+        session.commit()
+
+
+@app.task(name="finishing.twice", shared=False)
+def twice(n: int) -> None:
+    """Has two blocks."""
+    for _ in range(2):
+        with pgbeat.finish(Session()) as session:
+            write(session, "twice", n)
+
+
+@app.task(name="finishing.early", shared=False, acks_late=False)
+def early(n: int) -> None:
+    """Is acknowledged before it runs."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "early", n)
+
+
+@app.task(name="finishing.wait", shared=False)
+def wait(n: int) -> int:
+    """Inserts a row and waits until a test makes the file `go`."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "waited", n)
+    (FOLDER / "waiting").touch()
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+    return n
+
+
+@app.task(name="finishing.plain", shared=False)
+def plain(n: int) -> int:
+    """Returns what it is given."""
+    return n
+
+
+@app.task(name="finishing.collect", shared=False)
+def collect(parts: list[int]) -> int:
+    """Inserts one row for a chord."""
+    with pgbeat.finish(Session()) as session:
+        write(session, "collected", len(parts))
+    return len(parts)
