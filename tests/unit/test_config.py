@@ -16,7 +16,8 @@ from pgbeat.config import (
     redacted,
     same_database,
 )
-from pgbeat.errors import ConfigError
+from pgbeat.errors import ConfigError, Problem
+from tests.support.problems import raises
 
 URL = "postgresql://me:s3cret@db.example.com:5433/app"
 CONF: dict[str, Any] = {"pgbeat_url": URL}
@@ -26,13 +27,11 @@ def load(environ: dict[str, str] | None = None, /, **conf: Any) -> Settings:
     return Settings.load(conf, environ or {})
 
 
-def mistakes(environ: dict[str, str] | None = None, /, **conf: Any) -> list[str]:
-    """The lines of the error, but its first."""
+def mistakes(environ: dict[str, str] | None = None, /, **conf: Any) -> tuple[Problem, ...]:
     with pytest.raises(ConfigError) as raised:
         load(environ, **conf)
-    first, *lines = str(raised.value).splitlines()
-    assert first == "pgbeat's settings are wrong:"
-    return [line.strip() for line in lines]
+    assert "s3cret" not in str(raised.value)
+    return raised.value.problems
 
 
 # -- DSNs --------------------------------------------------------------------------------------
@@ -66,23 +65,17 @@ def test_a_password_may_hold_what_is_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        ("", "can't be parsed"),
-        ("host=h dbname=d password=s3cret", "can't be parsed"),
-        ("s3cret", "can't be parsed"),
-        ("postgresql://u:s3cret@h:54x32/d", "its port is not a number"),
-        ("postgresql://u:p@ss:s3cret@h/d", "its port is not a number"),
-        ("mysql://u:s3cret@h/d", "mysql:// is not Postgres"),
-        ("sqla+sqlite:///s3cret", "sqlite:// is not Postgres"),
-        ("redis://:s3cret@h/0", "redis:// is not Postgres"),
+        "", "host=h dbname=d password=s3cret", "s3cret", "postgresql://u:s3cret@h:54x32/d",
+        "postgresql://u:p@ss:s3cret@h/d", "mysql://u:s3cret@h/d", "sqla+sqlite:///s3cret",
+        "redis://:s3cret@h/0",
     ],
-)
-def test_what_is_no_dsn_says_what_one_looks_like(text: str, problem: str) -> None:
+)  # fmt: skip
+def test_what_is_no_dsn_says_what_one_looks_like(text: str) -> None:
     assert not is_postgres(text)
     with pytest.raises(ConfigError) as raised:
         postgres_url(text)
-    assert problem in str(raised.value)
     assert "expected postgresql://user:password@host:5432/name" in str(raised.value)
     assert "s3cret" not in "".join(traceback.format_exception(raised.value))
 
@@ -219,22 +212,24 @@ def test_the_url_wins_over_the_brokers() -> None:
     ],
 )
 def test_no_url_and_no_postgres_broker(broker: dict[str, Any]) -> None:
-    [line] = mistakes(**broker)
-    assert line.startswith("pgbeat_url: not set, and the broker is not Postgres; set it (or PGBEAT")
-    assert "s3cret" not in line
+    [problem] = mistakes(**broker)
+    assert problem[:2] == ("pgbeat_url", "required")
 
 
 # -- mistakes ----------------------------------------------------------------------------------
 
 
 def test_every_mistake_is_listed_in_one_error() -> None:
-    assert mistakes(
-        {"PGBEAT_LOOP_INTERVAL": "soon", "PGBEAT_LOCK_KEY": "1.5"},
-        pgbeat_batch_size=0,
-        pgbeat_retry_base=100,
-        pgbeat_retry_cap=99,
-        pgbeat_nonsense=1,
-    ) == [
+    with pytest.raises(ConfigError) as raised:
+        load(
+            {"PGBEAT_LOOP_INTERVAL": "soon", "PGBEAT_LOCK_KEY": "1.5"},
+            pgbeat_batch_size=0,
+            pgbeat_retry_base=100,
+            pgbeat_retry_cap=99,
+            pgbeat_nonsense=1,
+        )
+    assert [line.strip() for line in str(raised.value).splitlines()] == [
+        "pgbeat's settings are wrong:",
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
         "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
         "retention_count, audit_days, namespace, app, snooze_min, snooze_max, allowed_functions, "
@@ -251,27 +246,26 @@ def test_every_mistake_is_listed_in_one_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "problem"),
+    ("name", "value"),
     [
-        ("batch_size", 5.5, "5.5 is not a whole number"),
-        ("batch_size", float("inf"), "inf is not a whole number"),
-        ("batch_size", True, "True is not a number"),
-        ("batch_size", [], "[] is not a whole number"),
-        ("loop_interval", float("nan"), "nan is out of range; at least 0.05, at most 300"),
-        ("loop_interval", 0, "0.0 is out of range; at least 0.05, at most 300"),
-        ("max_retries", -1, "-1 is out of range; at least 0, at most 1e+06"),
-        ("lock_key", 2**63, f"{2**63} is out of range"),
-        ("retention_days", -0.5, "-0.5 is out of range; at least 0, at most 36500"),
-        ("track", "some", "'some' is not one of 'launched', 'all', 'off'"),
-        ("job_max_attempts", 0, "0 is out of range; at least 1, at most 1000"),
-        ("webhook_private", "maybe", "'maybe' is neither true nor false"),
-        ("url", "redis://:s3cret@h", "redis:// is not Postgres; expected postgresql://user:"),
+        ("batch_size", 5.5),
+        ("batch_size", float("inf")),
+        ("batch_size", True),
+        ("batch_size", []),
+        ("loop_interval", float("nan")),
+        ("loop_interval", 0),
+        ("max_retries", -1),
+        ("lock_key", 2**63),
+        ("retention_days", -0.5),
+        ("track", "some"),
+        ("job_max_attempts", 0),
+        ("webhook_private", "maybe"),
+        ("url", "redis://:s3cret@h"),
     ],
 )
-def test_a_bad_value_says_what_would_be_right(name: str, value: Any, problem: str) -> None:
-    [line] = mistakes(**{**CONF, f"pgbeat_{name}": value})
-    assert line.startswith(f"pgbeat_{name}: {problem}")
-    assert "s3cret" not in line
+def test_a_bad_value_is_refused(name: str, value: Any) -> None:
+    [problem] = mistakes(**{**CONF, f"pgbeat_{name}": value})
+    assert problem[:2] == (f"pgbeat_{name}", "malformed")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +277,9 @@ def test_a_bad_value_says_what_would_be_right(name: str, value: Any, problem: st
     ],
 )
 def test_an_unknown_key_says_which_was_meant(key: str, near: str) -> None:
-    assert mistakes(**{**CONF, key: 1}) == [f"{key.lower()}: no such setting; did you mean {near}?"]
+    [problem] = mistakes(**{**CONF, key: 1})
+    assert problem[:2] == (key.lower(), "unknown_field")
+    assert f" {near}?" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -296,9 +292,9 @@ def test_an_unknown_key_says_which_was_meant(key: str, near: str) -> None:
     ],
 )
 def test_a_misspelt_variable_is_refused(variable: str, near: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        Settings.load(CONF, {variable: "1"})
-    assert f"{variable}: no such setting; did you mean {near}?" in str(raised.value)
+    [problem] = mistakes({variable: "1"}, **CONF)
+    assert problem[:2] == (variable, "unknown_field")
+    assert f" {near}?" in problem.message
 
 
 def test_a_variable_of_somebody_elses_is_named_once(
@@ -324,7 +320,7 @@ def test_settings_in_a_namespace_of_the_app() -> None:
     app = Celery("shop", set_as_current=False)
     wrong = SimpleNamespace(**given, CELERY_PGBEAT_RETENTOIN_COUNT=3)
     app.config_from_object(wrong, namespace="CELERY")
-    with pytest.raises(ConfigError, match="did you mean pgbeat_retention_count"):
+    with raises(ConfigError, ("pgbeat_retentoin_count", "unknown_field")):
         Settings.load(app.conf)
 
 
@@ -332,22 +328,11 @@ def test_keys_of_others_are_theirs() -> None:
     assert load(task_routes={}, pgbeatlike=1, **CONF)
 
 
-@pytest.mark.parametrize(
-    ("conf", "base"), [({"retry_cap": 59}, "60"), ({"retry_base": 4000}, "4000")]
-)
-def test_the_cap_of_retries_is_not_below_their_base(conf: dict[str, Any], base: str) -> None:
-    assert mistakes(**CONF, **{f"pgbeat_{name}": value for name, value in conf.items()}) == [
-        f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("conf", "base"), [({"job_retry_cap": 59}, "60"), ({"job_retry_base": 4000}, "4000")]
-)
-def test_the_cap_of_jobs_retries_is_not_below_their_base(conf: dict[str, Any], base: str) -> None:
-    assert mistakes(**CONF, **{f"pgbeat_{name}": value for name, value in conf.items()}) == [
-        f"pgbeat_job_retry_cap: must not be below pgbeat_job_retry_base ({base})"
-    ]
+@pytest.mark.parametrize("conf", [{"retry_cap": 59}, {"retry_base": 4000}])
+@pytest.mark.parametrize("prefix", ["pgbeat_", "pgbeat_job_"])
+def test_the_cap_of_retries_is_not_below_their_base(prefix: str, conf: dict[str, Any]) -> None:
+    [problem] = mistakes(**CONF, **{f"{prefix}{name}": value for name, value in conf.items()})
+    assert problem[:2] == (f"{prefix}retry_cap", "out_of_range")
 
 
 @pytest.mark.parametrize(
@@ -360,39 +345,46 @@ def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("settings", "field", "code"),
     [
-        ({"web_jwt_algorithms": "none"}, "'none': write one or several of HS256"),
-        ({"web_jwt_algorithms": "HS256,RS256"}, "write one or several of HS256"),
-        ({"web_jwt_algorithms": ""}, "write one or several of HS256"),
-        ({"web_jwt_key": "short"}, "a secret of at least 32 bytes"),
-        ({"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64}, "and no public key"),
-        ({"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"}, "a public key, as PEM"),
-        ({"web_jwt_jwks": "https://idp/keys"}, "published keys are public"),
-        ({"web_jwt_jwks": "file:///etc/passwd"}, "not a URL of the web"),
-        ({"web_jwt_admin": "admin"}, "not a claim and its value"),
-        ({"web_url": "//pgbeat"}, "not a URL of the web"),
-        ({"web_flower_url": "javascript:alert(1)"}, "not a URL of the web"),
+        ({"web_jwt_algorithms": "none"}, "web_jwt_algorithms", "malformed"),
+        ({"web_jwt_algorithms": "HS256,RS256"}, "web_jwt_algorithms", "malformed"),
+        ({"web_jwt_algorithms": ""}, "web_jwt_algorithms", "malformed"),
+        ({"web_jwt_key": "short"}, "web_jwt_key", "malformed"),
+        (
+            {"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64},
+            "web_jwt_key",
+            "malformed",
+        ),
+        (
+            {"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"},
+            "web_jwt_key",
+            "malformed",
+        ),
+        ({"web_jwt_jwks": "https://idp/keys"}, "web_jwt_algorithms", "conflict"),
+        ({"web_jwt_jwks": "file:///etc/passwd"}, "web_jwt_jwks", "malformed"),
+        ({"web_jwt_admin": "admin"}, "web_jwt_admin", "malformed"),
+        ({"web_url": "//pgbeat"}, "web_url", "malformed"),
+        ({"web_flower_url": "javascript:alert(1)"}, "web_flower_url", "malformed"),
         (
             {
                 "web_jwt_key": "x" * 32 + "PUBLIC KEY-----",
                 "web_jwt_jwks": "https://idp/keys",
                 "web_jwt_algorithms": ["ES256"],
             },
-            "set one of them",
+            "web_jwt_jwks",
+            "conflict",
         ),
     ],
 )
 def test_what_signs_jwts_is_said_in_a_way_that_nobody_else_can_sign(
-    settings: dict[str, Any], problem: str
+    settings: dict[str, Any], field: str, code: str
 ) -> None:
-    [line] = mistakes(**CONF, **{f"pgbeat_{key}": value for key, value in settings.items()})
-    assert problem in line
+    [problem] = mistakes(**CONF, **{f"pgbeat_{key}": value for key, value in settings.items()})
+    assert problem[:2] == (f"pgbeat_{field}", code)
 
 
 def test_the_password_is_in_no_message_and_in_no_repr() -> None:
     assert "s3cret" not in repr(load(**CONF, pgbeat_web_jwt_key="s3cret" * 10))
     assert "s3cret" not in repr(load(**CONF))
-    lines = mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")
-    assert len(lines) == 2
-    assert "s3cret" not in "".join(lines)
+    assert len(mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")) == 2

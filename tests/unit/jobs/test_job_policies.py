@@ -8,6 +8,7 @@ import pytest
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.policies import JobPolicy, parse
+from tests.support.problems import raises
 
 
 def test_everything_there_is() -> None:
@@ -29,43 +30,42 @@ def test_everything_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("given", "field", "code"),
     [
-        ({"lan": 1}, "'lan' is not a key of it; did you mean 'lane'?"),
-        ({"zzz": 1}, "'zzz' is not a key of it; there are template, lane, priority"),
-        ({"lane": ""}, "lane: '' is not a name of 1 to 200 characters"),
-        ({"lane": 5}, "lane: 5 is not a name of 1 to 200 characters"),
-        ({"priority": 256}, "priority: 256 is out of range; it must be 0 to 255"),
-        ({"priority": True}, "priority: True is not a whole number"),
-        ({"max_attempts": 0}, "max_attempts: 0 is out of range; it must be 1 to 1000"),
-        ({"max_attempts": 2.0}, "max_attempts: 2.0 is not a whole number"),
-        ({"retry_base": "soon"}, "retry_base: 'soon': it is no length of time"),
-        ({"retry_base": -1}, "retry_base: -1 is out of range; it must be 0 to 36500 days"),
-        ({"unique_for": timedelta(days=1_000_000)}, "unique_for: 1000000 days, 0:00:00 is out of"),
-        ({"retry_base": 1e300}, "retry_base: 1e+300 is out of range; it must be 0 to 36500 days"),
-        ({"retry_cap": True}, "retry_cap: must be a length of time, seconds or"),
-        ({"retry_base": 60, "retry_cap": 59}, "retry_cap: must not be below retry_base"),
-        ({"tags": "one"}, "tags: must be a list of names, got 'one'"),
-        ({"tags": [1]}, "tags: 1 is not a name"),
-        ({"resources": ["gpu"]}, "resources: must be an object of amounts such as"),
-        ({"resources": {"gpu": 0}}, "resources: must be an object of amounts such as"),
-        ({"resources": {"gpu": True}}, "resources: must be an object of amounts such as"),
-        ({"unique": 1}, "unique: 1 is neither true nor false"),
+        ({"lan": 1}, "lan", "unknown_field"),
+        ({"zzz": 1}, "zzz", "unknown_field"),
+        ({"lane": ""}, "lane", "malformed"),
+        ({"lane": 5}, "lane", "malformed"),
+        ({"priority": 256}, "priority", "out_of_range"),
+        ({"priority": True}, "priority", "malformed"),
+        ({"max_attempts": 0}, "max_attempts", "out_of_range"),
+        ({"max_attempts": 2.0}, "max_attempts", "malformed"),
+        ({"retry_base": "soon"}, "retry_base", "malformed"),
+        ({"retry_base": -1}, "retry_base", "out_of_range"),
+        ({"unique_for": timedelta(days=1_000_000)}, "unique_for", "out_of_range"),
+        ({"retry_base": 1e300}, "retry_base", "out_of_range"),
+        ({"retry_cap": True}, "retry_cap", "malformed"),
+        ({"retry_base": 60, "retry_cap": 59}, "retry_cap", "out_of_range"),
+        ({"tags": "one"}, "tags", "malformed"),
+        ({"tags": [1]}, "tags", "malformed"),
+        ({"resources": ["gpu"]}, "resources", "malformed"),
+        ({"resources": {"gpu": 0}}, "resources", "malformed"),
+        ({"resources": {"gpu": True}}, "resources", "malformed"),
+        ({"unique": 1}, "unique", "malformed"),
     ],
 )
-def test_a_mistake_says_what_would_be_right(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidJob) as error:
+def test_a_mistake_has_its_field_and_code(given: dict[str, Any], field: str, code: str) -> None:
+    with raises(InvalidJob, (field, code)):
         parse(given)
-    assert str(error.value).startswith(f"job_policy: {problem}")
 
 
 def test_every_mistake_is_listed() -> None:
     policy, mistakes = job_policies.read({"lane": "gpu", "tags": 5, "lan": 1, "unique": "no"})
     assert policy == JobPolicy(lane="gpu")
-    assert [(each.field, each.code) for each in mistakes] == [
-        ("tags", "malformed"),
-        ("lan", "unknown_field"),
-        ("unique", "malformed"),
+    assert list(mistakes) == [
+        ("tags", "malformed", "tags: must be a list of names, got 5"),
+        ("lan", "unknown_field", "'lan' is not a key of it; did you mean 'lane'?"),
+        ("unique", "malformed", "unique: 'no' is neither true nor false"),
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pgbeat.errors import InvalidPlaceholder
 from pgbeat.jobs.placeholders import Facts, check, escape, fill, in_use
+from tests.support.problems import raises
 
 FACTS = Facts(
     datetime(2026, 3, 29, 23, 30, tzinfo=UTC),
@@ -73,35 +74,31 @@ def test_what_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "about"),
+    "text",
     [
-        ("{{ due }}", "did you mean 'due_at'?"),
-        ("{{ due_at | dat }}", "did you mean 'date'?"),
-        ("{{ }}", "names nothing"),
-        ("{{ due_at", "can't be read"),
-        ("{{ due_at | }}", "a filter is written"),
-        ("{{ due_at date }}", "a filter is written"),
-        ("{{ due_at | format }}", "format takes a text"),
-        ("{{ due_at | format('%A') }}", "%A is not one of"),
-        ("{{ due_at | format('100%') }}", "% is not one of"),
-        ("{{ due_at | date('x') }}", "date takes nothing"),
-        ("{{ due_at | date | time }}", "time is for a time, and this is a text"),
-        ("{{ schedule | date }}", "date is for a time, and this is a text"),
-        ("{{ due_at | plus('soon') }}", "'soon'"),
-        ("{{ due_at | timezone('Mars') }}", "'Mars'"),
-        ("{{ due_at | plus(1) }}", "can't be read"),
-        ("{{ due_at.year }}", "can't be read"),
-        ("{{ ''.__class__ }}", "can't be read"),
-        ("{{ __import__('os') }}", "not known"),
+        "{{ due }}",
+        "{{ due_at | dat }}",
+        "{{ }}",
+        "{{ due_at",
+        "{{ due_at | }}",
+        "{{ due_at date }}",
+        "{{ due_at | format }}",
+        "{{ due_at | format('%A') }}",
+        "{{ due_at | format('100%') }}",
+        "{{ due_at | date('x') }}",
+        "{{ due_at | date | time }}",
+        "{{ schedule | date }}",
+        "{{ due_at | plus('soon') }}",
+        "{{ due_at | timezone('Mars') }}",
+        "{{ due_at | plus(1) }}",
+        "{{ due_at.year }}",
+        "{{ ''.__class__ }}",
+        "{{ __import__('os') }}",
     ],
 )
-def test_what_is_no_placeholder(text: str, about: str) -> None:
-    with pytest.raises(InvalidPlaceholder) as raised:
+def test_what_is_no_placeholder(text: str) -> None:
+    with raises(InvalidPlaceholder, ("kwargs.a[0]", "malformed"), ("kwargs.b", "malformed")):
         check([], {"a": [text], "b": "{{ also }}"})
-    error = raised.value
-    assert (error.code, error.field) == ("invalid_placeholder", "kwargs.a[0]")
-    assert [problem.field for problem in error.problems] == ["kwargs.a[0]", "kwargs.b"]
-    assert about in error.problems[0].message
     with pytest.raises(InvalidPlaceholder):
         fill(text, FACTS)
 

@@ -6,6 +6,7 @@ import pytest
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import parse_duration
+from tests.support.problems import raises
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from pgbeat.timetables import parse_duration
     [
         ("90", 90), ("0.5", 0.5), (".5", 0.5), ("0", 0), ("15 minutes", 900), ("1h30m", 5400),
         ("1 hour, 30 mins", 5400), ("1.5 h", 5400), (" 2 DAYS ", 172_800), ("1w", 604_800),
-        ("1 sec", 1), ("2 hrs 3 s", 7203),
+        ("1 sec", 1), ("2 hrs 3 s", 7203), ("500ms", 0.5), ("1 s 500 milliseconds", 1.5),
     ],
 )  # fmt: skip
 def test_a_length_of_time(text: str, seconds: float) -> None:
@@ -21,9 +22,25 @@ def test_a_length_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "-1", "1:30", "1h30", "1e9", "5 parsecs", "2 weeks ago", "1 month", "2y",
-             "9" * 30, "9" * 400, "1..5"],
+    "text", ["", "s", "soon", "-1", "1:30", "1h30", "1 hour 5", "1e9", "5 parsecs", "2 weeks ago",
+             "1 month", "2y", "9" * 30, "9" * 400, "999999999999 days", "1..5"],
 )  # fmt: skip
 def test_no_length_of_time(text: str) -> None:
-    with pytest.raises(InvalidTimetable, match="write seconds, or for example"):
+    with raises(InvalidTimetable, ("", "malformed")):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("soon", "it is no length of time"),
+        ("5 parsecs", "'parsecs' is no unit of time"),
+        ("2 years", "months and years have no fixed length, use cron (for example '0 0 1 * *')"),
+    ],
+)
+def test_what_is_no_duration_is_told_examples(text: str, problem: str) -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_duration(text)
+    assert str(raised.value) == (
+        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
+    )

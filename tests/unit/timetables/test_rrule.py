@@ -12,6 +12,7 @@ from dateutil import rrule as dateutil
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import RRule, cron, parse_rrule, rrule, zone
 from pgbeat.timetables.rrule_parts import FREQUENCIES, WEEKDAYS
+from tests.support.problems import raises
 from tests.unit.timetables.test_timetables import OSLO, TICK, times, utc
 
 ANCHOR = utc("2025-01-01 12:34:56")
@@ -331,45 +332,50 @@ def test_rules_of_one_text_and_start_are_one() -> None:
 
 
 BAD = [
-    ("", "it has no FREQ"),
-    ("every day", "part 'every' is not KEY=VALUE"),
-    ("FREQ=DAILY;;COUNT=3", "part '' is not KEY=VALUE"),
-    ("FREQ=DAILY EXDATE:20250101", "part 'EXDATE:20250101' is not KEY=VALUE"),
-    ("COUNT=3", "it has no FREQ"),
-    ("FREQ=FORTNIGHTLY", "FREQ 'FORTNIGHTLY' is not known; there are SECONDLY, MINUTELY, "),
-    ("FREQ=DAILY;FREQ=DAILY", "it has FREQ twice"),
-    ("FREQ=DAILY;BYEASTER=0", "BYEASTER is not known; there are FREQ, INTERVAL, COUNT, "),
-    ("DTSTART;TZID=Europe/Oslo:20250101T090000 RRULE:FREQ=DAILY",
-     "it names a zone (TZID); the zone is the schedule's timezone"),
-    ("FREQ=DAILY;INTERVAL=0", "INTERVAL '0' is not a number of 1 to 999999999"),
-    ("FREQ=DAILY;COUNT=-1", "COUNT '-1' is not a number of 1 to 999999999"),
-    ("FREQ=DAILY;COUNT=3;UNTIL=20300101", "it has both COUNT and UNTIL; keep one"),
-    ("FREQ=DAILY;UNTIL=20301301", "UNTIL '20301301' is not a time, for example 20301231T09"),
-    ("FREQ=DAILY;UNTIL=99991231T240000", "UNTIL '99991231T240000' is not a time"),
-    ("FREQ=DAILY;DTSTART=TOMORROW", "DTSTART 'TOMORROW' is not a time"),
-    ("FREQ=DAILY;BYHOUR=24", "BYHOUR '24' is not a number of 0 to 23"),
-    ("FREQ=DAILY;BYHOUR=-1", "BYHOUR '-1' is not a number of 0 to 23"),
-    ("FREQ=DAILY;BYSECOND=60", "BYSECOND '60' is not a number of 0 to 59"),
-    ("FREQ=MONTHLY;BYMONTHDAY=0", "BYMONTHDAY '0' is not a number of 1 to 31, or as much"),
-    ("FREQ=MONTHLY;BYMONTHDAY=1,32", "BYMONTHDAY '32' is not a number of 1 to 31"),
-    ("FREQ=WEEKLY;BYDAY=MON", "BYDAY 'MON' is not a weekday, for example MO, or 1MO or -1FR"),
-    ("FREQ=MONTHLY;BYDAY=0MO", "BYDAY '0MO' is not a weekday"),
-    ("FREQ=WEEKLY;WKST=1", "WKST '1' is not a weekday; there are MO, TU, WE, TH, FR, SA, SU"),
-    ("FREQ=WEEKLY;BYDAY=1MO", "BYDAY with a number goes with FREQ=MONTHLY or YEARLY, not WEEK"),
-    ("FREQ=YEARLY;BYWEEKNO=2;BYDAY=1MO", "BYDAY with a number does not go with BYWEEKNO"),
-    ("FREQ=WEEKLY;BYMONTHDAY=1", "BYMONTHDAY goes with FREQ=MONTHLY, not WEEKLY"),
-    ("FREQ=DAILY;BYYEARDAY=1", "BYYEARDAY goes with FREQ=YEARLY, not DAILY"),
-    ("FREQ=MONTHLY;BYWEEKNO=1", "BYWEEKNO goes with FREQ=YEARLY, not MONTHLY"),
-    ("FREQ=HOURLY;BYMINUTE=1,2;BYSETPOS=1", "BYSETPOS goes with FREQ=DAILY or longer, not "),
-    ("FREQ=MONTHLY;BYSETPOS=1", "BYSETPOS needs another BY… to choose from"),
-]  # fmt: skip
+    "",
+    "every day",
+    "FREQ=DAILY;;COUNT=3",
+    "FREQ=DAILY EXDATE:20250101",
+    "COUNT=3",
+    "FREQ=FORTNIGHTLY",
+    "FREQ=DAILY;FREQ=DAILY",
+    "FREQ=DAILY;BYEASTER=0",
+    "DTSTART;TZID=Europe/Oslo:20250101T090000 RRULE:FREQ=DAILY",
+    "FREQ=DAILY;INTERVAL=0",
+    "FREQ=DAILY;COUNT=-1",
+    "FREQ=DAILY;COUNT=3;UNTIL=20300101",
+    "FREQ=DAILY;UNTIL=20301301",
+    "FREQ=DAILY;UNTIL=99991231T240000",
+    "FREQ=DAILY;DTSTART=TOMORROW",
+    "FREQ=DAILY;BYHOUR=24",
+    "FREQ=DAILY;BYHOUR=-1",
+    "FREQ=DAILY;BYSECOND=60",
+    "FREQ=MONTHLY;BYMONTHDAY=0",
+    "FREQ=MONTHLY;BYMONTHDAY=1,32",
+    "FREQ=WEEKLY;BYDAY=MON",
+    "FREQ=MONTHLY;BYDAY=0MO",
+    "FREQ=WEEKLY;WKST=1",
+    "FREQ=WEEKLY;BYDAY=1MO",
+    "FREQ=YEARLY;BYWEEKNO=2;BYDAY=1MO",
+    "FREQ=WEEKLY;BYMONTHDAY=1",
+    "FREQ=DAILY;BYYEARDAY=1",
+    "FREQ=MONTHLY;BYWEEKNO=1",
+    "FREQ=HOURLY;BYMINUTE=1,2;BYSETPOS=1",
+    "FREQ=MONTHLY;BYSETPOS=1",
+]
 
 
-@pytest.mark.parametrize(("text", "problem"), BAD)
-def test_a_bad_rule_is_told_what_is_wrong_and_what_is_right(text: str, problem: str) -> None:
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_rule_is_refused(text: str) -> None:
+    for read in (parse_rrule, lambda rule: RRule(rule, ANCHOR)):
+        with raises(InvalidTimetable, ("rrule", "malformed")):
+            read(text)
+
+
+def test_a_bad_rule_is_told_what_is_wrong_and_what_is_right() -> None:
     with pytest.raises(InvalidTimetable) as raised:
-        parse_rrule(text)
-    assert str(raised.value).startswith(f"rrule {text!r}: {problem}")
-    assert str(raised.value).endswith('for example "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"')
-    with pytest.raises(InvalidTimetable):
-        RRule(text, ANCHOR)
+        parse_rrule("FREQ=DAILY;BYHOUR=24")
+    assert str(raised.value) == (
+        "rrule 'FREQ=DAILY;BYHOUR=24': BYHOUR '24' is not a number of 0 to 23; an rrule is "
+        'KEY=VALUE;… as in RFC 5545, for example "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"'
+    )

@@ -12,6 +12,7 @@ from celery.schedules import solar
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import SOLAR_EVENTS, Solar, parse_solar
 from pgbeat.timetables import solar as module
+from tests.support.problems import raises
 from tests.unit.timetables.test_timetables import times, utc
 
 OSLO = (59.91, 10.75)
@@ -130,48 +131,43 @@ def test_an_event_and_a_place(text: str, expected: Solar) -> None:
     assert parse_solar(text) == expected
 
 
-BAD = [
-    ("", "it has 0 parts, not 3"),
-    ("sunset", "it has 1 parts, not 3"),
-    ("sunset 59,91 10,75 0", "it has 4 parts, not 3"),
-    ("moonrise 59.91 10.75", "event 'moonrise' is not known; there are dawn_astronomical, "),
-    ("sunset 91 0", "latitude '91' is not a number of degrees from -90 to 90"),
-    ("sunset 59,91 0", "latitude '59,91' is not a number of degrees from -90 to 90"),
-    ("sunset 0 180.5", "longitude '180.5' is not a number of degrees from -180 to 180"),
-    ("sunset 0 nan", "longitude 'nan' is not a number of degrees from -180 to 180"),
-]
-
-
-@pytest.mark.parametrize(("text", "problem"), BAD)
-def test_what_is_no_event_or_no_place_is_told_an_example(text: str, problem: str) -> None:
-    with pytest.raises(InvalidTimetable) as raised:
+@pytest.mark.parametrize(
+    "text",
+    ["", "sunset", "sunset 59,91 10,75 0", "moonrise 59.91 10.75", "sunset 91 0", "sunset 59,91 0",
+     "sunset 0 180.5", "sunset 0 nan"],
+)  # fmt: skip
+def test_what_is_no_event_or_no_place(text: str) -> None:
+    with raises(InvalidTimetable, ("solar", "malformed")):
         parse_solar(text)
-    assert str(raised.value).startswith(f"solar {text!r}: {problem}")
-    assert str(raised.value).endswith('for example "sunset 59.91 10.75"')
+
+
+def test_what_is_no_place_is_told_an_example() -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_solar("sunset 91 0")
+    assert str(raised.value) == (
+        "solar 'sunset 91 0': latitude '91' is not a number of degrees from -90 to 90; a solar "
+        'timetable is "event latitude longitude", for example "sunset 59.91 10.75"'
+    )
 
 
 @pytest.mark.parametrize(
-    ("values", "problem"),
+    ("values", "code"),
     [
-        (("moonrise", 0, 0), "solar event 'moonrise' is not known; there are dawn_astronomical,"),
-        (("sunset", -90.1, 0), "latitude -90.1 is not one of -90 to 90 degrees"),
-        (("sunset", 0, float("nan")), "longitude nan is not one of -180 to 180 degrees"),
+        (("moonrise", 0, 0), "unknown"),
+        (("sunset", -90.1, 0), "out_of_range"),
+        (("sunset", 0, float("nan")), "out_of_range"),
     ],
 )
 def test_a_timetable_of_no_event_or_no_place_is_refused(
-    values: tuple[str, float, float], problem: str
+    values: tuple[str, float, float], code: str
 ) -> None:
-    with pytest.raises(InvalidTimetable) as raised:
+    with raises(InvalidTimetable, ("solar", code)):
         Solar(*values)
-    assert str(raised.value).startswith(problem)
 
 
 def test_without_ephem_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     module._event.cache_clear()
     monkeypatch.setitem(sys.modules, "ephem", None)
     timetable = parse_solar("sunset 59.91 10.75")  # which is still well formed
-    with pytest.raises(InvalidTimetable) as raised:
+    with raises(InvalidTimetable, ("solar", "not_installed")):
         timetable.next_after(utc("2025-01-01 00:00"))
-    assert str(raised.value) == (
-        "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
-    )
