@@ -2,10 +2,15 @@
 
 The order: acknowledgements of messages that start jobs, a claim for a channel that has room, the
 other acknowledgements, and a request for notifications about empty queues.
+
+Claims from queues that need no acknowledgement, such as a worker's remote control, come first: a
+task that is announced together with its revocation must not overtake it. But no two such claims
+follow each other while tasks wait, so that a flood of events can't hold those up.
 """
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from psycopg.pq.abc import PGresult
 
@@ -37,6 +42,8 @@ class Planner:
         self.intakes: deque[Intake] = deque()
         self._batch_size = batch_size
         self._announces = not is_leased
+        #: Whether the last claim was from queues that need no acknowledgement.
+        self._has_taken = False
         #: Whether a channel without credit may get some back without a call.
         self._is_starving = False
         #: Whether a claim is delayed until `_patient_until`.
@@ -48,16 +55,32 @@ class Planner:
         self._is_starving = self._is_patient = False
         if (request := self.acks.accept(now)) is not None:
             return request
-        for _ in range(len(self.intakes)):
-            intake = self.intakes[0]
-            self.intakes.rotate(-1)
-            if (request := self._claim(intake, now)) is not None:
-                return request
+        if (request := self._claim(now)) is not None:
+            return request
         if not self._is_patient and (request := self.acks.next()) is not None:
             return request
         return self._await() if self._announces else None
 
-    def _claim(self, intake: Intake, now: float) -> Request | None:
+    def _claim(self, now: float) -> Request | None:
+        """Returns a claim for the next channel that has room, if any."""
+        take_first, self._has_taken = not self._has_taken, False
+        if take_first and (request := self._in_turn(self._take, now)) is not None:
+            return request
+        if (request := self._in_turn(self._claim_acked, now)) is not None:
+            return request
+        return None if take_first else self._in_turn(self._take, now)
+
+    def _in_turn(
+        self, claim: Callable[[Intake, float], Request | None], now: float
+    ) -> Request | None:
+        for intake in list(self.intakes):
+            if (request := claim(intake, now)) is not None:
+                self.intakes.remove(intake)
+                self.intakes.append(intake)
+                return request
+        return None
+
+    def _claim_acked(self, intake: Intake, now: float) -> Request | None:
         claimable = [queue for queue in self.states.claimable if queue in intake.acked]
         if claimable and (limit := intake.credit()) > 0:
             if now < self._patient_until and intake.has_plenty(limit):
@@ -66,10 +89,14 @@ class Planner:
             self._patient_until = now + _PATIENCE
             return self._request(intake, claimable, limit, acked=True)
         self._is_starving = self._is_starving or bool(claimable and intake.polls_credit)
-        claimable = [queue for queue in self.states.claimable if queue in intake.taken]
-        if claimable and (limit := intake.room()) > 0:
-            return self._request(intake, claimable, limit, acked=False)
         return None
+
+    def _take(self, intake: Intake, now: float) -> Request | None:
+        claimable = [queue for queue in self.states.claimable if queue in intake.taken]
+        if not claimable or (limit := intake.room()) <= 0:
+            return None
+        self._has_taken = True
+        return self._request(intake, claimable, limit, acked=False)
 
     def _request(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
         limit = min(limit, self._batch_size)

@@ -35,6 +35,13 @@ class Channel:
         self.received += found
 
 
+def taker(*queues: int) -> Channel:
+    """A channel that consumes without acknowledgements, as a worker's remote control does."""
+    channel = Channel(free=1)
+    channel.taken = Counter(queues)
+    return channel
+
+
 class Result:
     """An answer of the server's: rows of text."""
 
@@ -57,7 +64,7 @@ def planner(*channels: Channel, is_leased: bool = False) -> Planner:
     made = Planner(TABLES, 7, batch_size=100, is_leased=is_leased)
     for channel in channels:
         made.intakes.append(channel)
-        made.states.add(channel.acked)
+        made.states.add([*channel.acked, *channel.taken])
     return made
 
 
@@ -123,6 +130,29 @@ def test_channels_take_turns() -> None:
     for id in (1, 2, 3, 4):
         answer(plan.next(float(id)), message(id), ALIVE)
     assert len(one.received) == len(two.received) == 2
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_commands_come_before_tasks_that_are_announced_with_them(is_last: bool) -> None:
+    """Whichever channel's turn it is."""
+    channels = [taker(2), Channel(1)]
+    plan = planner(*(reversed(channels) if is_last else channels))
+    for _ in range(3):
+        plan.states.mark_all_claimable()
+        asked = [plan.next(0.0), plan.next(0.0)]
+        assert [request and request.parameters[0] for request in asked] == [b"{2}", b"{1}"]
+        plan.next(0.0)  # nothing is left to claim
+
+
+def test_a_flood_of_commands_does_not_hold_up_tasks_of_any_channel() -> None:
+    plan = planner(Channel(1), taker(2), Channel(3))
+    asked = []
+    for _ in range(8):
+        plan.states.mark_all_claimable()
+        request = plan.next(0.0)
+        assert request is not None
+        asked.append(request.parameters[0])
+    assert asked == [b"{2}", b"{1}", b"{2}", b"{3}"] * 2
 
 
 def test_acknowledgements_travel_with_a_claim_or_alone() -> None:
