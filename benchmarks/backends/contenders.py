@@ -85,7 +85,7 @@ class DatabaseBackend(Contender):
 
     def urls(self) -> tuple[str, str]:
         url = self._database()
-        return f"pgbeat+{url}", f"db+{sqlalchemy(url).render_as_string(hide_password=False)}"
+        return f"pgbeat+{url}", f"db+{sqlalchemy(url)}"
 
 
 class Rpc(Contender):

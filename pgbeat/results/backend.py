@@ -20,7 +20,7 @@ from pgbeat.database import connections
 from pgbeat.results import chords, expiry, statements
 from pgbeat.results.ending import abandon_current, ending_of
 from pgbeat.results.rows import Encoded, StoredResult, as_json, bytea, encoded, stored_results
-from pgbeat.results.store import Store, StoreConnection, store
+from pgbeat.results.store import Store, StoreConnection, StorePlace
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.
@@ -46,9 +46,9 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         super().__init__(app=app, url=url, **kwargs)
         conf = app.conf
         options: Mapping[str, Any] = conf.get("result_backend_transport_options") or {}
-        self._connect_args = dict(options.get("connect_args") or {})
         self._prefix = str(options.get("global_keyprefix") or "")
-        self._dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
+        dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
+        self._place = StorePlace(dsn, dict(options.get("connect_args") or {}))
         failed = conf.get("result_failure_expires")
         self.failure_expires = self.expires if failed is None else self._seconds(failed)
         ended = conf.get("result_chord_expires")
@@ -64,12 +64,12 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     @property
     def database(self) -> URL:
         """The database's DSN."""
-        return self._dsn
+        return self._place.url
 
     @property
     def store(self) -> Store:
         """This process's connection."""
-        return store(self._dsn, self._connect_args)
+        return self._place.store()
 
     @cached_property
     def tables(self) -> BrokerTables:
@@ -88,7 +88,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     def as_uri(self, include_password: bool = False) -> str:
         """Returns the URL, its password hidden unless asked for."""
-        return "pgbeat+" + self._dsn.set(drivername="postgresql").render_as_string(
+        return "pgbeat+" + self.database.set(drivername="postgresql").render_as_string(
             hide_password=not include_password
         )
 
@@ -212,9 +212,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         request: Any = None,
         **kwargs: Any,
     ) -> Any:
-        meta = self._get_result_meta(result, state, traceback, request, format_date=False)
+        children, group_id, parent_id, extended = self._context(result, state, traceback, request)
         expires = self.failure_expires if state == states.FAILURE else self.expires
-        children = meta["children"]
         ending = ending_of(request)
         is_durable = ending is not None and ending.is_durable
         parameters = (
@@ -223,9 +222,9 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             *self.encode_value(result),
             _text(traceback),
             None if children is None else as_json(children),
-            _text(meta.get("group_id")),
-            _text(meta.get("parent_id")),
-            *self._extended(meta),
+            _text(group_id),
+            _text(parent_id),
+            *extended,
             _number(expires or None),
             None if is_durable else b"off",
         )
@@ -234,13 +233,25 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             self.store.run(statements.STORE if is_ready else statements.STORE_STATE, *parameters)
         return result
 
-    def _extended(self, meta: dict[str, Any]) -> list[bytes | None]:
-        """Returns task, worker, queue, retries and request, where results are extended."""
-        if "retries" not in meta:
-            return [None] * 5
+    def _context(
+        self, result: Any, state: str, traceback: Any, request: Any
+    ) -> tuple[Any, Any, Any, list[bytes | None]]:
+        """Returns a result's children, group and parent, and what extends it.
+
+        That is task, worker, queue, retries and request, or `None` for each.
+        """
+        if not self._is_extended or not request:
+            children = self.current_task_children(request)
+            group_id = getattr(request, "group", None) or None
+            return children, group_id, getattr(request, "parent_id", None) or None, [None] * 5
+        meta = self._get_result_meta(result, state, traceback, request, format_date=False)
         columns = [_text(meta[name]) for name in ("name", "worker", "queue", "retries")]
         body, _, _ = self.encode_value({k: v for k, v in meta.items() if k not in _COLUMNS})
-        return [*columns, body]
+        return meta["children"], meta.get("group_id"), meta.get("parent_id"), [*columns, body]
+
+    @cached_property
+    def _is_extended(self) -> bool:
+        return bool(self.app.conf.find_value_for_key("extended", "result"))
 
     def _forget(self, task_id: str) -> None:
         self.store.run(statements.FORGET, self.key(task_id).encode())

@@ -56,16 +56,16 @@ class Store:
         self._engine = connections.engine(url, name[:63], connect_args=arguments)
 
     @contextmanager
-    def work(self) -> Iterator[StoreConnection]:
+    def work(self, *, checked: bool = True) -> Iterator[StoreConnection]:
         """Yields the connection, in autocommit mode, for a block.
 
-        A connection that broke is given up; the next block gets a new one.
+        A connection that broke is given up; the next block gets a new one. With `checked`, one
+        that broke while it was idle is, too.
         """
         with self.lock:
-            if self._working is None or not (
-                self._working is self.joined or self._working.prepared.is_alive()
-            ):
+            if checked and self._is_broken():
                 self._drop()
+            if self._working is None:
                 self._working = self._connect()
             try:
                 yield self._working
@@ -76,6 +76,12 @@ class Store:
                     self._drop()
                 raise
             self._hear(self._working)
+
+    def _is_broken(self) -> bool:
+        working = self._working
+        if working is None or working is self.joined:
+            return False
+        return not working.prepared.is_alive()
 
     def _connect(self) -> StoreConnection:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -132,7 +138,8 @@ class Store:
         """Executes a statement that may be executed again, if the connection is lost meanwhile."""
 
         def run() -> PGresult:
-            with self.work() as working:
+            # A connection that was lost while it was idle shows it now.
+            with self.work(checked=False) as working:
                 return working.prepared.run(statement, *parameters)
 
         if self.joined is not None:
@@ -154,6 +161,11 @@ class Store:
 
     def _persist(self, call: Callable[[], Answer]) -> Answer:
         """Tries again for a while if the connection is lost."""
+        try:
+            return call()  # at once after an idle connection was lost
+        except Exception as error:
+            if not connections.is_lost(error):
+                raise
         give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
         while True:
             try:
@@ -186,14 +198,22 @@ _lock = threading.Lock()
 _warned: set[str] = set()
 
 
-def store(url: URL, connect_args: Mapping[str, Any]) -> Store:
-    """Returns this process's store of that URL and these arguments of libpq's."""
-    forks.check_process()
-    key = (url.render_as_string(hide_password=False), repr(sorted(connect_args.items())))
-    with _lock:
-        if key not in _stores:
-            _stores[key] = Store(url, connect_args)
-        return _stores[key]
+class StorePlace:
+    """A database, and arguments of libpq's for it, as each process reaches it by one store."""
+
+    def __init__(self, url: URL, connect_args: Mapping[str, Any]) -> None:
+        self.url, self._connect_args = url, connect_args
+        arguments = repr(sorted(connect_args.items()))
+        self._key = (url.render_as_string(hide_password=False), arguments)
+
+    def store(self) -> Store:
+        """Returns this process's store."""
+        forks.check_process()
+        found = _stores.get(self._key)
+        if found is None:
+            with _lock:
+                found = _stores.setdefault(self._key, Store(self.url, self._connect_args))
+        return found
 
 
 def _after_fork() -> None:
