@@ -21,7 +21,7 @@ from rich.console import Console
 from runner import Case, arguments_parser, available, interrupt, measure_all
 from servers import Postgres, opened
 
-MEASURES = ("latency", "drain", "group", "chord", "waits")
+MEASURES = ("latency", "drain", "rows", "group", "chord", "waits")
 #: Seconds that a worker may take to begin, and a command to end.
 START_LIMIT, LIMIT = 60.0, 240.0
 
@@ -31,8 +31,12 @@ TABLES = {
         [Row("p50, ms", "p50_ms"), Row("p99, ms", "p99_ms"), Row("max, ms", "max_ms")],
     ),
     "drain": ("No-ops whose results are stored: {}", [Row("tasks/s", "per_s", "more")]),
+    "rows": ("Tasks that insert a row each: {}", [Row("tasks/s", "per_s", "more")]),
     "group": ("A group until get() returns: {}", [Row("median, s", "median_s")]),
-    "chord": ("A chord until its body's result is there: {}", [Row("median, s", "median_s")]),
+    "chord": (
+        "A chord until its body's result is there: {}",
+        [Row("median, s", "median_s"), Row("last part to body, median, ms", "body_ms")],
+    ),
     "waits": (
         "One process waits for many results: {}",
         [Row("s", "seconds"), Row("its CPU, s", "cpu_s")],
@@ -66,10 +70,12 @@ class Runner(Processes):
         return said[0] if said else {}
 
 
-def drain(runner: Runner, contender: Contender, tasks: int) -> Figures:
+def drain(runner: Runner, contender: Contender, tasks: int, command: str = "send") -> Figures:
     """The rate at which a worker gets through tasks that wait for it."""
+    if command == "send_rows" and not contender.inserts:
+        return {"note": "n/a"}
     executions = Executions(contender.spec.executions)
-    runner.ask(contender, "send", tasks)
+    runner.ask(contender, command, tasks)
     worker = runner.begin_worker(contender)
 
     def ran(count: int) -> bool:
@@ -88,8 +94,15 @@ def with_worker(runner: Runner, contender: Contender, command: str, *arguments: 
     """Runs a command while a worker is there."""
     if command == "chords" and isinstance(contender, Rpc):
         return {"note": "n/a"}
+    executions = Executions(contender.spec.executions)
     runner.begin_worker(contender)
-    return runner.ask(contender, command, *arguments)
+    figures = runner.ask(contender, command, *arguments)
+    if command == "chords":
+        # Each chord's last record is its body's.
+        times, parts = [each.at for each in executions.read()], int(arguments[0])
+        gaps = [times[n] - times[n - 1] for n in range(parts, len(times), parts + 1)]
+        figures["body_ms"] = 1e3 * sorted(gaps)[len(gaps) // 2]
+    return figures
 
 
 def cases(measure: str, runner: Runner, options: argparse.Namespace) -> Iterator[Case[Contender]]:
@@ -100,9 +113,10 @@ def cases(measure: str, runner: Runner, options: argparse.Namespace) -> Iterator
         "chord": ("chords", options.members, options.times),
         "waits": ("waits", options.waits),
     }
-    if measure == "drain":
+    if measure in ("drain", "rows"):
         title = f"{number(options.tasks)} waiting, prefork -c 2"
-        yield measure, title, lambda contender: drain(runner, contender, options.tasks)
+        send = "send" if measure == "drain" else "send_rows"
+        yield measure, title, lambda contender: drain(runner, contender, options.tasks, send)
         return
     command, count, *more = commands[measure]
     yield (

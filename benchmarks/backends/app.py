@@ -1,10 +1,16 @@
 """The Celery app of callers and workers, on the broker and backend that the environment names."""
 
+from functools import cache
 from typing import Any
 
 from brokers.executions import note, opened
 from brokers.spec import Spec
 from celery import Celery
+from servers import sqlalchemy
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import sessionmaker
+
+import pgbeat
 
 spec = Spec.from_environment()
 
@@ -18,6 +24,29 @@ _executions = opened(spec.executions)
 def noop(*args: Any) -> None:
     """Returns nothing, which is a result like any other."""
     note(_executions, 0.0)
+
+
+@cache
+def sessions() -> Any:
+    """Makes sessions of the broker's database."""
+    engine = create_engine(sqlalchemy(spec.url.removeprefix("pgbeat+")))
+    return sessionmaker(engine)
+
+
+_INSERT = text("INSERT INTO bench_rows (n) VALUES (:n)")
+
+
+@app.task(name="bench.row")
+def row(n: int) -> int:
+    """Inserts a row, which commits with the task's end or by itself."""
+    note(_executions, 0.0)
+    if app.conf.get("pgbeat_finish"):
+        with pgbeat.finish(sessions()()) as session:
+            session.execute(_INSERT, {"n": n})
+    else:
+        with sessions().begin() as session:
+            session.execute(_INSERT, {"n": n})
+    return n
 
 
 @app.task(name="bench.last")

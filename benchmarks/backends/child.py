@@ -8,8 +8,9 @@ from typing import Any
 
 from celery import chord, group
 from celery.result import GroupResult
+from sqlalchemy import text
 
-from backends.app import app, last, noop
+from backends.app import app, last, noop, row, sessions
 
 #: Seconds that a caller waits for a result.
 LIMIT = 120.0
@@ -20,6 +21,15 @@ def send(count: int) -> None:
     with app.producer_pool.acquire(block=True) as producer:
         for _ in range(count):
             noop.apply_async(producer=producer)
+
+
+def send_rows(count: int) -> None:
+    """Publishes tasks that insert a row each, unmeasured."""
+    with sessions().begin() as session:
+        session.execute(text("CREATE TABLE IF NOT EXISTS bench_rows (n integer NOT NULL)"))
+    with app.producer_pool.acquire(block=True) as producer:
+        for n in range(count):
+            row.apply_async((n,), producer=producer)
 
 
 def latency(count: int) -> None:
@@ -71,6 +81,7 @@ def _say(**figures: float) -> None:
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "send": send,
+    "send_rows": send_rows,
     "latency": latency,
     "groups": groups,
     "chords": chords,

@@ -14,6 +14,9 @@ class Contender:
 
     name: ClassVar[str]
     needs: ClassVar[tuple[type[Any], ...]]
+    #: More of the app's settings, and whether its tasks insert rows into the broker's database.
+    settings: ClassVar[dict[str, Any]] = {}
+    inserts: ClassVar[bool] = False
 
     def __init__(self, servers: dict[type[Any], Any], folder: Path) -> None:
         self._servers = servers
@@ -22,7 +25,7 @@ class Contender:
             url=broker,
             folder=str(folder),
             executions=str(folder / "executions"),
-            settings={"result_backend": backend},
+            settings={"result_backend": backend, **self.settings},
         )
 
     @classmethod
@@ -58,6 +61,20 @@ class Pgbeat(Contender):
     def urls(self) -> tuple[str, str]:
         url = f"pgbeat+{self._database()}"
         return url, url
+
+
+class PgbeatLate(Pgbeat):
+    """The same; tasks are acknowledged after they ran, and commit rows themselves."""
+
+    name, inserts = "pgbeat_late", True
+    settings: ClassVar[dict[str, Any]] = {"task_acks_late": True}
+
+
+class PgbeatFinish(Pgbeat):
+    """The same; rows commit with the result and the acknowledgement."""
+
+    name, inserts = "pgbeat_finish", True
+    settings: ClassVar[dict[str, Any]] = {"task_acks_late": True, "pgbeat_finish": True}
 
 
 class RedisBackend(Contender):
@@ -98,5 +115,6 @@ class Rpc(Contender):
 
 
 CONTENDERS: dict[str, type[Contender]] = {
-    each.name: each for each in (Pgbeat, RedisBackend, RedisOnly, DatabaseBackend, Rpc)
+    each.name: each
+    for each in (Pgbeat, PgbeatLate, PgbeatFinish, RedisBackend, RedisOnly, DatabaseBackend, Rpc)
 }
