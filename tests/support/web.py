@@ -155,6 +155,15 @@ def problem(response: Response, status: int) -> str:
     return str(found["detail"])
 
 
+def errors(response: Response, status: int = 422) -> list[tuple[str, str]]:
+    """Returns the field and the code of each problem, or the code of an error without fields."""
+    problem(response, status)
+    found = response.json()
+    return [(each["field"], each["code"]) for each in found.get("errors", [])] or [
+        ("", found["code"])
+    ]
+
+
 def done(response: Response, status: int = 200) -> Any:
     """Returns the JSON of a good answer."""
     assert response.status_code == status, response.text

@@ -12,6 +12,7 @@ from pgbeat.access.tokens import Token
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 from tests.support.command_line import Sql, read, refused, run
+from tests.support.problems import raises
 
 
 def create(connection: Connection, **values: Any) -> tuple[Token, str]:
@@ -65,7 +66,7 @@ def test_another_text_is_no_token(connection: Connection, change: Callable[[str]
 
 def test_a_token_is_one_of_its_namespace(connection: Connection) -> None:
     made, written = create(connection)
-    assert refusal(connection, written, "other") == "there is no such token"
+    assert refusal(connection, written, "other")
     with pytest.raises(NotFound):
         tokens.revoke(connection, made.id, namespace="other")
     assert tokens.listing(connection, namespace="other") == []
@@ -124,9 +125,8 @@ def test_its_use_is_noted_to_the_minute(connection: Connection, sql: Sql) -> Non
 def test_what_can_be_no_token_is_refused(
     connection: Connection, sql: Sql, values: dict[str, Any], problem: tuple[str, str]
 ) -> None:
-    with pytest.raises(InvalidJob) as error:
+    with raises(InvalidJob, problem):
         create(connection, **values)
-    assert [each[:2] for each in error.value.problems] == [problem]
     assert sql("SELECT 1 FROM pgbeat.tokens") == []
 
 
@@ -195,20 +195,18 @@ def test_there_is_no_such_token(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "named"),
     [
-        (["--for", "a\nb"], "the owner of a token must be a name"),
-        (["--for", "a", "--expires", "soon"], "it is no length of time"),
-        (["--for", "a", "--expires", "0"], "must be positive"),
-        (["--for", "a", "--expires", "99999999999 days"], "it is too long"),
-        (["--for", "a", "--scope", "root"], "'root' is not one of"),
-        ([], "Missing option '--for'"),
+        (["--for", "a\nb"], "a\\nb"),
+        (["--for", "a", "--expires", "soon"], "'--expires'"),
+        (["--for", "a", "--expires", "0"], "lifetime"),
+        (["--for", "a", "--expires", "99999999999 days"], "'--expires'"),
+        (["--for", "a", "--scope", "root"], "'--scope'"),
+        ([], "'--for'"),
     ],
 )
-def test_a_bad_token_is_refused(
-    database: str, sql: Sql, arguments: list[str], problem: str
-) -> None:
+def test_a_bad_token_is_refused(database: str, sql: Sql, arguments: list[str], named: str) -> None:
     result = run(database, "tokens", "create", *arguments)
     assert result.exit_code in (1, 2)
-    assert problem in result.stderr
+    assert named in result.stderr
     assert sql("SELECT 1 FROM pgbeat.tokens") == []

@@ -88,14 +88,14 @@ def test_all_are_launched_with_one_tick(sql: Sql, at: At) -> None:
 @pytest.mark.parametrize(
     ("requests", "error"),
     [
-        (keyed("a", "a"), "Several asks for two jobs with the run key 'a'"),
-        ([*keyed("a"), {"x": 1}], "Several asks for 2 jobs, and number 2 has no run key; "),
-        (keyed("a", ""), "Several: run key '' is invalid; it must be text of 1 to 200 characters"),
-        (keyed("a", "b\0"), "Several: run key 'b\\x00' is invalid"),
-        (keyed("a", 2), "Several: run key 2 is invalid"),
-        (keyed(*map(str, range(101))), "Several asks for 101 jobs; one decision launches 100 at"),
-        ([JobRequest(run_key="a"), 5], "Several.prepare_job_data returned int; return a dict"),
-        ([JobRequest(run_key="a"), JobRequest(run_key="b", task="none")], "task 'none' is not"),
+        (keyed("a", "a"), "two jobs"),
+        ([*keyed("a"), {"x": 1}], "no run key"),
+        (keyed("a", ""), "run key ''"),
+        (keyed("a", "b\0"), "run key 'b\\x00'"),
+        (keyed("a", 2), "run key 2"),
+        (keyed(*map(str, range(101))), "101 jobs"),
+        ([JobRequest(run_key="a"), 5], "returned int"),
+        ([JobRequest(run_key="a"), JobRequest(run_key="b", task="none")], "task 'none'"),
         ([JobRequest(run_key="a"), JobRequest(run_key="b", kwargs={"x": object()})], ""),
     ],
 )
@@ -107,7 +107,7 @@ def test_one_that_is_wrong_fails_that_tick_alone(
     add(sql, "other")
     found = {tick.schedule: tick for tick in at().run_until(START)}
     assert found["s"].outcome == "failed"
-    assert str(found["s"].error).startswith(error)
+    assert error in str(found["s"].error)
     assert found["other"].outcome == "launched"
     assert sql("SELECT schedule FROM pgbeat.jobs") == [("other",)]
     assert sql("SELECT count(*) FROM kombu_message") == [(1,)]

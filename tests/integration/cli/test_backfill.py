@@ -112,51 +112,37 @@ def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (["--to", "2026-01-01"], "Missing option '--from'."),
-        (["--from", "2026-01-01", "--to", "2025-12-31"], "the end, 2025-12-31T00:00:00+00:00, is "
-         "before 2026-01-01T00:00:00+00:00"),
-        (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future; beat launches "
-         "what is due then"),
-        (["--from", "2026-01-01", "--to", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the "
-         "future"),
-        (["--from", "soon"], "'--from': invalid time 'soon'; write for example"),
-        (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not in "
-         "the years 1 to 9999"),
-        ([*PERIOD, "--limit", "5"], "6 due times of schedule 's' were not launched then, more than "
-         "the limit 5; raise it, or give a shorter period"),
-        ([*PERIOD, "--limit", "0"], "'--limit': 0 is not in the range"),
-        (PERIOD, "a backfill needs the app, whose launchers and tasks it runs; give it with -A"),
+        (["--to", "2026-01-01"], "'--from'"),
+        (["--from", "2026-01-01", "--to", "2025-12-31"], "2025-12-31T00:00:00+00:00"),
+        (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00"),
+        (["--from", "2026-01-01", "--to", "2999-01-01"], "2999-01-01T00:00:00+00:00"),
+        (["--from", "soon"], "'--from'"),
+        (["--from", "0001-01-01T00:00+05:00"], "'--from'"),
+        ([*PERIOD, "--limit", "5"], "6 due times"),
+        ([*PERIOD, "--limit", "0"], "'--limit'"),
+        (PERIOD, "-A APP"),
     ],
-)  # fmt: skip
-def test_bad_input(database: str, sql: Sql, arguments: list[str], sentence: str) -> None:
+)
+def test_bad_input(database: str, sql: Sql, arguments: list[str], named: str) -> None:
     add(sql)
-    assert sentence in refused(run(database, "backfill", "s", *arguments))
+    assert named in refused(run(database, "backfill", "s", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
 
 
 def test_what_has_no_times(database: str, app: Celery, sql: Sql) -> None:
     add(sql, every=None, after="t")
-    assert refused(run_with(app, "backfill", "s", *PERIOD)) == (
-        "schedule 's' comes after t and has no times of its own"
-    )
+    assert "'s'" in refused(run_with(app, "backfill", "s", *PERIOD))
     sql("UPDATE pgbeat.schedules SET source = 'code', after = NULL")
-    assert refused(run_with(app, "backfill", "s", *PERIOD)) == (
-        "schedule 's' has its timetable in the app's code, which doesn't say when it was due"
-    )
-    assert refused(run_with(app, "backfill", "t", *PERIOD), 1).startswith(
-        "there is no schedule 't'"
-    )
+    assert "the app's code" in refused(run_with(app, "backfill", "s", *PERIOD))
+    assert "'t'" in refused(run_with(app, "backfill", "t", *PERIOD), 1)
 
 
 def test_a_wall_time_that_is_left_out(database: str, sql: Sql) -> None:
     add(sql, timezone="Europe/Oslo")
     said = refused(run(database, "backfill", "s", "--from", "2026-03-29T02:30"))
-    assert said == (
-        "Invalid value for '--from': 2026-03-29T02:30:00 doesn't exist in Europe/Oslo, where the "
-        "clock goes forward; did you mean 03:30?"
-    )
+    assert "'--from'" in said and "03:30?" in said
 
 
 def test_no_zone_is_said(database: str, sql: Sql) -> None:

@@ -92,9 +92,7 @@ def test_add_from_a_file_or_standard_input(
 def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
     pgbeat("add", "weekend", "--weekdays", "sat,sun")
     again = ["add", "weekend", "--dates", "12-24"]
-    assert refused(run(database, "calendars", *again), 1) == (
-        "there is a calendar 'weekend' already; change it with `pgbeat calendars update`"
-    )
+    assert "'weekend'" in refused(run(database, "calendars", *again), 1)
     assert pgbeat(*again, "--if-not-exists") == (
         "Calendar 'weekend' exists already; it is left as it is.\n"
     )
@@ -104,51 +102,32 @@ def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        ([], "what does it exclude? Give at least one option (see --help)"),
-        (["--weekdays", "sax"],
-         "calendar 'c': weekdays: 'sax' is not a day of the week; did you mean 'sat'?"),
-        (["--window", "22:00"],
-         "Invalid value for '--window': invalid window '22:00'; write '22:00-06:00' or 'mon-fri "
-         "09:00-17:00'"),
-        (["--window", "22-06"],
-         "  windows: to '06' is not a time of day; write '09:00' or '17:30:00'"),
-        (["--holidays", "no"],
-         "calendar 'c': holidays: country 'no' is not known; did you mean 'NO'?"),
-        (["--file", "-", "--weekdays", "sat"],
-         "--file and the other options exclude each other"),
-        (["--file", "nowhere.json"],
-         "Invalid value for '--file': File 'nowhere.json' does not exist."),
+        ([], "--help"),
+        (["--weekdays", "sax"], "'sax'"),
+        (["--window", "22:00"], "'--window'"),
+        (["--window", "22-06"], "'06'"),
+        (["--holidays", "no"], "'no'"),
+        (["--file", "-", "--weekdays", "sat"], "--file"),
+        (["--file", "nowhere.json"], "'--file'"),
     ],
-)  # fmt: skip
+)
 def test_what_add_refuses(
-    database: str, definitions: Callable[[], Any], arguments: list[str], sentence: str
+    database: str, definitions: Callable[[], Any], arguments: list[str], named: str
 ) -> None:
     result = run(database, "calendars", "add", "c", *arguments, input="{}")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1].removeprefix("Error: ") == sentence
+    assert named in result.stderr.splitlines()[-1]
     assert definitions() == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("{", "it is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 "
-              "(char 1))"),
-        ('{"dates": [], "dates": []}', "it is not JSON (it has the key 'dates' twice)"),
-        ("\udcff", "it is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid "
-                   "start byte)"),
-        ("null", "it is not an object; `pgbeat calendars show` prints one"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_no_definition(
-    database: str, tmp_path: Path, text: str, problem: str
-) -> None:
+@pytest.mark.parametrize("text", ["{", '{"dates": [], "dates": []}', "\udcff", "null"])
+def test_a_file_that_is_no_definition(database: str, tmp_path: Path, text: str) -> None:
     file = tmp_path / "c.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
     said = refused(run(database, "calendars", "add", "c", "--file", str(file)))
-    assert said == f"Invalid value for '--file': {str(file)!r}{problem.removeprefix('it')}"
+    assert "'--file'" in said and repr(str(file)) in said
 
 
 def test_every_mistake_is_told(database: str, definitions: Callable[[], Any]) -> None:
@@ -173,7 +152,7 @@ def test_dry_runs(database: str, pgbeat: Calendars, definitions: Callable[[], An
     )
     assert pgbeat("remove", "c", "--dry-run") == "Would remove calendar 'c'.\n"
     assert definitions() == {"c": {"weekdays": ["sat"]}}
-    assert refused(run(database, "calendars", *new), 1).startswith("there is a calendar 'c'")
+    assert "'c'" in refused(run(database, "calendars", *new), 1)
 
 
 # -- update ------------------------------------------------------------------------------------
@@ -222,23 +201,16 @@ def test_what_update_refuses(
 ) -> None:
     pgbeat("add", "office", "--weekdays", "sat")
     update = ["calendars", "update", "office"]
-    assert refused(run(database, *update)) == (
-        "nothing to change; give at least one option (see --help)"
-    )
-    assert refused(run(database, *update, "--dates", "12-24", "--no-dates")) == (
-        "--no-dates excludes the options that set it"
-    )
-    assert refused(run(database, *update, "--only-weekdays", "mon", "--no-only")) == (
-        "--no-only excludes the options that set it"
-    )
-    assert refused(run(database, *update, "--file", "-", "--no-dates", input="{}")) == (
-        "--file and the other options exclude each other"
-    )
-    assert refused(run(database, *update, "--timezone", "Mars")).startswith(
-        "calendar 'office': timezone 'Mars' is not known"
-    )
-    assert refused(run(database, "calendars", "update", "ofice", "--weekdays", "sun"), 1) == (
-        "there is no calendar 'ofice'; did you mean 'office'?"
+    assert "--help" in refused(run(database, *update))
+    for options, named in (
+        (("--dates", "12-24", "--no-dates"), "--no-dates"),
+        (("--only-weekdays", "mon", "--no-only"), "--no-only"),
+        (("--file", "-", "--no-dates"), "--file"),
+        (("--timezone", "Mars"), "'Mars'"),
+    ):
+        assert named in refused(run(database, *update, *options, input="{}"))
+    assert "'office'" in refused(
+        run(database, "calendars", "update", "ofice", "--weekdays", "sun"), 1
     )
     assert definitions() == {"office": {"weekdays": ["sat"]}}
 
@@ -256,7 +228,7 @@ def test_remove(database: str, pgbeat: Calendars, definitions: Callable[[], Any]
     assert definitions() == {}
     pgbeat("add", "c", "--weekdays", "sat")
     assert pgbeat("remove", "c", "--yes") == "Removed calendar 'c'.\n"
-    assert refused(run(database, "calendars", "remove", "c"), 1) == "there is no calendar 'c'"
+    assert "'c'" in refused(run(database, "calendars", "remove", "c"), 1)
 
 
 @pytest.mark.parametrize("option", [[], ["--yes"], ["--dry-run"]])
@@ -265,9 +237,8 @@ def test_what_schedules_name_is_not_removed(
 ) -> None:
     pgbeat("add", "c", "--weekdays", "sat")
     use(sql, "c", "nightly", "hourly")
-    assert refused(run(database, "calendars", "remove", "c", *option)) == (
-        "calendar 'c' is used by 'hourly', 'nightly'; give them another one, or none, first"
-    )
+    said = refused(run(database, "calendars", "remove", "c", *option))
+    assert "'hourly', 'nightly'" in said
 
 
 # -- list and show -----------------------------------------------------------------------------
@@ -396,16 +367,11 @@ def test_the_zone_of_a_check(database: str, app: Celery, pgbeat: Calendars) -> N
 def test_what_check_refuses(database: str, pgbeat: Calendars, sql: Sql) -> None:
     pgbeat("add", "c", "--weekdays", "sat")
     for time in ("tomorrow", "2026-13-01", "0001-01-01T00:00+14:00"):
-        said = refused(run(database, "calendars", "check", "c", "--at", time))
-        assert said.startswith("Invalid value for '--at': ")
-    assert refused(run(database, "calendars", "check", "c", "--timezone", "Mars")).startswith(
-        "timezone 'Mars' is not known"
-    )
-    assert refused(run(database, "calendars", "check", "x"), 1) == "there is no calendar 'x'"
+        assert "'--at'" in refused(run(database, "calendars", "check", "c", "--at", time))
+    assert "'Mars'" in refused(run(database, "calendars", "check", "c", "--timezone", "Mars"))
+    assert "'x'" in refused(run(database, "calendars", "check", "x"), 1)
     sql("""UPDATE pgbeat.calendars SET definition = '{"x": 1}'""")
-    assert refused(run(database, "calendars", "check", "c")).startswith(
-        "calendar 'c': there is no key 'x'"
-    )
+    assert "'x'" in refused(run(database, "calendars", "check", "c"))
 
 
 # -- the group ---------------------------------------------------------------------------------

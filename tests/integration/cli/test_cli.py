@@ -85,17 +85,17 @@ def test_options_of_the_whole_after_the_command(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "sentence"),
+    ("url", "named"),
     [
-        ("mysql://u:secret@h/d", "mysql:// is not Postgres; expected"),
-        ("gibberish", "the database URL can't be parsed; expected"),
-        ("postgresql://u@h:12x/secret", "its port is not a number; expected"),
-        ("postgresql://u:secret@127.0.0.1/d?colour=red", 'invalid connection option "colour"'),
+        ("mysql://u:secret@h/d", "mysql://"),
+        ("gibberish", "postgresql://"),
+        ("postgresql://u@h:12x/secret", "port"),
+        ("postgresql://u:secret@127.0.0.1/d?colour=red", '"colour"'),
     ],
 )
-def test_a_url_that_is_none(url: str, sentence: str) -> None:
+def test_a_url_that_is_none(url: str, named: str) -> None:
     said = refused(run(url, "list"))
-    assert sentence in said
+    assert named in said
     assert "secret" not in said
 
 
@@ -110,8 +110,7 @@ def test_a_server_that_is_not_there() -> None:
 
 def test_a_host_that_has_no_address() -> None:
     said = refused(run("postgresql://u:secret@nowhere.invalid/d", "list"), 1)
-    assert said.startswith("can't reach database 'd' on nowhere.invalid as u: ")
-    assert "failed to resolve" in said
+    assert "nowhere.invalid" in said
 
 
 def test_a_database_that_is_not_there(database: str) -> None:
@@ -122,8 +121,7 @@ def test_a_database_that_is_not_there(database: str) -> None:
 
 def test_a_database_without_the_schema(empty_database: str) -> None:
     for command in (["list"], ["add", "x", "--every", "5", "--task", "t"], ["explain", "x"]):
-        said = refused(run(empty_database, *command), 1)
-        assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
+        assert "`pgbeat migrate`" in refused(run(empty_database, *command), 1)
 
 
 def test_a_role_that_may_not(database: str, sql: Sql) -> None:
@@ -141,7 +139,7 @@ def test_a_role_that_may_not(database: str, sql: Sql) -> None:
 
 
 def test_an_argument_that_is_no_text(database: str) -> None:
-    assert refused(run(database, "status", "\udcff")) == "an argument is not valid UTF-8"
+    assert "UTF-8" in refused(run(database, "status", "\udcff"))
 
 
 # -- the app -----------------------------------------------------------------------------------
@@ -213,11 +211,11 @@ def test_as_a_command_of_celerys(database: str) -> None:
     assert (asked.returncode, asked.stdout[:14]) == (0, "launched: job ")
     missing = shell(*celery, "status", "sun", TESTS_DATABASE=database)
     assert missing.returncode == 1
-    assert missing.stderr == "Error: there is no schedule 'sun'; did you mean 'sum'?\n"
+    assert "'sum'" in missing.stderr
     unknown = shell(*celery, "add", "x", "--task", "tests.ad", "--every", "5",
                     TESTS_DATABASE=database)  # fmt: skip
     assert unknown.returncode == 2
-    assert "did you mean 'tests.add'?" in unknown.stderr
+    assert "'tests.add'" in unknown.stderr
 
 
 def test_as_a_command_of_celerys_without_an_app(database: str) -> None:

@@ -168,9 +168,7 @@ def test_defaults_are_the_settings(database: str, app: Celery) -> None:
 def test_twice(database: str) -> None:
     add(database)
     command = ("add", "s", "--task", "tests.note", "--every", "5")
-    assert refused(run(database, *command), 1) == (
-        "there is a schedule 's' already; change it with `pgbeat update`"
-    )
+    assert "`pgbeat update`" in refused(run(database, *command), 1)
     again = run(database, *command, "--if-not-exists")
     assert (again.exit_code, again.stdout) == (
         0, "Schedule 's' exists already; it is left as it is.\n",
@@ -185,44 +183,43 @@ def test_dry_run_adds_nothing(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (["--cron", "61 * * * *"], "minute '61' is not valid"),
-        (["--cron", "* * * * *", "--every", "5"], "it has both cron and every; keep one"),
-        ([], "it has no timetable; set cron (for example '0 2 * * *') or every"),
-        (["--every", "soon"], "'--every': 'soon': "),
-        (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known"),
-        (["--every", "5", "--args", "{1"], "'{1' is not JSON (Expecting property name"),
-        (["--every", "5", "--args", "{}"], "'{}' is not an array; write"),
-        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write"),
-        (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is not a JSON number"),
-        (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000 cannot be converted to text"),
+        (["--cron", "61 * * * *"], "'61'"),
+        (["--cron", "* * * * *", "--every", "5"], "both cron and every"),
+        ([], "timetable"),
+        (["--every", "soon"], "'--every'"),
+        (["--every", "5", "--timezone", "Mars/Phobos"], "'Mars/Phobos'"),
+        (["--every", "5", "--args", "{1"], "'--args'"),
+        (["--every", "5", "--args", "{}"], "'--args'"),
+        (["--every", "5", "--kwargs", "[1]"], "'--kwargs'"),
+        (["--every", "5", "--kwargs", '{"x": NaN}'], "'--kwargs'"),
+        (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000"),
         (["--every", "5", "--options", '{"prio": 1}'], "'prio'"),
-        (["--every", "5", "--max-retries", "-1"], "'--max-retries': -1 is not in the range"),
-        (["--every", "5", "--retry-base", "2h"], "retry_cap not below it"),
-        (["--every", "5", "--launcher", "a b"], "launcher 'a b' is not a launcher's name"),
-        (["--every", "5", "--task", ""], "it has no task; set task to a registered task's name"),
-        (["--every", "5", "--condition-sql", " "], "condition_sql is empty"),
-        (["--every", "5", "--condition-sql", "SELEC 1"], "condition_sql can't run: syntax error"),
-        (["--every", "5", "--condition-sql", "SET a.b = 1"], "condition_sql is not one SELECT"),
-        (["--at", "soon"], "'--at': invalid time 'soon'"),
-        (["--at", "0001-01-01T00:00+09:00"], "is not in the years 1 to 9999"),
-        (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "did you mean 03:30?"),
-        (["--at", "2030-03-31", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not"),
-        (["--solar", "sunset"], 'a solar timetable is "event latitude longitude", for example'),
-        (["--rrule", "FREQ=OFTEN"], "rrule 'FREQ=OFTEN': "),
+        (["--every", "5", "--max-retries", "-1"], "'--max-retries'"),
+        (["--every", "5", "--retry-base", "2h"], "retry_cap"),
+        (["--every", "5", "--launcher", "a b"], "'a b'"),
+        (["--every", "5", "--task", ""], "task"),
+        (["--every", "5", "--condition-sql", " "], "condition_sql"),
+        (["--every", "5", "--condition-sql", "SELEC 1"], "condition_sql"),
+        (["--every", "5", "--condition-sql", "SET a.b = 1"], "condition_sql"),
+        (["--at", "soon"], "'--at'"),
+        (["--at", "0001-01-01T00:00+09:00"], "'--at'"),
+        (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "03:30?"),
+        (["--at", "2030-03-31", "--timezone", "Mars/Phobos"], "'Mars/Phobos'"),
+        (["--solar", "sunset"], "'sunset'"),
+        (["--rrule", "FREQ=OFTEN"], "'FREQ=OFTEN'"),
         (["--every", "5", "--starts-at", "2030-01-02", "--ends-at", "2030-01-01"], "it ends "),
-        (["--every", "5", "--jitter", "400 days"], "jitter is 400 days; it must be 0 to 366 days"),
-        (["--every", "5", "--calendar", "office"], "there is no calendar 'office'; `pgbeat calen"),
-        (["--every", "5", "--catch-up", "some"], "'some' is not one of 'latest', 'all', 'none'"),
-        (["--every", "5", "--retry-factor", "0.5"], "0.5 is not in the range"),
-        (["--after", "s"], "after goes in a circle: s after s"),
+        (["--every", "5", "--jitter", "400 days"], "jitter"),
+        (["--every", "5", "--calendar", "office"], "'office'"),
+        (["--every", "5", "--catch-up", "some"], "'--catch-up'"),
+        (["--every", "5", "--retry-factor", "0.5"], "'--retry-factor'"),
+        (["--after", "s"], "s after s"),
     ],
-)  # fmt: skip
-def test_bad_input(database: str, arguments: list[str], sentence: str) -> None:
+)
+def test_bad_input(database: str, arguments: list[str], named: str) -> None:
     task = () if "--task" in arguments else ("--task", "tests.add")
-    said = refused(run(database, "add", "s", *task, *arguments))
-    assert sentence in said
+    assert named in refused(run(database, "add", "s", *task, *arguments))
     assert read(database, "list") == []
 
 
@@ -235,23 +232,19 @@ def test_a_bad_name(database: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (["--task", "tests.ad"], "task 'tests.ad' is not registered; did you mean 'tests.add'? "
-         "registered: "),
-        (["--task", "tests.add", "--launcher", "NoLauncher"],
-         "launcher 'NoLauncher' is not registered; "),
-        (["--task", "tests.add", "--kwargs", '{"z": 1}'], "the arguments don't fit task "
-         "'tests.add': add() got an unexpected keyword argument 'z'"),
-        (["--task", "tests.add", "--args", "[1, 2, 3]"], "the arguments don't fit task"),
-        (["--task", "tests.add", "--options", '{"prio": 1}'], "options has 'prio'"),
+        (["--task", "tests.ad"], "'tests.add'"),
+        (["--task", "tests.add", "--launcher", "NoLauncher"], "'NoLauncher'"),
+        (["--task", "tests.add", "--kwargs", '{"z": 1}'], "'z'"),
+        (["--task", "tests.add", "--args", "[1, 2, 3]"], "'tests.add'"),
+        (["--task", "tests.add", "--options", '{"prio": 1}'], "'prio'"),
     ],
-)  # fmt: skip
+)
 def test_what_the_app_does_not_have(
-    database: str, app: Celery, arguments: list[str], sentence: str
+    database: str, app: Celery, arguments: list[str], named: str
 ) -> None:
-    said = refused(run_with(app, "add", "s", "--every", "5", *arguments))
-    assert said.startswith(sentence)
+    assert named in refused(run_with(app, "add", "s", "--every", "5", *arguments))
     assert read(database, "list") == []
 
 
@@ -334,7 +327,7 @@ def test_update_takes_one_timetable_for_another(database: str) -> None:
         row = read(database, "status", "s")
         assert [kind for kind in [*kinds, "every"] if row[kind] is not None] == [column]
         assert f"{column} " in changed.stdout
-    assert "it has both cron and every; keep one" in refused(
+    assert "both cron and every" in refused(
         run(database, "update", "s", "--cron", "@daily", "--every", "5")
     )
 
@@ -355,9 +348,8 @@ def test_update_clears(database: str) -> None:
         "grace 10 min → none", "min_interval 1 h → none", "probe_after 6 h → none",
         "timezone UTC → none", "owner ops → none", "queue q → none",
     }  # fmt: skip
-    assert refused(run(database, "update", "s", "--max-runs", "2", "--no-max-runs")) == (
-        "--max-runs and --no-max-runs exclude each other"
-    )
+    both = refused(run(database, "update", "s", "--max-runs", "2", "--no-max-runs"))
+    assert "--no-max-runs" in both
 
 
 def test_update_dry_run(database: str) -> None:
@@ -376,22 +368,18 @@ def test_update_to_what_it_is(database: str) -> None:
 
 def test_update_refuses(database: str, app: Celery) -> None:
     add(database)
-    assert refused(run(database, "update", "s")).startswith("nothing to change; give at least one")
+    assert "--help" in refused(run(database, "update", "s"))
     assert refused(run(database, "update", "s", "--queue", "x", "--no-queue")) == (
         "--queue and --no-queue exclude each other"
     )
-    assert refused(
-        run(database, "update", "s", "--no-condition", "--condition-sql", "SELECT 1")
-    ) == ("--condition-sql and --no-condition exclude each other")
-    assert refused(run(database, "update", "t", "--owner", "x"), 1) == ("there is no schedule 't'")
-    assert "minute '61' is not valid" in refused(
-        run(database, "update", "s", "--cron", "61 * * * *")
-    )
-    assert "did you mean 'tests.note'" in refused(
-        run_with(app, "update", "s", "--task", "tests.not")
-    )
-    assert "fit task 'tests.note'" in refused(run_with(app, "update", "s", "--kwargs", '{"x": 1}',
-                                                       "--task", "tests.note"))  # fmt: skip
+    for arguments, named in (
+        (("--no-condition", "--condition-sql", "SELECT 1"), "--no-condition"),
+        (("--cron", "61 * * * *"), "'61'"),
+        (("--task", "tests.not"), "'tests.note'"),
+        (("--kwargs", '{"x": 1}', "--task", "tests.note"), "'tests.note'"),
+    ):
+        assert named in refused(run_with(app, "update", "s", *arguments))
+    assert "'t'" in refused(run(database, "update", "t", "--owner", "x"), 1)
     assert read(database, "status", "s")["task"] == "tests.add"
 
 
@@ -451,7 +439,7 @@ def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> No
         database, "update", "s", "--priority", "9", "--no-unique", "--no-unique-for", "--no-tag",
         "--tag", "c",
     )  # fmt: skip
-    assert refused(changed) == "--tag and --no-tag exclude each other"
+    assert "--no-tag" in refused(changed)
     changed = run(
         database, "update", "s", "--priority", "9", "--no-unique", "--no-tag", "--no-job-retry-cap",
     )  # fmt: skip
@@ -475,17 +463,11 @@ def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
     base = ("--task", "t", "--every", "5")
     said = refused(run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap",
                        "59"))  # fmt: skip
-    assert said == "job_policy: retry_cap: must not be below retry_base"
-    assert "not an amount of a resource" in refused(
-        run(database, "add", "s", *base, "--resource", "gpu=much")
-    )
-    assert "256 is not in the range" in refused(
-        run(database, "add", "s", *base, "--priority", "256")
-    )
+    assert "retry_cap" in said
+    assert "'--resource'" in refused(run(database, "add", "s", *base, "--resource", "gpu=much"))
+    assert "'--priority'" in refused(run(database, "add", "s", *base, "--priority", "256"))
     add(database, "s", "--job-retry-base", "60")
-    assert refused(run(database, "update", "s", "--job-retry-cap", "59")) == (
-        "job_policy: retry_cap: must not be below retry_base"
-    )
+    assert "retry_cap" in refused(run(database, "update", "s", "--job-retry-cap", "59"))
 
 
 def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
@@ -501,8 +483,7 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
 
 
 def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> None:
-    said = refused(run(database, "add", "s", "--every", "5", "--template", "x"))
-    assert said.endswith("there is no template 'x'; `pgbeat templates list` shows those there are")
+    assert "'x'" in refused(run(database, "add", "s", "--every", "5", "--template", "x"))
     sql("INSERT INTO pgbeat.templates (name, task, kwargs) VALUES "
         """('x', 'tests.add', '{"y": 2}'), ('y', 'tests.note', '{}')""")  # fmt: skip
     added = run(database, "add", "s", "--every", "5", "--template", "x")
@@ -516,10 +497,10 @@ def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> N
     # The app judges what is launched in the end.
     sql("""UPDATE pgbeat.templates SET kwargs = '{"z": 1}' WHERE name = 'x'""")
     refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
-    assert refusal.startswith("the arguments don't fit task 'tests.add'")
+    assert "'tests.add'" in refusal
     sql("""UPDATE pgbeat.templates SET task = 'tests.ad'""")
     refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
-    assert "did you mean 'tests.add'?" in refusal
+    assert "'tests.add'?" in refusal
     assert "schedule 't'" in refused(run(database, "status", "t"), 1)  # nothing was written
 
 

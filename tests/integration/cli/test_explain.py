@@ -279,4 +279,4 @@ def test_paused_for_its_failures(database: str, sql: Sql) -> None:
 
 
 def test_not_there(database: str) -> None:
-    assert refused(run(database, "explain", "s"), 1) == "there is no schedule 's'"
+    assert "'s'" in refused(run(database, "explain", "s"), 1)

@@ -54,6 +54,12 @@ def sync(database: str, *arguments: str, exit_code: int = 0, **options: Any) -> 
     return result
 
 
+def mistakes(refused: Result) -> list[str]:
+    """Where the mistakes in `schedules.yaml` are, each `line:column: name of the schedule`."""
+    _, *lines = refused.stderr.splitlines()
+    return [":".join(line.removeprefix("  schedules.yaml:").split(":")[:3]) for line in lines]
+
+
 def read(database: str, *arguments: str, exit_code: int = 0) -> Any:
     return json.loads(sync(database, *arguments, "--json", exit_code=exit_code).stdout)
 
@@ -173,7 +179,7 @@ def test_from_standard_input(database: str, sql: Sql) -> None:
 
 def test_json_by_its_name(database: str, write: Write) -> None:
     path = write('{"schedules": {"s": {"task": "t", "every": "x"}}}', "schedules.JSON")
-    assert "schedules.JSON:1:44: s: every 'x': " in sync(database, path, exit_code=2).stderr
+    assert "schedules.JSON:1:44: s: " in sync(database, path, exit_code=2).stderr
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -183,23 +189,16 @@ def test_mistakes_are_listed_and_nothing_is_written(database: str, write: Write,
     path = write(TEXT.replace("15 minutes", "soon").replace("0 2 * * *", "61 * * * *"))
     refused = sync(database, path, exit_code=2)
     assert refused.stdout == ""
-    first, *lines = refused.stderr.splitlines()
-    assert first == "Error: schedules.yaml has 2 mistakes; nothing is written:"
-    assert lines[0].startswith("  schedules.yaml:4:11: nightly: cron '61 * * * *': minute '61' is")
-    assert lines[1].startswith("  schedules.yaml:7:12: often: every 'soon': it is no length of")
+    assert mistakes(refused) == ["4:11: nightly", "7:12: often"]
     assert sql("SELECT * FROM pgbeat.schedules") == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "which file? Name one, or - for standard input"),
-        (["nowhere.yaml"], "File 'nowhere.yaml' does not exist."),
-        (["."], "File '.' is a directory."),
-    ],
+    ("arguments", "named"),
+    [([], "which file?"), (["nowhere.yaml"], "'nowhere.yaml'"), (["."], "'.'")],
 )
-def test_no_such_file(database: str, arguments: list[str], said: str) -> None:
-    assert said in sync(database, *arguments, exit_code=2).stderr
+def test_no_such_file(database: str, arguments: list[str], named: str) -> None:
+    assert named in sync(database, *arguments, exit_code=2).stderr
 
 
 def test_what_is_no_text(database: str, tmp_path: Path) -> None:
@@ -231,20 +230,9 @@ schedules:
 """)
     refused = run_with(app, "sync", path)
     assert refused.exit_code == 2
-    lines = refused.stderr.splitlines()[1:]
-    starts = [
-        "2:13: a: task 'tests.ad' is not registered; did you mean 'tests.add'?",
-        "3:17: b: launcher 'Nowhere' is not registered; ",
-        "3:32: b: task 'tests.nowhere' is not registered; ",
-        "4:42: c: the arguments don't fit task 'tests.add': ",
-        "4:59: c: options has 'prio', which is no publish option; ",
-        "5:40: d: the arguments don't fit task 'tests.add': ",
-        "5:31: d: it has both cron and every; keep one",
-        "5:57: d: cron 'x': it has 1 field,",
-    ]
-    for start in starts:
-        assert any(line.startswith(f"  schedules.yaml:{start}") for line in lines), (start, lines)
-    assert len(lines) == len(starts)
+    assert sorted(mistakes(refused)) == [
+        "2:13: a", "3:17: b", "3:32: b", "4:42: c", "4:59: c", "5:31: d", "5:40: d", "5:57: d",
+    ]  # fmt: skip
     assert sql("SELECT * FROM pgbeat.schedules") == []
 
 
@@ -258,38 +246,32 @@ def test_with_the_app_all_is_checked(app: Celery, write: Write, sql: Sql) -> Non
 
 def test_options_are_checked_without_the_app(database: str, write: Write) -> None:
     path = write("schedules: {s: {task: t, every: 5, options: {prio: 1}}}")
-    said = sync(database, path, exit_code=2).stderr
-    assert "schedules.yaml:1:45: s: options has 'prio', which is no publish option; " in said
+    assert mistakes(sync(database, path, exit_code=2)) == ["1:45: s"]
 
 
 @pytest.mark.parametrize(
-    ("condition", "said"),
+    ("condition", "named"),
     [
-        ("SELEC 1", 'syntax error at or near "SELEC"'),
-        ("SELECT 1; SELECT 2", "cannot insert multiple commands into a prepared statement"),
-        ("SELECT $1::int", "it has parameters, which nothing gives a value"),
-        ("SET a.b = 1", "it gives no rows"),
-        ("DELETE FROM pgbeat.jobs", "it gives no rows"),
+        ("SELEC 1", '"SELEC"'),
+        ("SELECT 1; SELECT 2", "multiple commands"),
+        ("SELECT $1::int", "parameters"),
+        ("SET a.b = 1", "no rows"),
+        ("DELETE FROM pgbeat.jobs", "no rows"),
     ],
 )
 def test_conditions_that_could_never_run(
-    database: str, write: Write, sql: Sql, condition: str, said: str
+    database: str, write: Write, sql: Sql, condition: str, named: str
 ) -> None:
     path = write(f"{TEXT}    condition_sql: {condition}\n")
     refused = sync(database, path, exit_code=2)
-    assert refused.stderr == (
-        "Error: schedules.yaml has 1 mistake; nothing is written:\n"
-        f"  schedules.yaml:9:20: often: condition_sql can't run: {said}; write one SELECT, such as "
-        "'SELECT count(*) > 0 FROM orders WHERE NOT done'\n"
-    )
+    assert mistakes(refused) == ["9:20: often"]
+    assert named in refused.stderr
     assert sql("SELECT * FROM pgbeat.schedules") == []
 
 
 def test_conditions_that_may_run_one_day(database: str, write: Write) -> None:
     path = write(f"{TEXT}    condition_sql: SELECT count(*) > 0 FROM not_there_yet\n")
     sync(database, path)
-    bad = write(TEXT + "    condition_sql: SELEC\n")
-    assert "often: condition_sql can't run" in sync(database, bad, exit_code=2).stderr
 
 
 def test_functions_that_the_settings_allow(app: Celery, write: Write, sql: Sql) -> None:
@@ -299,9 +281,7 @@ schedulers:
 """)
     refused = run_with(app, "sync", path)
     assert refused.exit_code == 2
-    assert "function 'shop.add' is not allowed; pgbeat_allowed_functions has nothing" in (
-        refused.stderr
-    )
+    assert "pgbeat_allowed_functions" in refused.stderr
     app.conf.pgbeat_allowed_functions = {"shop.add": "tests.add"}
     assert run_with(app, "sync", path).exit_code == 0
     assert sql("SELECT task, kwargs, every FROM pgbeat.schedules") == [

@@ -69,8 +69,7 @@ def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:
         "total": 1, "done": 0, "counts": {"pending": 1}, "percent": 0.0
     }  # fmt: skip
     assert read(database, "groups", "list", "--state", "completed") == []
-    message = refused(run(database, "groups", "list", "--created-by", "user:alice"), 1)
-    assert message.startswith("can't list groups of 'user:alice': you are ")
+    assert "(--admin)" in refused(run(database, "groups", "list", "--created-by", "user:alice"), 1)
 
 
 def test_there_are_none(database: str) -> None:
@@ -104,12 +103,11 @@ def test_all_about_a_group(database: str, submit: Submit, sql: Sql) -> None:
 
 def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit, sql: Sql) -> None:
     missing = "00000000-0000-0000-0000-000000000000"
-    assert refused(run(database, "groups", "show", missing), 1) == f"there is no group {missing}"
+    assert missing in refused(run(database, "groups", "show", missing), 1)
     assert "4 characters or more" in refused(run(database, "groups", "show", "abc"), 1)
     other = str(submit([ADD], created_by="user:alice").group.id)
     for verb in ("show", "cancel"):
-        message = refused(run(database, "groups", verb, other), 1)
-        assert "it is a group of 'user:alice', and you are" in message
+        assert f"group {other}" in refused(run(database, "groups", verb, other), 1)
 
 
 def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
@@ -119,7 +117,7 @@ def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
             "VALUES (%s, 'system', 'tests')", f"abcd000{digit}-0000-0000-0000-000000000000",
         )  # fmt: skip
     message = refused(run(database, "groups", "show", "abcd", "--admin"), 1)
-    assert message.startswith("the ids of several groups begin with 'abcd': abcd0001-")
+    assert "abcd0001-" in message and "abcd0002-" in message
     shown = run(database, "groups", "show", "abcd0002", "--admin")
     assert shown.stdout.startswith("abcd0002-")
 

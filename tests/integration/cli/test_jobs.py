@@ -85,8 +85,7 @@ def test_whose_jobs_are_listed(did: Did, desk: Desk, database: str) -> None:
     assert run(database, "jobs", "list", "--json").stderr == ""
     assert ids(did("list", "--admin")) == [str(mine.id), str(other.id)]
     assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id)]
-    said = refused(run(database, "jobs", "list", "--created-by", BOB.name), 1)
-    assert said.startswith(f"can't list jobs of 'user:bob': you are {ME.name!r}")
+    assert "'user:bob'" in refused(run(database, "jobs", "list", "--created-by", BOB.name), 1)
     assert ids(did("list", "--admin", "--created-by", BOB.name)) == [str(other.id)]
 
 
@@ -116,9 +115,7 @@ def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
         assert ids(did("list", *options.split())) == [job], options
     assert len(ids(did("list"))) == 7
     assert ids(did("list", "--limit", "1")) == [found[f"--group {group}"]]
-    assert "there is no schedule 'x'" in refused(
-        run_with(app, "jobs", "list", "--schedule", "x"), 1
-    )
+    assert "'x'" in refused(run_with(app, "jobs", "list", "--schedule", "x"), 1)
 
 
 def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> None:
@@ -168,8 +165,7 @@ def test_another_s_job_is_not_shown(did: Did, desk: Desk, app: Celery) -> None:
     )
     assert str(job.id) in did("show", str(job.id), "--admin")
     for verb in ("retry", "cancel", "approve", "delete"):
-        said = refused(run_with(app, "jobs", verb, str(job.id)), 1)
-        assert said.startswith(f"can't {verb} job {job.id}: it is a job of 'user:bob'")
+        assert f"{verb} job {job.id}" in refused(run_with(app, "jobs", verb, str(job.id)), 1)
 
 
 def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
@@ -223,27 +219,21 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (("jobs.ad",), "task 'jobs.ad' is not registered; did you mean 'jobs.add'?"),
-        (("jobs.add",), "the arguments don't fit task 'jobs.add'"),
-        ((), "a job of which task? Name a task or a template"),
-        (("--template", "x"), "there is no template 'x'"),
-        (("jobs.add", "--args", "{"), "'{' is not JSON"),
-        (
-            ("jobs.add", "--args", "[-1e999]"),
-            "'[-1e999]' is not JSON (-1e999 is not a JSON number)",
-        ),
-        (
-            ("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'),
-            "options: expires must be",
-        ),
-        (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "a character that Postgres"),
+        (("jobs.ad",), "'jobs.ad'"),
+        (("jobs.add",), "'jobs.add'"),
+        ((), "which task?"),
+        (("--template", "x"), "'x'"),
+        (("jobs.add", "--args", "{"), "'--args'"),
+        (("jobs.add", "--args", "[-1e999]"), "'--args'"),
+        (("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'), "expires"),
+        (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "tags"),
     ],
 )
-def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], sentence: str) -> None:
-    assert sentence in refused(run_with(app, "jobs", "run", *arguments))
-    assert sentence in refused(run_with(app, "jobs", "run", "--dry-run", *arguments))
+def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], named: str) -> None:
+    assert named in refused(run_with(app, "jobs", "run", *arguments))
+    assert named in refused(run_with(app, "jobs", "run", "--dry-run", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 
@@ -294,12 +284,10 @@ def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
     assert shown.stdout.splitlines() == [
         f"Cancelled job {a.id}, which was pending.", f"Cancelled job {c.id}, which was pending.",
     ]  # fmt: skip
-    assert shown.stderr == (
-        f"Error: job {b.id} is cancelled and can't be cancelled; it has ended\n"
-    )
+    assert shown.stderr.startswith(f"Error: job {b.id} is cancelled")
     fresh = desk.make(actor=ME)
     said = refused(run_with(app, "jobs", "delete", "--yes", str(a.id), str(fresh.id)), 1)
-    assert said == f"job {fresh.id} is pending and can't be deleted; cancel it first"
+    assert str(fresh.id) in said
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
     gone = run_with(app, "jobs", "delete", "--yes", str(a.id), str(b.id))
     assert gone.stdout == "Deleted 2 jobs.\n"
@@ -307,11 +295,10 @@ def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
 
 def test_what_is_for_administrators(app: Celery, did: Did, desk: Desk) -> None:
     job = desk.make(actor=ME, requires_approval=True)
-    said = refused(run_with(app, "jobs", "approve", str(job.id)), 1)
-    assert "nobody approves their own jobs; an administrator may (--admin)" in said
+    assert "(--admin)" in refused(run_with(app, "jobs", "approve", str(job.id)), 1)
     assert did("approve", str(job.id), "--admin").startswith(f"Approved job {job.id}: it is pend")
     other = desk.make(actor=BOB)
-    assert "it is a job of 'user:bob'" in refused(run_with(app, "jobs", "cancel", str(other.id)), 1)
+    assert "(--admin)" in refused(run_with(app, "jobs", "cancel", str(other.id)), 1)
     did("cancel", "--admin", str(other.id))
 
 
@@ -329,8 +316,7 @@ def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
 
 def test_the_app_is_needed_for_messages(database: str, desk: Desk) -> None:
     job = desk.make(actor=ME)
-    said = refused(run(database, "jobs", "cancel", str(job.id)))
-    assert said == "the jobs' messages are in the app's broker; give it with -A APP"
+    assert "-A APP" in refused(run(database, "jobs", "cancel", str(job.id)))
 
 
 # -- followed

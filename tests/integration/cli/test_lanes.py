@@ -55,32 +55,31 @@ def test_set_makes_a_lane_and_changes_what_is_given(database: str) -> None:
 
 def test_another_policy_has_options_of_its_own(database: str) -> None:
     run(database, "lanes", "set", "l", "--policy", "tags", "--options", '{"heavy": 1}')
-    error = refused(run(database, "lanes", "set", "l", "--policy", "tasks"))
-    assert error == "lane 'l': policy 'tasks': no limits; give for example {\"a task\": 1}"
+    assert "'tasks'" in refused(run(database, "lanes", "set", "l", "--policy", "tasks"))
     result = run(database, "lanes", "set", "l", "--options", '{"heavy": 2}')
     assert 'policy tags {"heavy": 2}' in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["l", "--rate", "10"], "a rate must look like '10/minute'"),
-        (["l", "--rate", "1/minute", "--rate-key", "creatd_by"], "did you mean 'created_by'?"),
-        (["l", "--rate-key", "task"], "a key for the rate, but no rate"),
-        (["l", "--policy", "task"], "did you mean 'tasks'?"),
-        (["l", "--policy", "tests.evenings", "--options", '{"our": 1}'], "did you mean 'hour'?"),
-        (["l", "--options", '{"a": 1}'], "options for a policy, but no policy"),
-        (["l", "--options", "[]"], "not an object"),
-        (["l", "--limit", "2", "--no-limit"], "--limit and --no-limit exclude each other"),
-        (["l", "--rate-key", "task", "--no-rate"], "--rate-key and --no-rate exclude each other"),
-        (["a/b"], "a name has no slash"),
-        ([".."], "lane '..': a name is not '..', which browsers take out of an address"),
+        (["l", "--rate", "10"], "'--rate'"),
+        (["l", "--rate", "1/minute", "--rate-key", "creatd_by"], "'creatd_by'"),
+        (["l", "--rate-key", "task"], "rate"),
+        (["l", "--policy", "task"], "'task'"),
+        (["l", "--policy", "tests.evenings", "--options", '{"our": 1}'], "'our'"),
+        (["l", "--options", '{"a": 1}'], "options"),
+        (["l", "--options", "[]"], "'--options'"),
+        (["l", "--limit", "2", "--no-limit"], "--no-limit"),
+        (["l", "--rate-key", "task", "--no-rate"], "--no-rate"),
+        (["a/b"], "'a/b'"),
+        ([".."], "'..'"),
     ],
 )
 def test_set_refuses_what_is_wrong(
-    database: str, sql: Sql, arguments: list[str], said: str
+    database: str, sql: Sql, arguments: list[str], named: str
 ) -> None:
-    assert said in refused(run(database, "lanes", "set", *arguments))
+    assert named in refused(run(database, "lanes", "set", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
@@ -130,8 +129,7 @@ def test_pause_and_resume(floor: Lanes) -> None:
 @pytest.mark.parametrize("command", ["pause", "resume", "show", "remove"])
 def test_a_lane_that_is_not_there_is_an_error(floor: Lanes, command: str) -> None:
     floor.lane("crawl")
-    error = refused(run(floor.database, "lanes", command, "crawls"), 1)
-    assert error == "there is no lane 'crawls'; did you mean 'crawl'?"
+    assert "'crawl'" in refused(run(floor.database, "lanes", command, "crawls"), 1)
 
 
 # -- remove
@@ -243,8 +241,7 @@ def test_direct_prints_the_result(floor: Lanes) -> None:
 def test_direct_says_why_there_is_no_slot(floor: Lanes) -> None:
     floor.lane(max_running=0)
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--timeout", "0.1")
-    error = refused(result, 1)
-    assert error == "lane 'l' had no free slot within 0.1 s; the limit of 0 is reached"
+    assert "0.1 s" in refused(result, 1)
 
 
 def test_direct_says_what_the_task_raised(floor: Lanes) -> None:
@@ -259,11 +256,11 @@ def test_direct_takes_its_resources(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 1}')
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
                       "--timeout", "0")  # fmt: skip
-    assert "it takes 2 of resource 'gpu', which has 1 in all" in refused(result, 1)
+    assert "'gpu'" in refused(result, 1)
 
 
 def test_direct_needs_the_app_and_the_task(floor: Lanes) -> None:
     floor.lane()
     assert "-A APP" in refused(run(floor.database, "direct", "tests.add", "--lane", "l"))
     result = run_with(floor.app, "direct", "tests.ad", "--lane", "l")
-    assert "did you mean 'tests.add'?" in refused(result)
+    assert "'tests.add'" in refused(result)

@@ -53,8 +53,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     make_schedule(sql, "nightly", job_policy={"template": "sum"})
     assert did(app, "list").splitlines()[1].split()[0] == "sum"
     assert [t["schedules"] for t in json.loads(did(app, "list", "--json"))] == [["nightly"]]
-    said = refused(run_with(app, "templates", "remove", "sum", "--yes"))
-    assert said.startswith("template 'sum' is used by 'nightly'; give them another")
+    assert "'nightly'" in refused(run_with(app, "templates", "remove", "sum", "--yes"))
     sql("DELETE FROM pgbeat.schedules")
     # What is not said again is gone.
     assert did(app, "set", "sum", "--task", "jobs.add") == (
@@ -63,7 +62,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     assert read(database, "templates", "show", "sum")["job_policy"] == {}
     assert did(app, "remove", "sum", "--dry-run") == "Would remove template 'sum'.\n"
     assert did(app, "remove", "sum", "--yes") == "Removed template 'sum'.\n"
-    assert refused(run_with(app, "templates", "show", "sum"), 1) == "there is no template 'sum'"
+    assert "'sum'" in refused(run_with(app, "templates", "show", "sum"), 1)
 
 
 def test_asked_before_it_is_removed(app: Celery, sql: Sql, database: str) -> None:
@@ -75,26 +74,20 @@ def test_asked_before_it_is_removed(app: Celery, sql: Sql, database: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (("--task", "jobs.ad"), "task 'jobs.ad' is not registered; did you mean 'jobs.add'?"),
-        (("--task", "jobs.add", "--lane", "x"), "template 't': there is no lane 'x'; `pgbeat lane"),
-        (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x' is not an amount of a resource"),
-        (
-            ("--task", "jobs.add", "--resource", "gpu=-1"),
-            "job_policy: resources: must be an object of amounts",
-        ),
-        (("--task", "jobs.add", "--args", "{}"), "'{}' is not an array"),
-        (("--task", "jobs.add", "--options", '{"x": 1}'), "options has 'x', which is no publish"),
-        (
-            ("--task", "jobs.add", "--retry-base", "2h", "--retry-cap", "1h"),
-            "job_policy: retry_cap: must not be below retry_base",
-        ),
-        ((), "Missing option '--task'."),
+        (("--task", "jobs.ad"), "'jobs.ad'"),
+        (("--task", "jobs.add", "--lane", "x"), "'x'"),
+        (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x'"),
+        (("--task", "jobs.add", "--resource", "gpu=-1"), "resources"),
+        (("--task", "jobs.add", "--args", "{}"), "'--args'"),
+        (("--task", "jobs.add", "--options", '{"x": 1}'), "'x'"),
+        (("--task", "jobs.add", "--retry-base", "2h", "--retry-cap", "1h"), "retry_cap"),
+        ((), "'--task'"),
     ],
 )
-def test_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], sentence: str) -> None:
-    assert sentence in refused(run_with(app, "templates", "set", "t", *arguments))
+def test_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], named: str) -> None:
+    assert named in refused(run_with(app, "templates", "set", "t", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.templates") == [(0,)]
 
 
@@ -105,4 +98,4 @@ def test_without_the_app(database: str) -> None:
 
 
 def test_an_unknown_command_has_a_nearest(database: str) -> None:
-    assert "did you mean 'list'?" in refused(run(database, "templates", "lis"))
+    assert "'list'" in refused(run(database, "templates", "lis"))

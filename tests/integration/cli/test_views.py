@@ -95,9 +95,7 @@ def test_status(database: str) -> None:
     assert facts["retries"].strip() == ("2 of 5 used; 1 min doubled each time, 1 h at most")
     assert "disabled" not in facts
     assert "disabled   too noisy" in run(database, "status", "off").stdout
-    assert refused(run(database, "status", "dut"), 1) == (
-        "there is no schedule 'dut'; did you mean 'due'?"
-    )
+    assert "'due'" in refused(run(database, "status", "dut"), 1)
 
 
 def facts(database: str, name: str) -> dict[str, str]:
@@ -405,7 +403,7 @@ def test_remove(database: str, sql: Sql) -> None:
     assert asked.stdout == "Remove schedule 'off'? [y/N]: n\nNothing is removed.\n"
     assert read(database, "status", "off")["name"] == "off"
     assert run(database, "remove", "off", "--yes").stdout == "Removed schedule 'off'.\n"
-    assert refused(run(database, "remove", "off", "--yes"), 1) == "there is no schedule 'off'"
+    assert "'off'" in refused(run(database, "remove", "off", "--yes"), 1)
 
 
 def test_remove_what_code_made(database: str, sql: Sql) -> None:

@@ -28,6 +28,7 @@ from pgbeat.errors import (
     InvalidSchedule,
     InvalidTransition,
     NotUnique,
+    PgbeatError,
     UnknownTask,
 )
 from pgbeat.jobs import (
@@ -45,6 +46,7 @@ from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.broker_sessions import TABLES
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
+from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_job, make_lane
 
@@ -57,12 +59,12 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> str:
-    """The sentence with which the verb is refused, which changes nothing."""
+def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> tuple[str, str]:
+    """The state that the verb is refused in, and what it would do; the refusal changes nothing."""
     with pytest.raises(InvalidTransition) as error:
         desk.do(verb, job, **more)
     assert desk.job(job) == job
-    return str(error.value).removeprefix(f"job {job.id} is ")
+    return error.value.state, error.value.verb
 
 
 def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
@@ -160,58 +162,54 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "sentence"),
+    ("given", "error", "field", "code"),
     [
-        ({"task": "jobs.ad"}, UnknownTask, "task 'jobs.ad' is not registered; did you mean"),
-        ({"args": ()}, InvalidSchedule, "the arguments don't fit task 'jobs.add': "),
-        ({"options": {"routnig_key": 1}}, InvalidSchedule, "'routnig_key', which is no publish"),
-        ({"options": {"eta": "2030"}}, InvalidJob, "give run_at or countdown instead"),
-        ({"lane": "none"}, InvalidJob, "there is no lane 'none'; `pgbeat lanes set none"),
-        ({"template": "none"}, InvalidJob, "there is no template 'none'"),
-        ({"run_at": datetime(2030, 1, 1)}, InvalidJob, "with a time zone"),  # noqa: DTZ001
-        ({"task": None}, InvalidJob, "a job of which task?"),
-        ({"run_at": "2030-01-01"}, InvalidJob, "run_at must be a datetime with a time zone"),
-        ({"countdown": "5"}, InvalidJob, "countdown must be seconds or a timedelta"),
-        ({"kwargs": [1]}, InvalidJob, "kwargs must be a mapping"),
-        ({"queue": 5}, InvalidSchedule, "queue must be a queue's name, got 5"),
-        ({"queue": "q" * 201}, InvalidJob, "can't be published: ValueError: a queue's name must"),
-        ({"options": {"compression": "x"}}, InvalidJob, "task 'jobs.add' can't be published: "),
+        ({"task": "jobs.ad"}, UnknownTask, "task", "unknown"),
+        ({"args": ()}, InvalidSchedule, "args", "malformed"),
+        ({"options": {"routnig_key": 1}}, InvalidSchedule, "options", "unknown_field"),
+        ({"options": {"eta": "2030"}}, InvalidJob, "options", "conflict"),
+        ({"lane": "none"}, InvalidJob, "lane", "unknown"),
+        ({"template": "none"}, InvalidJob, "template", "unknown"),
+        ({"run_at": datetime(2030, 1, 1)}, InvalidJob, "run_at", "malformed"),  # noqa: DTZ001
+        ({"task": None}, InvalidJob, "task", "required"),
+        ({"run_at": "2030-01-01"}, InvalidJob, "run_at", "malformed"),
+        ({"countdown": "5"}, InvalidJob, "countdown", "malformed"),
+        ({"kwargs": [1]}, InvalidJob, "kwargs", "malformed"),
+        ({"queue": 5}, InvalidSchedule, "options.queue", "malformed"),
+        ({"queue": "q" * 201}, InvalidJob, "", "invalid_job"),
+        ({"options": {"compression": "x"}}, InvalidJob, "", "invalid_job"),
         *(
-            (
-                {"options": {key: value}},
-                InvalidSchedule,
-                f"options: {key} must be {right}",
-            )
-            for key, value, right in [
-                ("expires", "x", "a number of seconds, or a time"),
-                ("expires", float("inf"), "a number of seconds, or a time"),
-                ("expires", timedelta(5), "a number of seconds, or a time"),
-                ("priority", "x", "a whole number from 0 to 255"),
-                ("priority", -5, "a whole number from 0 to 255"),
-                ("priority", True, "a whole number from 0 to 255"),
-                ("time_limit", "x", "a number of seconds"),
-                ("soft_time_limit", -1, "a number of seconds"),
-                ("expiration", "x", "a number of seconds"),
-                ("exchange", 5, "an exchange's name"),
-                ("retry_policy", "x", "an object"),
-                ("link", "x", "a signature"),
-                ("link_error", [{"task": "jobs.add"}], "a signature"),
+            ({"options": {key: value}}, InvalidSchedule, f"options.{key}", "malformed")
+            for key, value in [
+                ("expires", "x"),
+                ("expires", float("inf")),
+                ("expires", timedelta(5)),
+                ("priority", "x"),
+                ("priority", -5),
+                ("priority", True),
+                ("time_limit", "x"),
+                ("soft_time_limit", -1),
+                ("expiration", "x"),
+                ("exchange", 5),
+                ("retry_policy", "x"),
+                ("link", "x"),
+                ("link_error", [{"task": "jobs.add"}]),
             ]
         ),
-        ({"task": 5}, UnknownTask, "task must be a task or the name of one"),
-        ({"task": ["jobs.add"]}, UnknownTask, "task must be a task or the name of one"),
-        ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
-        ({"args": ("a\0",)}, InvalidJob, "a character that Postgres can't keep"),
-        ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL or half a pair"),
-        ({"unique_key": "a\0"}, InvalidJob, "holds a character that Postgres can't keep"),
-        ({"tags": ["\ud800"]}, InvalidJob, "holds a character that Postgres can't keep"),
+        ({"task": 5}, UnknownTask, "task", "malformed"),
+        ({"task": ["jobs.add"]}, UnknownTask, "task", "malformed"),
+        ({"args": ({1},)}, InvalidJob, "", "invalid_job"),
+        ({"args": ("a\0",)}, InvalidJob, "", "unstorable"),
+        ({"kwargs": {"y": "\ud800"}}, InvalidJob, "", "unstorable"),
+        ({"unique_key": "a\0"}, InvalidJob, "unique_key", "malformed"),
+        ({"tags": ["\ud800"]}, InvalidJob, "tags", "malformed"),
     ],
 )
 def test_what_is_wrong_with_an_order(
-    desk: Desk, sql: Sql, given: dict[str, Any], error: type[Exception], sentence: str
+    desk: Desk, sql: Sql, given: dict[str, Any], error: type[PgbeatError], field: str, code: str
 ) -> None:
     args = given.get("args", (1,))
-    with pytest.raises(error, match=sentence):
+    with raises(error, (field, code)):
         desk.order(*args, **{key: value for key, value in given.items() if key != "args"})
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
     assert messages(sql) == []
@@ -303,7 +301,7 @@ def test_submit(app: Celery, sql: Sql, desk: Desk) -> None:
     assert messages(sql) == [str(job.id)]
     named = pgbeat.submit("jobs.add", 1, app=app, countdown=3600)
     assert (named.state, named.created_by[:5]) == ("scheduled", "user:")
-    with pytest.raises(InvalidJob, match="'priorty' is not a key of it; did you mean 'priority'"):
+    with raises(InvalidJob, ("priorty", "unknown_field")):
         pgbeat.submit("jobs.add", 1, app=app, priorty=3)
 
 
@@ -323,23 +321,32 @@ def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "sentence"),
+    "connection", ["postgresql://u:secret@h/d", create_engine("postgresql+psycopg://")]
+)
+def test_what_is_no_session(app: Celery, connection: Any) -> None:
+    with pytest.raises(TypeError, match=r"(builtins.str|base.Engine)$"):
+        pgbeat.submit("jobs.add", 1, app=app, connection=connection)
+    with pytest.raises(TypeError, match=r"(builtins.str|base.Engine)$"):
+        pgbeat.submit_group([{"task": "jobs.add"}], app=app, connection=connection)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
     [
-        ({"connection": "postgresql://u:secret@h/d"}, TypeError, "connection, .* a builtins.str$"),
-        ({"connection": create_engine("postgresql+psycopg://")}, TypeError, "a .*base.Engine$"),
-        ({"job_source": "x"}, InvalidJob, "job_source must be one of user_cli, user_api, "),
-        ({"created_by": "a\0"}, InvalidJob, "created_by must be text that Postgres can store"),
-        ({"created_by": 5}, InvalidJob, "created_by must be text"),
-        ({"countdown": 1e300}, InvalidJob, "countdown is out of range"),
+        ("job_source", "x", "unknown"),
+        ("created_by", "a\0", "malformed"),
+        ("created_by", 5, "malformed"),
+        ("countdown", 1e300, "out_of_range"),
     ],
 )
 def test_what_is_wrong_with_a_submission(
-    app: Celery, sql: Sql, given: dict[str, Any], error: type[Exception], sentence: str
+    app: Celery, sql: Sql, field: str, value: Any, code: str
 ) -> None:
-    with pytest.raises(error, match=sentence):
+    given = {field: value}
+    with raises(InvalidJob, (field, code)):
         pgbeat.submit("jobs.add", 1, app=app, **given)
-    with pytest.raises(error, match=sentence):
-        member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
+    member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
+    with raises(InvalidJob, (f"jobs[0].{field}", code)):
         pgbeat.submit_group([member], app=app, **given)
     for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
         assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
@@ -347,7 +354,7 @@ def test_what_is_wrong_with_a_submission(
 
 def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
     """Its arguments would be lost."""
-    with pytest.raises(UnknownTask, match=r"task must be a task or the name of one"):
+    with raises(UnknownTask, ("task", "malformed")):
         pgbeat.submit(app.tasks["jobs.add"].s(1), 1)
     assert messages(sql) == []
 
@@ -402,15 +409,12 @@ def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str
     engine = create_engine(postgres_url(database), isolation_level="AUTOCOMMIT")
     with (
         engine.connect() as connection,
-        pytest.raises(ValueError, match="the connection is in autocommit mode"),
+        pytest.raises(ValueError, match="autocommit"),
     ):
         pgbeat.submit("jobs.add", 1, app=app, connection=connection)
     engine.dispose()
     elsewhere = create_engine(postgres_url(empty_database))
-    with (
-        elsewhere.connect() as connection,
-        pytest.raises(ConfigError, match="in another database"),
-    ):
+    with elsewhere.connect() as connection, pytest.raises(ConfigError):
         pgbeat.submit("jobs.add", 1, app=app, connection=connection)
     elsewhere.dispose()
 
@@ -579,10 +583,13 @@ def is_awaited(database: str) -> bool:
 
 def test_cancel_what_has_ended(desk: Desk, sql: Sql) -> None:
     job = desk.do(control.cancel, desk.make())
-    assert refused(desk, control.cancel, job) == "cancelled and can't be cancelled; it has ended"
+    assert refused(desk, control.cancel, job) == ("cancelled", "cancelled")
     failed = fails(desk, desk.make())
-    assert refused(desk, control.cancel, failed) == (
-        f"failed and can't be cancelled; its retry, {failed.retried_by}, is scheduled"
+    with pytest.raises(InvalidTransition) as error:
+        desk.do(control.cancel, failed)
+    assert str(error.value) == (
+        f"job {failed.id} is failed and can't be cancelled; "
+        f"its retry, {failed.retried_by}, is scheduled"
     )
 
 
@@ -598,16 +605,16 @@ def test_two_cancel_at_once(make_desk: Desks, sql: Sql) -> None:
         ) -> None:
             ready.wait(30)
             try:
-                said.append(f"it is {desk.do(control.cancel, job).state} now")
+                said.append(f"now {desk.do(control.cancel, job).state}")
             except InvalidTransition as error:
-                said.append(f"it is {error.state} already")
+                said.append(f"before {error.state}")
 
         threads = [threading.Thread(target=cancel, args=(d,)) for d in (desk, other)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert sorted(said) == ["it is cancelled already", "it is cancelled now"]
+        assert sorted(said) == ["before cancelled", "now cancelled"]
         assert desk.job(job).state == "cancelled"
     assert messages(sql) == []
 
@@ -655,43 +662,33 @@ def test_pause_in_a_lane(desk: Desk, sql: Sql) -> None:
 def test_pause_what_a_worker_holds(desk: Desk, sql: Sql) -> None:
     job = desk.make()
     sql("UPDATE kombu_message SET claimed_by = 1, visible = false")
-    assert refused(desk, control.pause, job) == (
-        "pending and can't be paused; a worker has its message already; cancel it"
-    )
+    assert refused(desk, control.pause, job) == ("pending", "paused")
     sql("DELETE FROM kombu_message")
-    assert "its message is gone" in refused(desk, control.pause, job)
+    assert refused(desk, control.pause, job) == ("pending", "paused")
 
 
 def test_pause_what_can_not_be(desk: Desk, sql: Sql) -> None:
     job = runs(desk, desk.make())
-    assert refused(desk, control.pause, job) == (
-        "running and can't be paused; a running job can only be cancelled"
-    )
-    assert refused(desk, control.resume, job) == "running and can't be resumed"
+    assert refused(desk, control.pause, job) == ("running", "paused")
+    assert refused(desk, control.resume, job) == ("running", "resumed")
     sql("UPDATE pgbeat.jobs SET state = 'scheduled'")
-    assert "Celery's own retry of it is on its way" in refused(desk, control.pause, desk.job(job))
+    assert refused(desk, control.pause, desk.job(job)) == ("scheduled", "paused")
     ended = fails(desk, desk.make(max_attempts=1))
-    assert refused(desk, control.pause, ended) == "failed and can't be paused"
+    assert refused(desk, control.pause, ended) == ("failed", "paused")
     paused = desk.do(control.pause, desk.make())
-    assert "it already waits for `resume`" in refused(desk, control.pause, paused)
+    assert refused(desk, control.pause, paused) == ("paused", "paused")
 
 
 def test_approve(desk: Desk, sql: Sql) -> None:
     job = desk.make(requires_approval=True)
-    assert (
-        refused(desk, control.resume, job) == "paused and can't be resumed; it waits for approval"
-    )
+    assert refused(desk, control.resume, job) == ("paused", "resumed")
     approved = desk.do(control.approve, job)
     assert (approved.state, approved.awaits_approval) == ("pending", False)
     assert (approved.approved_by, approved.approved_at is None) == (ADMIN.name, False)
     assert messages(sql) == [str(job.id)]
-    assert refused(desk, control.approve, approved) == (
-        "pending and can't be approved; user:root has approved it"
-    )
+    assert refused(desk, control.approve, approved) == ("pending", "approved")
     plain = desk.do(control.pause, desk.make())
-    assert refused(desk, control.approve, plain) == (
-        "paused and can't be approved; it waits for no approval"
-    )
+    assert refused(desk, control.approve, plain) == ("paused", "approved")
 
 
 def test_approval_counts_for_retries_that_nobody_asks_for(desk: Desk, sql: Sql) -> None:
@@ -732,7 +729,7 @@ def test_a_broker_elsewhere_gives_nothing_back(database: str, sql: Sql) -> None:
     make_lane(sql, limit=0)
     with desks(database, app) as make:
         desk = make()
-        assert "only a worker can take it there" in refused(desk, control.pause, desk.make())
+        assert refused(desk, control.pause, desk.make()) == ("pending", "paused")
         waiting = desk.make(lane="l")
         assert desk.do(control.pause, waiting).state == "paused"
         assert desk.do(control.resume, waiting).state == "pending"
@@ -767,16 +764,16 @@ def test_retry_what_was_cancelled_or_skipped(desk: Desk, sql: Sql) -> None:
 
 
 def test_retry_what_can_not_be(desk: Desk, sql: Sql) -> None:
-    def retry(job: Job) -> str:
+    def retry(job: Job) -> tuple[str, str]:
         return refused(desk, control.retry, job, job_source="user_cli")
 
     job = desk.make()
-    assert retry(job) == "pending and can't be retried; it has not ended"
-    assert retry(runs(desk, job)) == "running and can't be retried; it has not ended"
+    assert retry(job) == ("pending", "retried")
+    assert retry(runs(desk, job)) == ("running", "retried")
     done = jobs.get(desk.connection, make_job(sql, "completed"))
-    assert retry(done) == "completed and can't be retried; make a new job of the same task"
+    assert retry(done) == ("completed", "retried")
     unknown = jobs.get(desk.connection, make_job(sql, "failed", args=None, kwargs=None))
-    with pytest.raises(InvalidJob, match="can't be retried: its arguments were not JSON"):
+    with raises(InvalidJob, ("", "malformed")):
         desk.do(control.retry, unknown, job_source="user_cli")
 
 
@@ -791,15 +788,15 @@ def test_retry_while_a_retry_is_to_come(desk: Desk, sql: Sql) -> None:
         (now.id, True)
     ]
     assert refused(desk, control.retry, desk.job(job), job_source="user_cli") == (
-        f"failed and can't be retried; its retry, {now.id}, is pending"
-    )
+        "failed", "retried",
+    )  # fmt: skip
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
 
 
 def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
     job = fails(desk, desk.make(unique_key="k", max_attempts=1))
     other = desk.make(unique_key="k")
-    with pytest.raises(NotUnique, match=f"job {other.id}, which has the same unique key, is pend"):
+    with pytest.raises(NotUnique, match=str(other.id)):
         desk.do(control.retry, job, job_source="user_cli")
     desk.do(control.cancel, other)
     assert desk.do(control.retry, job, job_source="user_cli").unique_key == "k"
@@ -871,17 +868,13 @@ def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
     held = desk.do(control.pause, desk.make(lane="l"))
     elsewhere, plain = desk.make(lane="other"), desk.make()
 
-    def said(job: Job, *where: object) -> str:
-        with pytest.raises((InvalidTransition, InvalidJob)) as error:
-            control.move(desk.unit(ALICE), job.id, *where)  # type: ignore[arg-type]
-        return str(error.value)
-
-    assert said(has_slot, "back").endswith("pending and can't be moved; it has its lane's slot")
-    assert said(held, "back").endswith("paused and can't be moved; it doesn't wait for its lane")
-    assert said(plain, "back").endswith("pending and can't be moved; it is in no lane")
-    for other in (has_slot, elsewhere, held, plain):
-        assert said(waits, "after", other.id) == f"job {other.id} doesn't wait in lane 'l'"
-    assert said(waits, "after", waits.id) == f"job {waits.id} can't be moved after itself"
+    for job, state in ((has_slot, "pending"), (held, "paused"), (plain, "pending")):
+        with pytest.raises(InvalidTransition) as error:
+            control.move(desk.unit(ALICE), job.id, "back")
+        assert (error.value.state, error.value.verb) == (state, "moved")
+    for other in (has_slot, elsewhere, held, plain, waits):
+        with raises(InvalidJob, ("other", "conflict")):
+            control.move(desk.unit(ALICE), waits.id, "after", other.id)
 
 
 # -- gone
@@ -893,8 +886,9 @@ def test_delete(desk: Desk, sql: Sql) -> None:
         control.delete(desk.unit(ALICE), job.id)
     assert sql("SELECT id FROM pgbeat.jobs") == [(other.id,)]
     assert sql("SELECT job_id FROM pgbeat.executions") == [(other.id,)]
-    with pytest.raises(InvalidTransition, match="is pending and can't be deleted; cancel it first"):
+    with pytest.raises(InvalidTransition) as error:
         control.delete(desk.unit(ALICE), desk.make().id)
+    assert (error.value.state, error.value.verb) == ("pending", "deleted")
 
 
 def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
@@ -902,7 +896,7 @@ def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
         "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'x') RETURNING id"
     )
     job = make_job(sql, "failed", group_id=group)
-    with pytest.raises(InvalidTransition, match=r"its group, .* needs it"):
+    with pytest.raises(InvalidTransition, match=str(group)):
         control.delete(desk.unit(ADMIN), job)
     sql("UPDATE pgbeat.groups SET state = 'failed', finished_at = now()")
     control.delete(desk.unit(ADMIN), job)

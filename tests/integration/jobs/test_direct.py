@@ -17,6 +17,7 @@ from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
 from pgbeat.jobs import lane_control
 from pgbeat.jobs.direct import run_direct
 from tests.support.lanes import Lanes
+from tests.support.problems import raises
 from tests.support.processes import Process, Processes, until
 
 
@@ -204,7 +205,7 @@ def test_a_timeout_says_how_many_came_before(
     floor.lane(max_running=0)
     first = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=60)
     waiting(floor)
-    with pytest.raises(NoSlot, match="1 asked for direct execution before"):
+    with pytest.raises(NoSlot, match="1 asked"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
     floor.do(lane_control.save, "l", {"max_running": 1})
     assert first.result(60) == 3
@@ -215,7 +216,7 @@ def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
     half, _ = floor.add(2, resources={"gpu": 1})
     floor.dispatch()
     floor.end(half)
-    with pytest.raises(NoSlot, match="resource 'gpu' has 1 of 2 in use"):
+    with pytest.raises(NoSlot, match="'gpu'"):
         run_direct("tests.add", lane="l", app=app, timeout=0, resources={"gpu": 2})
     [job] = floor.add(resources={"gpu": 1})
     assert floor.dispatch() == [job]
@@ -224,7 +225,7 @@ def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
 def test_a_paused_lane_says_so(floor: Lanes, app: Celery) -> None:
     floor.lane(max_running=1)
     floor.do(lane_control.pause, "l")
-    with pytest.raises(NoSlot, match="the lane is paused"):
+    with pytest.raises(NoSlot, match="paused"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
 
 
@@ -244,15 +245,16 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
 )
 def test_tags_and_resources_that_are_none(floor: Lanes, app: Celery, given: dict[str, Any]) -> None:
     floor.lane()
-    with pytest.raises(InvalidJob, match=r"job_policy: (tags|resources): "):
+    [field] = given
+    with raises(InvalidJob, (field, "malformed")):
         run_direct("tests.add", (1, 2), lane="l", app=app, **given)
     assert nobody_reserves(floor)
 
 
 def test_what_is_not_there_is_an_error(floor: Lanes, app: Celery) -> None:
-    with pytest.raises(NotFound, match="there is no lane 'l'"):
+    with raises(NotFound, ("lane", "not_found")):
         run_direct("tests.add", lane="l", app=app)
-    with pytest.raises(UnknownTask, match=r"did you mean 'tests\.add'"):
+    with raises(UnknownTask, ("task", "unknown")):
         run_direct("tests.ad", lane="l", app=app)
 
 

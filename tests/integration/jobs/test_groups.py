@@ -11,7 +11,15 @@ from celery import Celery, chain
 from pgbeat.access.actors import Actor
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
-from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
+from pgbeat.errors import (
+    Forbidden,
+    InvalidJob,
+    InvalidTransition,
+    NotFound,
+    NotUnique,
+    PgbeatError,
+    UnknownTask,
+)
 from pgbeat.jobs import control, dispatch, executions, lifecycle
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.executions import ExecutionRecord
@@ -21,6 +29,7 @@ from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.jobs import Desk, messages
+from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
 
@@ -409,7 +418,7 @@ def test_a_group_is_cancelled(
     # Its worker tells of it.
     fleet.end(running, "failed")
     assert states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
-    with pytest.raises(InvalidTransition, match=r"group .* is cancelled and can't be cancelled"):
+    with pytest.raises(InvalidTransition):
         cancel(fleet.unit(actor), made.group.id)
 
 
@@ -439,7 +448,7 @@ def test_a_retry_does_not_outlive_a_cancelled_group(
 
 def test_only_who_made_a_group_cancels_it(fleet: Fleet, submit: Submit, states: States) -> None:
     made = submit([ADD], created_by="user:alice")
-    with pytest.raises(Forbidden, match="it is a group of 'user:alice', and you are 'user:bob'"):
+    with pytest.raises(Forbidden):
         cancel(fleet.unit(Actor("user:bob")), made.group.id)
     assert states() == ["pending", "running"]
     cancel(fleet.unit(Actor("user:alice")), made.group.id)
@@ -468,30 +477,25 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "options", "error", "message"),
+    ("members", "options", "error", "field", "code"),
     [
-        ([], {}, InvalidJob, "1 to 10,000 members"),
-        ([ADD], {"mode": "serial"}, InvalidJob, "mode 'serial' is not one of 'parallel', "),
-        (
-            [ADD],
-            {"on_failure": "skip"},
-            InvalidJob,
-            "'skip' is not one of 'stop', ",
-        ),
-        ([ADD, {"task": "tests.ad"}], {}, UnknownTask, "member 1: .*tests.ad"),
-        ([{**ADD, "lane": "no"}], {}, InvalidJob, "member 0: there is no lane 'no'"),
-        ([{**ADD, "lan": "no"}], {}, InvalidJob, "member 0: .*did you mean 'lane'"),
-        ([{**ADD, "args": "12"}], {}, InvalidJob, "member 0: args must be a list, got '12'"),
-        ([{**ADD, "countdown": "1"}], {}, InvalidJob, "countdown must be a number of seconds"),
-        ([{**ADD, "run_at": "soon"}], {}, InvalidJob, "run_at must be a time such as"),
-        ([ADD, {**ADD, "unique": True}, {**ADD, "unique": True}], {}, NotUnique, "member 2: job"),
+        ([], {}, InvalidJob, "jobs", "out_of_range"),
+        ([ADD], {"mode": "serial"}, InvalidJob, "mode", "unknown"),
+        ([ADD], {"on_failure": "skip"}, InvalidJob, "on_failure", "unknown"),
+        ([ADD, {"task": "tests.ad"}], {}, UnknownTask, "jobs[1].task", "unknown"),
+        ([{**ADD, "lane": "no"}], {}, InvalidJob, "jobs[0].lane", "unknown"),
+        ([{**ADD, "lan": "no"}], {}, InvalidJob, "jobs[0].lan", "unknown_field"),
+        ([{**ADD, "args": "12"}], {}, InvalidJob, "jobs[0].args", "malformed"),
+        ([{**ADD, "countdown": "1"}], {}, InvalidJob, "jobs[0].countdown", "malformed"),
+        ([{**ADD, "run_at": "soon"}], {}, InvalidJob, "jobs[0].run_at", "malformed"),
+        ([ADD, *[{**ADD, "unique": True}] * 2], {}, NotUnique, "", "not_unique"),
     ],
 )
 def test_a_group_is_made_whole_or_not_at_all(
     submit: Submit, sql: Sql, members: Sequence[Any], options: dict[str, str],
-    error: type[Exception], message: str,
+    error: type[PgbeatError], field: str, code: str,
 ) -> None:  # fmt: skip
-    with pytest.raises(error, match=message):
+    with raises(error, (field, code)):
         submit(members, **options)
     for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
         assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
@@ -499,20 +503,20 @@ def test_a_group_is_made_whole_or_not_at_all(
 
 @pytest.mark.parametrize("name", ["", "a\0", "n" * 201, 5])
 def test_a_groups_name(submit: Submit, sql: Sql, name: Any) -> None:
-    with pytest.raises(InvalidJob, match="a group's name must be 1 to 200 characters"):
+    with raises(InvalidJob, ("name", "malformed")):
         submit([ADD], name=name)
     assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
 
 
 @pytest.mark.parametrize("members", ["tests.add", b"ab", ADD, None, iter([ADD])])
 def test_members_are_a_list(submit: Submit, members: Any) -> None:
-    with pytest.raises(TypeError, match="members must be a list, got "):
+    with pytest.raises(TypeError, match="must be a list"):
         submit(members)
 
 
 def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
     add = app.tasks["tests.add"]
-    with pytest.raises(InvalidJob, match="member 1: a chain can't be a member of a group"):
+    with raises(InvalidJob, ("jobs[1].jobs", "malformed")):
         submit([add.s(), chain(add.s(1), add.s(2), app=app)])
 
 

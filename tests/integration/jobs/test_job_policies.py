@@ -21,6 +21,7 @@ from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
+from tests.support.problems import raises
 from tests.support.rows import make_job, make_lane, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -76,24 +77,25 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "problem"),
+    ("job", "problems"),
     [
         (
             {"lan": 1, "priority": "x"},
-            "job_policy: 'lan' is not a key of it; did you mean 'lane'?; priority",
+            [("job_policy.lan", "unknown_field"), ("job_policy.priority", "malformed")],
         ),
-        ([1], 'schedule "s": job_policy is a JSON array; it must be an object, for example'),
-        ({"template": "none"}, "schedule \"s\": there is no template 'none'"),
+        ([1], [("job_policy", "malformed")]),
+        ({"template": "none"}, [("job_policy.template", "unknown")]),
     ],
 )
-def test_what_makes_no_sense_is_refused(inside: Connection, job: Any, problem: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    inside: Connection, job: Any, problems: list[tuple[str, str]]
+) -> None:
     connection = inside
-    with pytest.raises(InvalidSchedule) as error:
+    with raises(InvalidSchedule, *problems):
         writes.add(connection, "s", source="sql", every=timedelta(1), job_policy=job)
-    assert str(error.value).startswith(problem)
     writes.add(connection, "s", source="sql", task="t", every=timedelta(1))
     if "template" not in job:  # a row with a task of its own may wait for its template
-        with pytest.raises(InvalidSchedule):
+        with raises(InvalidSchedule, *problems):
             writes.edit(connection, "s", job_policy=job)
 
 
@@ -242,18 +244,15 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
 
 
 @pytest.mark.parametrize(
-    ("job", "error"),
+    ("job", "named"),
     [
-        ('{"lane": "none"}', "there is no lane 'none'; `pgbeat lanes set none --limit"),
-        (
-            '{"template": "none"}',
-            "there is no template 'none'; `pgbeat templates list`",
-        ),
-        ('{"priority": "high"}', "job_policy: priority: 'high' is not a whole number"),
-        ('{"template": "bad"}', "job_policy: 'lan' is not a key of it; did you mean 'lane'?"),
+        ('{"lane": "none"}', "'none'"),
+        ('{"template": "none"}', "'none'"),
+        ('{"priority": "high"}', "'high'"),
+        ('{"template": "bad"}', "'lan'"),
     ],
 )
-def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error: str) -> None:
+def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, named: str) -> None:
     """Written by SQL, past the checks, or gone since."""
     sql("""INSERT INTO pgbeat.templates (name, task, job_policy)
            VALUES ('bad', 't', '{"lan": "gpu"}')""")
@@ -266,7 +265,7 @@ def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error:
     assert found.pop("bad")[0] == "failed"
     assert found == {"good": ("launched", None), "plain": ("launched", None)}
     [(why,)] = sql("SELECT error FROM pgbeat.ticks WHERE schedule = 'bad'")
-    assert why.startswith(error)
+    assert named in why
 
 
 def test_a_trigger_by_hand_hands_out_the_lanes_slot(

@@ -80,17 +80,12 @@ def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
         ids[0], ids[1], ids[2], ids[1],
     ]  # fmt: skip
     assert find("abcd", ALICE) == ids[0], "her own is meant"
-    with pytest.raises(
-        NotFound, match=f"several jobs begin with .*{ids[0]}, {ids[1]}, {ids[2]}; write"
-    ):
+    with pytest.raises(NotFound, match=f"{ids[0]}, {ids[1]}, {ids[2]}"):
         find("abcd")
-    with pytest.raises(NotFound, match="there is no job 1234…"):
-        find("1234")
-    with pytest.raises(NotFound, match="'abc' is not the id of a job, nor the beginning"):
-        find("abc")
-    with pytest.raises(NotFound, match="'wxyz' is not the id of a job"):
-        find("wxyz")
-    with pytest.raises(Forbidden, match="can't show job abcd1000"):
+    for text in ("1234", "abc", "wxyz"):
+        with pytest.raises(NotFound, match=text):
+            find(text)
+    with pytest.raises(Forbidden, match="abcd1000"):
         find("abcd1", ALICE)
 
 

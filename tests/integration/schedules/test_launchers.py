@@ -268,10 +268,10 @@ def test_the_queue_is_the_rows_where_the_request_has_none(beat: Beat, sql: Sql) 
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        (JobRequest(task="tests.ad"), "task 'tests.ad' is not registered; did you mean 'tests.a"),
-        (JobRequest(options={"producer": 1}), "options has 'producer', which is no publish option"),
-        (JobRequest(kwargs={"z": 1}), "TypeError: note() got an unexpected keyword argument 'z'"),
-        (JobRequest(kwargs={"text": {1}}), "is not JSON serializable"),
+        (JobRequest(task="tests.ad"), "'tests.ad'"),
+        (JobRequest(options={"producer": 1}), "'producer'"),
+        (JobRequest(kwargs={"z": 1}), "TypeError: "),
+        (JobRequest(kwargs={"text": {1}}), "set is not JSON"),
     ],
 )
 def test_a_request_that_can_not_be_launched_fails(
@@ -286,17 +286,17 @@ def test_a_request_that_can_not_be_launched_fails(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (JobRequest(options={"queue": "q" * 201}), "a queue's name must have 1 to 200 characters"),
-        (JobRequest(options={"queue": "q\0"}), "options hold a character that Postgres"),
-        (JobRequest(options={"queue": "q\ud800"}), "NUL or half a pair"),
-        (JobRequest(options={"queue": 5}), "options: queue must be a queue's name, got 5"),
-        (JobRequest(options={"headers": [1]}), "options: headers must be an object, got [1]"),
-        (JobRequest(args="x"), "args must be a list, got 'x'"),
-        (JobRequest(kwargs=cast(Any, [1])), "kwargs must be a mapping, got [1]"),
-        (JobRequest(options={"priority": "x"}), "options: priority must be a whole"),
-        (JobRequest(kwargs={"text": "q\0"}), "a character that Postgres can't keep (NUL"),
-        (JobRequest(snooze=cast(Any, "soon")), "with a tzinfo, got 'soon'"),
-        (JobRequest(snooze=datetime(2030, 1, 1)), "with a tzinfo"),  # noqa: DTZ001
+        (JobRequest(options={"queue": "q" * 201}), "queue"),
+        (JobRequest(options={"queue": "q\0"}), "NUL"),
+        (JobRequest(options={"queue": "q\ud800"}), "half a pair"),
+        (JobRequest(options={"queue": 5}), "queue"),
+        (JobRequest(options={"headers": [1]}), "headers"),
+        (JobRequest(args="x"), "args"),
+        (JobRequest(kwargs=cast(Any, [1])), "kwargs"),
+        (JobRequest(options={"priority": "x"}), "priority"),
+        (JobRequest(kwargs={"text": "q\0"}), "NUL"),
+        (JobRequest(snooze=cast(Any, "soon")), "tzinfo"),
+        (JobRequest(snooze=datetime(2030, 1, 1)), "tzinfo"),  # noqa: DTZ001
         (Skip("q\0\ud800"), r"q\0\ud800"),
         (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
     ],

@@ -19,6 +19,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
 from tests.support.command_line import Sql
 from tests.support.databases import rows_of
+from tests.support.problems import raises
 from tests.support.rows import make_schedule, unit_on
 
 NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
@@ -251,7 +252,7 @@ def test_what_would_break_beat_is_refused_without_the_trigger_too(
 @pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
 def test_a_next_run_beyond_the_calendar_is_refused_by_itself(sql: Sql, value: str) -> None:
     insert(sql)
-    with pytest.raises(psycopg.errors.CheckViolation, match="it must be a time of the years 1 to"):
+    with pytest.raises(psycopg.errors.CheckViolation, match="next_run is"):
         sql("UPDATE pgbeat.schedules SET next_run = %s", value)
 
 
@@ -587,37 +588,34 @@ def test_add_gives_the_row(connection: Connection) -> None:
 
 def test_what_is_there_is_not_added_again(connection: Connection) -> None:
     writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
-    with pytest.raises(AlreadyExists) as raised:
+    with pytest.raises(AlreadyExists):
         writes.add(connection, "s", source="cli", task="u", every=timedelta(hours=1))
-    assert str(raised.value) == ("there is a schedule 's' already; change it with `pgbeat update`")
     assert schedules.get(connection, "s").task == "t"
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "problem"),
+    ("values", "kind"),
     [
-        ({"cron": "61 * * * *"}, InvalidTimetable, "cron '61 * * * *': minute '61' is not valid"),
-        ({"cron": "* * * * *", "timezone": "Mars"}, InvalidTimetable, "timezone 'Mars' is not"),
-        ({"every": timedelta(0)}, InvalidSchedule, "every is 00:00:00; it must be longer than"),
-        ({}, InvalidSchedule, "it has no timetable"),
-        ({"every": timedelta(1), "kwargs": []}, InvalidSchedule, "kwargs is a JSON array"),
-        ({"every": timedelta(1), "colour": "red"}, InvalidSchedule, "a schedule has no colour"),
-        ({"every": timedelta(1), "retry_count": 1}, InvalidSchedule, "a schedule has no retry_cou"),
-        ({"every": timedelta(1), "max_retries": 2**31}, InvalidSchedule, "out of range"),
+        ({"cron": "61 * * * *"}, InvalidTimetable),
+        ({"cron": "* * * * *", "timezone": "Mars"}, InvalidTimetable),
+        ({"every": timedelta(0)}, InvalidSchedule),
+        ({}, InvalidSchedule),
+        ({"every": timedelta(1), "kwargs": []}, InvalidSchedule),
+        ({"every": timedelta(1), "colour": "red"}, InvalidSchedule),
+        ({"every": timedelta(1), "retry_count": 1}, InvalidSchedule),
+        ({"every": timedelta(1), "max_retries": 2**31}, InvalidSchedule),
     ],
 )
 def test_what_is_wrong_is_neither_added_nor_edited(
-    connection: Connection, values: dict[str, Any], kind: type[Exception], problem: str
+    connection: Connection, values: dict[str, Any], kind: type[Exception]
 ) -> None:
-    with pytest.raises(kind) as raised:
+    with pytest.raises(kind):
         writes.add(connection, "s", source="cli", **{"task": "t", **values})
-    assert problem in str(raised.value)
     assert schedules.listing(connection) == []
     before = writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
     changes = {"every": None, **values}
-    with pytest.raises(kind) as raised:
+    with pytest.raises(kind):
         writes.edit(connection, "s", **changes)
-    assert problem in str(raised.value)
     assert schedules.get(connection, "s") == before
 
 
@@ -657,9 +655,8 @@ def test_a_pause_begins_once(sql: Sql, connection: Connection) -> None:
 )  # fmt: skip
 def test_what_is_not_there_is_not_found(connection: Connection, verb: Callable[..., Any]) -> None:
     unit = unit_on(connection)
-    with pytest.raises(NotFound) as raised:
+    with raises(NotFound, ("", "not_found")):
         verb(unit, "nihgtly")
-    assert str(raised.value) == "there is no schedule 'nihgtly'"
     writes.add(connection, "nightly", source="cli", task="t", every=timedelta(hours=1))
     with pytest.raises(NotFound) as raised:
         verb(unit, "nihgtly")
@@ -733,6 +730,5 @@ def test_the_job_id_is_the_same_in_every_zone(sql: Sql, connection: Connection) 
 def test_what_the_database_refuses_has_a_field_and_a_code(
     connection: Connection, values: dict[str, Any], field: str, code: str
 ) -> None:
-    with pytest.raises(InvalidSchedule) as raised:
+    with raises(InvalidSchedule, (field, code)):
         writes.add(connection, "s", source="cli", **{"task": "t", **values})
-    assert [(each.field, each.code) for each in raised.value.problems] == [(field, code)]

@@ -32,6 +32,7 @@ from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
+from tests.support.problems import problems, raises
 from tests.support.processes import Processes, until
 from tests.support.rows import make_job, make_schedule
 from tests.support.webhook_receiver import Receiver, Request, answering
@@ -140,7 +141,7 @@ def test_every_mistake_is_told(connection: Connection) -> None:
             ["job.fail", "x"],
             secret="hunter2",
         )
-    assert [(each.field, each.code) for each in caught.value.problems] == [
+    assert problems(caught.value) == [
         ("name", "malformed"),
         ("url", "malformed"),
         ("url", "malformed"),
@@ -149,16 +150,16 @@ def test_every_mistake_is_told(connection: Connection) -> None:
         ("secret", "malformed"),
     ]
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(InvalidJob, match="events: name one or more"):
+    with raises(InvalidJob, ("events", "required")):
         control.add(unit(connection), "a", "https://example.com/", [])
 
 
 def test_names(connection: Connection, add: Add) -> None:
     add("pager")
-    with pytest.raises(AlreadyExists, match="there is a webhook 'pager' already"):
+    with pytest.raises(AlreadyExists):
         add("pager")
     add("pager", namespace="other")
-    with pytest.raises(NotFound, match="there is no webhook 'page'; did you mean 'pager'"):
+    with pytest.raises(NotFound, match="'pager'"):
         webhooks.get(connection, "page")
     assert [row.name for row in webhooks.listing(connection)] == ["pager"]
     control.remove(unit(connection), "pager")
@@ -193,7 +194,7 @@ def test_a_change_of_secrets(connection: Connection, add: Add, sql: Sql) -> None
     kept = control.edit(unit(connection), "w", events=["tick.failed", "job.failed"])
     assert kept.events == ["job.failed", "tick.failed"]
     assert webhook_outbox.secrets(connection, webhook_id) == (new,)
-    with pytest.raises(InvalidJob, match="secret: it has 3 bytes"):
+    with raises(InvalidJob, ("secret", "out_of_range")):
         control.edit(unit(connection), "w", secret="whsec_YWJj")
 
 
@@ -678,7 +679,7 @@ def test_redelivered_with_its_id_and_new_attempts(
         end(connection, begun(connection, sql), DOWN)
     [(key,)] = sql("SELECT id FROM pgbeat.deliveries WHERE state = 'failed'")
     assert deliveries.redeliver(connection, [key], by="user:alice") == {"w": [key]}
-    with pytest.raises(InvalidJob, match=f"delivery {key} is pending: it is tried again by itself"):
+    with raises(InvalidJob, ("", "pending")):
         deliveries.redeliver(connection, [key], by="user:alice")
     receiver.answers.append(500)
     for _ in range(2):
@@ -707,9 +708,9 @@ def test_redeliver_all_that_failed(connection: Connection, add: Add, sql: Sql) -
         "other": {"pending": 0, "delivered": 0, "failed": 3},
     }
     control.disable(unit(connection), "other")
-    with pytest.raises(InvalidJob, match="webhook 'other' is disabled; `pgbeat webhooks enable`"):
+    with pytest.raises(InvalidJob, match="pgbeat webhooks enable"):
         call(connection, "other", by="user:alice", namespace="default")
-    with pytest.raises(NotFound, match="there is no delivery"):
+    with pytest.raises(NotFound):
         deliveries.redeliver(connection, [uuid.uuid4()], by="user:alice")
     [(key,)] = sql("SELECT d.id FROM pgbeat.deliveries d JOIN pgbeat.webhooks w "
                    "ON w.id = webhook_id WHERE w.name = 'other' LIMIT 1")  # fmt: skip

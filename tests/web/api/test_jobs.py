@@ -9,7 +9,7 @@ from celery import Celery
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
-from tests.support.web import Web, done, problem
+from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import audited, fails, make, tell
 
 
@@ -80,50 +80,51 @@ def test_a_job_with_a_key_is_made_once(web: Web, alice: Any, admin: Any, sql: Sq
     assert audited(admin) == [("create", "user:alice", first["id"])]
 
 
-BAD_ORDERS: list[tuple[Any, str]] = [
-        ({}, "a job of which task? Name a task or a template"),
-        ({"task": "jobs.ad"}, "did you mean 'jobs.add'?"),
-        ({"template": "none"}, "template 'none'"),
-        ({"task": "jobs.add"}, "the arguments don't fit task 'jobs.add'"),
-        ({"task": "jobs.add", "args": [1, 2, 3]}, "the arguments don't fit"),
-        ({"task": "jobs.add", "args": {"x": 1}}, "args: Input should be a valid list"),
-        ({"task": "jobs.add", "kwargs": [1]}, "kwargs"),
-        ({"task": "jobs.add", "args": [1], "lane": "nope"}, "lane 'nope'"),
-        ({"task": "jobs.add", "args": [1], "priority": 256}, "less than or equal to 255"),
-        ({"task": "jobs.add", "args": [1], "priority": -1}, "greater than or equal to 0"),
-        ({"task": "jobs.add", "args": [1], "max_attempts": 0}, "greater than or equal to 1"),
-        ({"task": "jobs.add", "args": [1], "retry_base": 100, "retry_cap": 9}, "retry_cap"),
-        ({"task": "jobs.add", "args": [1], "retry_base": -1}, "retry_base"),
-        ({"task": "jobs.add", "args": [1], "tags": [""]}, "tags"),
-        ({"task": "jobs.add", "args": [1], "resources": {"gpu": -1}}, "resources"),
-        ({"task": "jobs.add", "args": [1], "unique_key": ""}, "unique_key"),
-        ({"task": "jobs.add", "args": [1], "options": {"prio": 1}}, "no publish option"),
-        ({"task": "jobs.add", "args": [1], "options": {"countdown": 1}}, "run_at or countdown"),
-        ({"task": "jobs.add", "args": [1], "options": {"serializer": "nope"}}, ""),
-        ({"task": "jobs.add", "args": [1], "run_at": "2026-12-24T09:00:00"}, "timezone info"),
-        (
-            {"task": "jobs.add", "args": [1], "run_at": "2999-01-01T00:00:00Z", "countdown": 5},
-            "run_at and countdown exclude each other",
-        ),
-        ({"task": "jobs.add", "args": [1], "countdown": "soon"}, "soon"),
-        ({"task": "jobs.add", "args": [1], "countdown": 1e300}, "at most 999,999,999 days"),
-        ({"task": "jobs.add", "args": [1], "countdown": 3e11}, "out of range"),
-        ({"task": "jobs.add", "args": ["\0"]}, ""),
-        ({"task": "jobs.add\0", "args": [1]}, ""),
-        ({"task": "jobs.add", "args": [1], "queue": "\0"}, ""),
-        ({"task": "jobs.add", "args": [1], "queue": "q" * 201}, "at most 200"),
-        ({"task": "jobs.add", "args": [1], "created_by": "user:root"}, "there is no field"),
-        ({"task": "jobs.add", "args": [1], "prioritty": 1}, "did you mean 'priority'?"),
-        ([], "valid dictionary"),
-        (None, "Field required"),
-]  # fmt: skip
+ORDER = {"task": "jobs.add", "args": [1]}
+BAD_ORDERS: list[tuple[Any, tuple[str, str]]] = [
+    ({}, ("task", "required")),
+    ({"task": "jobs.ad"}, ("task", "unknown")),
+    ({"template": "none"}, ("template", "unknown")),
+    ({"task": "jobs.add"}, ("args", "malformed")),
+    ({"task": "jobs.add", "args": [1, 2, 3]}, ("args", "malformed")),
+    ({"task": "jobs.add", "args": {"x": 1}}, ("args", "malformed")),
+    ({"task": "jobs.add", "kwargs": [1]}, ("kwargs", "malformed")),
+    ({**ORDER, "lane": "nope"}, ("lane", "unknown")),
+    ({**ORDER, "priority": 256}, ("priority", "out_of_range")),
+    ({**ORDER, "priority": -1}, ("priority", "out_of_range")),
+    ({**ORDER, "max_attempts": 0}, ("max_attempts", "out_of_range")),
+    ({**ORDER, "retry_base": 100, "retry_cap": 9}, ("retry_cap", "out_of_range")),
+    ({**ORDER, "retry_base": -1}, ("retry_base", "out_of_range")),
+    ({**ORDER, "tags": [""]}, ("tags", "malformed")),
+    ({**ORDER, "resources": {"gpu": -1}}, ("resources", "malformed")),
+    ({**ORDER, "unique_key": ""}, ("unique_key", "malformed")),
+    ({**ORDER, "options": {"prio": 1}}, ("options", "unknown_field")),
+    ({**ORDER, "options": {"countdown": 1}}, ("options", "conflict")),
+    ({**ORDER, "options": {"serializer": "nope"}}, ("", "invalid_job")),
+    ({**ORDER, "run_at": "2026-12-24T09:00:00"}, ("run_at", "malformed")),
+    (
+        {**ORDER, "run_at": "2999-01-01T00:00:00Z", "countdown": 5},
+        ("run_at", "conflict"),
+    ),
+    ({**ORDER, "countdown": "soon"}, ("countdown", "malformed")),
+    ({**ORDER, "countdown": 1e300}, ("countdown", "malformed")),
+    ({**ORDER, "countdown": 3e11}, ("countdown", "out_of_range")),
+    ({"task": "jobs.add", "args": ["\0"]}, ("", "unstorable")),
+    ({"task": "jobs.add\0", "args": [1]}, ("task", "unknown")),
+    ({**ORDER, "queue": "\0"}, ("", "invalid_job")),
+    ({**ORDER, "queue": "q" * 201}, ("queue", "too_long")),
+    ({**ORDER, "created_by": "user:root"}, ("created_by", "unknown_field")),
+    ({**ORDER, "prioritty": 1}, ("prioritty", "unknown_field")),
+    ([], ("", "malformed")),
+    (None, ("", "required")),
+]
 
 
 def test_a_bad_order_makes_nothing(alice: Any, admin: Any, sql: Sql) -> None:
-    for order, refusal in BAD_ORDERS:
+    for order, expected in BAD_ORDERS:
         answer = alice.post("/jobs", json=order)
         assert answer.status_code == 422, (order, answer.text)
-        assert refusal in problem(answer, 422)
+        assert errors(answer) == [expected]
     assert sql("SELECT 1 FROM pgbeat.jobs") == []
     assert sql("SELECT 1 FROM kombu_message") == []
     assert audited(admin) == []
@@ -208,9 +209,8 @@ def test_approval_is_an_admins(alice: Any, admin: Any, sql: Sql) -> None:
     made = make(alice, requires_approval=True)
     assert (made["status"], made["awaits_approval"]) == ("paused", True)
     said = problem(alice.post(f"/jobs/{made['id']}/approve"), 403)
-    assert "nobody approves their own jobs" in said
     assert "--admin" not in said
-    assert "waits for approval" in problem(alice.post(f"/jobs/{made['id']}/resume"), 409)
+    assert errors(alice.post(f"/jobs/{made['id']}/resume"), 409) == [("", "invalid_transition")]
     approved = done(admin.post(f"/jobs/{made['id']}/approve"))
     assert (approved["status"], approved["approved_by"]) == ("pending", "user:root")
     assert messages(sql) == [made["id"]]
@@ -227,26 +227,25 @@ def test_jobs_are_moved_in_their_lane(web: Web, alice: Any, admin: Any, sql: Sql
     line = done(alice.get("/lanes/l"))["line"]
     assert [each["id"] for each in line] == [third, second, first]
     assert [verb for verb, _, _ in audited(admin)] == 3 * ["create"] + 2 * ["move"]
-    for body, refusal in (
-        ({"where": "before"}, "before which job?"),
-        ({"where": "front", "other": first}, "front takes none"),
-        ({"where": "before", "other": first, "priority": 1}, "takes that job's priority"),
-        ({"where": "before", "other": third}, "can't be moved before itself"),
-        ({"where": "top"}, "Input should be"),
-        ({}, "where: Field required"),
-        ({"where": "front", "priority": 999}, "255"),
+    for body, expected in (
+        ({"where": "before"}, ("other", "required")),
+        ({"where": "front", "other": first}, ("other", "required")),
+        ({"where": "before", "other": first, "priority": 1}, ("priority", "conflict")),
+        ({"where": "before", "other": third}, ("other", "conflict")),
+        ({"where": "top"}, ("where", "unknown")),
+        ({}, ("where", "required")),
+        ({"where": "front", "priority": 999}, ("priority", "out_of_range")),
     ):
-        assert refusal in problem(alice.post(f"/jobs/{third}/move", json=body), 422)
+        assert errors(alice.post(f"/jobs/{third}/move", json=body)) == [expected]
     other = make(alice)["id"]
-    assert "it is in no lane" in problem(
-        alice.post(f"/jobs/{other}/move", json={"where": "front"}), 409
-    )
+    moved = alice.post(f"/jobs/{other}/move", json={"where": "front"})
+    assert errors(moved, 409) == [("", "invalid_transition")]
     assert done(alice.get("/lanes/l"))["line"] == line
 
 
 def test_a_job_that_ended_is_deleted(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     job_id = make(alice, max_attempts=1)["id"]
-    assert "cancel it first" in problem(alice.delete(f"/jobs/{job_id}"), 409)
+    assert errors(alice.delete(f"/jobs/{job_id}"), 409) == [("", "invalid_transition")]
     run = fails(web, job_id)
     assert done(alice.delete(f"/jobs/{job_id}"))["message"] == f"Job {job_id} deleted"
     problem(alice.get(f"/jobs/{job_id}"), 404)
@@ -260,47 +259,46 @@ def test_a_system_job_of_ones_own_is_seen_and_cancelled_and_no_more(
     job_id = make_job(sql, is_system_job=True, job_source="scheduled_task", schedule="nightly")
     assert done(alice.get(f"/jobs/{job_id}"))["is_system_job"] is True
     for verb in ("pause", "resume", "retry", "approve"):
-        said = problem(alice.post(f"/jobs/{job_id}/{verb}"), 403)
-        assert "it is a system job (of schedule 'nightly')" in said
+        problem(alice.post(f"/jobs/{job_id}/{verb}"), 403)
     assert audited(admin) == []
     assert done(alice.post(f"/jobs/{job_id}/cancel"))["status"] == "cancelled"
 
 
 REFUSED = [
-    ("completed", "cancel", "is completed and can't be cancelled"),
-    ("completed", "retry", "make a new job of the same task"),
-    ("pending", "retry", "it has not ended"),
-    ("running", "pause", "a running job can only be cancelled"),
-    ("pending", "resume", "is pending and can't be resumed"),
-    ("pending", "approve", "it waits for no approval"),
-    ("skipped", "pause", "is skipped and can't be paused"),
+    ("completed", "cancel"),
+    ("completed", "retry"),
+    ("pending", "retry"),
+    ("running", "pause"),
+    ("pending", "resume"),
+    ("pending", "approve"),
+    ("skipped", "pause"),
 ]
 
 
 def test_what_a_state_does_not_allow_is_refused(admin: Any, sql: Sql) -> None:
-    for state, verb, refusal in REFUSED:
+    for state, verb in REFUSED:
         job_id = make_job(sql, state=state)
         before = sql("SELECT * FROM pgbeat.jobs")
-        assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}"), 409)
+        assert errors(admin.post(f"/jobs/{job_id}/{verb}"), 409) == [("", "invalid_transition")]
         assert sql("SELECT * FROM pgbeat.jobs") == before
     assert audited(admin) == []
 
 
-BAD_BODIES: list[tuple[str, Any, str]] = [
-    ("cancel", {"reson": "x"}, "did you mean 'reason'?"),
-    ("cancel", {"reason": 5}, "valid string"),
-    ("cancel", {"reason": "x" * 1001}, "at most 1000"),
-    ("cancel", {"reason": "\0"}, ""),
-    ("retry", {"priority": 256}, "255"),
-    ("retry", [], "valid dictionary"),
+BAD_BODIES: list[tuple[str, Any, tuple[str, str]]] = [
+    ("cancel", {"reson": "x"}, ("reson", "unknown_field")),
+    ("cancel", {"reason": 5}, ("reason", "malformed")),
+    ("cancel", {"reason": "x" * 1001}, ("reason", "too_long")),
+    ("cancel", {"reason": "\0"}, ("", "invalid")),
+    ("retry", {"priority": 256}, ("priority", "out_of_range")),
+    ("retry", [], ("", "malformed")),
 ]
 
 
 def test_a_bad_body_changes_nothing(admin: Any, sql: Sql) -> None:
-    for verb, body, refusal in BAD_BODIES:
+    for verb, body, expected in BAD_BODIES:
         job_id = make_job(sql, state="failed" if verb == "retry" else "pending")
         before = sql("SELECT * FROM pgbeat.jobs")
-        assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}", json=body), 422)
+        assert errors(admin.post(f"/jobs/{job_id}/{verb}", json=body)) == [expected]
         assert sql("SELECT * FROM pgbeat.jobs") == before
     assert audited(admin) == []
 

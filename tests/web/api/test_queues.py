@@ -9,7 +9,7 @@ from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
-from tests.support.web import Web, done, opened, problem
+from tests.support.web import Web, done, errors, opened, problem
 from tests.web.api.made_jobs import audited, make
 
 
@@ -94,7 +94,7 @@ def test_a_queue_that_is_not_there_names_the_near_one(web: Web, admin: Any) -> N
 def test_queues_of_another_broker_are_not_known(database: str) -> None:
     with opened(make_app(database, "redis://127.0.0.1:1/0")) as web:
         for path in ("/queues", "/dead"):
-            assert "its queues are not here" in problem(web.admin.get(path), 404)
+            problem(web.admin.get(path), 404)
 
 
 # -- dead letters ---------------------------------------------------------------------------------
@@ -113,8 +113,8 @@ def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
     assert "payload" not in first["dead"][0]
     assert json.loads(done(admin.get(f"/dead/{ids[0]}"))["payload"])["secret"] == "s"
     assert done(admin.get("/dead?queue=celery"))["dead"] == [*first["dead"], *second["dead"]]
-    assert "there is no queue 'other'" in problem(admin.get("/dead?queue=other"), 404)
-    assert problem(admin.get("/dead/99999"), 404) == "there is no dead letter 99999"
+    problem(admin.get("/dead?queue=other"), 404)
+    problem(admin.get("/dead/99999"), 404)
     for path in ("/dead/0", "/dead/x", f"/dead/{2**63}", "/dead?after=x", "/dead?queue=%00"):
         problem(admin.get(path), 422)
 
@@ -147,24 +147,24 @@ def test_dead_letters_are_dropped(web: Web, admin: Any, sql: Sql) -> None:
 def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:
     make(web.user)
     one = letter(sql)
-    for body, status, refusal in (
-        ({}, 422, "which dead letters?"),
-        ({"all": False}, 422, "which dead letters?"),
-        ({"ids": [one], "all": True}, 422, "ids and all exclude each other"),
-        ({"ids": []}, 422, "at least 1 item"),
-        ({"ids": [one, 99999]}, 404, "there is no dead letter 99999; nothing was changed"),
-        ({"ids": [True]}, 422, "valid integer"),
-        ({"ids": ["1"]}, 422, "valid integer"),
-        ({"ids": [0]}, 422, "greater than or equal to 1"),
-        ({"ids": [2**63]}, 422, "less than or equal to"),
-        ({"queue": "celer"}, 404, "did you mean 'celery'?"),
-        ({"queue": "\0"}, 422, ""),
-        ({"al": True}, 422, "did you mean 'all'?"),
-        ([], 422, "valid dictionary"),
-        (None, 422, "Field required"),
+    for body, status, expected in (
+        ({}, 422, ("ids", "required")),
+        ({"all": False}, 422, ("ids", "required")),
+        ({"ids": [one], "all": True}, 422, ("all", "conflict")),
+        ({"ids": []}, 422, ("ids", "too_short")),
+        ({"ids": [one, 99999]}, 404, ("", "not_found")),
+        ({"ids": [True]}, 422, ("ids[0]", "malformed")),
+        ({"ids": ["1"]}, 422, ("ids[0]", "malformed")),
+        ({"ids": [0]}, 422, ("ids[0]", "out_of_range")),
+        ({"ids": [2**63]}, 422, ("ids[0]", "out_of_range")),
+        ({"queue": "celer"}, 404, ("", "not_found")),
+        ({"queue": "\0"}, 422, ("", "invalid")),
+        ({"al": True}, 422, ("al", "unknown_field")),
+        ([], 422, ("", "malformed")),
+        (None, 422, ("", "required")),
     ):
         for verb in ("requeue", "drop"):
-            assert refusal in problem(admin.post(f"/dead/{verb}", json=body), status), body
+            assert errors(admin.post(f"/dead/{verb}", json=body), status) == [expected], body
     for older_than in (-1, 1e300, "soon", True):
         problem(admin.post("/dead/drop", json={"older_than": older_than}), 422)
     problem(admin.post("/dead/requeue", json={"older_than": 1}), 422)

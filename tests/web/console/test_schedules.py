@@ -187,26 +187,26 @@ def test_a_cron_is_edited_wrongly_and_rightly(page: Any, schedule: Any, sql: Sql
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value"),
     [
-        ("timezone", "Mars/Olympus", "Mars/Olympus"),
-        ("kwargs", "{", "invalid JSON"),
-        ("kwargs", "[1]", "dictionary"),
-        ("jitter", "soon", "no length of time"),
-        ("max_runs", "many", "integer"),
-        ("max_retries", "", "must have a value"),
-        ("task", "tests.ad", "tests.add"),
-        ("timetable", "", "the timetable is missing"),
+        ("timezone", "Mars/Olympus"),
+        ("kwargs", "{"),
+        ("kwargs", "[1]"),
+        ("jitter", "soon"),
+        ("max_runs", "many"),
+        ("max_retries", ""),
+        ("task", "tests.ad"),
+        ("timetable", ""),
     ],
 )
 def test_what_is_wrong_is_said_beside_its_field(
-    page: Any, schedule: Any, sql: Sql, field: str, value: str, said: str
+    page: Any, schedule: Any, sql: Sql, field: str, value: str
 ) -> None:
     schedule("s")
     before = sql("SELECT * FROM pgbeat.schedules")
     form = html(page.get(f"{LIST}/s")).edit
     text = html(page.post(f"{LIST}/s", data=form | {field: value}), 422)
-    assert said in text.wrong[field]
+    assert list(text.wrong) == [field]
     assert f'id="f-{field}"' in text
     assert 'aria-invalid="true"' in text
     assert sql("SELECT * FROM pgbeat.schedules") == before

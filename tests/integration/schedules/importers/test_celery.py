@@ -226,8 +226,9 @@ def test_a_local_zone_has_to_be_named(database: str, path: Path) -> None:
 
 
 def test_a_zone_that_is_none(database: str, path: Path) -> None:
-    said = refused(run(database, "import", "celery", "--timezone", "Mars/Phobos"))
-    assert "timezone 'Mars/Phobos' is not known" in said
+    assert "'Mars/Phobos'" in refused(
+        run(database, "import", "celery", "--timezone", "Mars/Phobos")
+    )
 
 
 # -- the file -----------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_no_code_that_the_file_names_is_run(path: Path, tmp_path: Path) -> None:
 
     with shelve.open(str(path)) as store:  # noqa: S301
         store["tz"] = Worse()
-    with pytest.raises(PgbeatError, match=r"it asks for 'unlink' of pathlib\.Path"):
+    with pytest.raises(PgbeatError, match="'unlink'"):
         celery_file.read(str(path))
 
 

@@ -255,29 +255,29 @@ FINE = {
 
 
 @pytest.mark.parametrize(
-    ("definition", "reason"),
+    ("definition", "named"),
     [
-        (None, "its definition is gone; RedBeat drops it, too"),
-        ("{", "its definition is no JSON of RedBeat's: "),
-        ("[]", "its definition is no JSON object"),
-        ({**FINE, "task": None}, "it has no task"),
-        ({**FINE, "schedule": None}, "its schedule is None, which RedBeat itself"),
-        ({**FINE, "schedule": {"__type__": "moon"}}, "its schedule is 'moon', which RedBeat"),
-        ({**FINE, "schedule": {"__type__": "interval", "every": "x"}}, "its interval is 'x'"),
-        ({**FINE, "schedule": {"__type__": "interval", "every": 0}}, "longer than 0"),
-        ({**FINE, "schedule": {"__type__": "crontab", "minute": "61"}}, "can't read its crontab"),
-        ({**FINE, "schedule": {"__type__": "rrule", "freq": 9}}, "its rule can't be read"),
-        ({**FINE, "schedule": {"__type__": "rrule", "freq": 3, "byhour": "x"}}, "can't be read"),
-        ({**FINE, "args": {"a": 1}}, "its args is no JSON array"),
-        ({**FINE, "options": {"prio": 1}}, "its options has 'prio'"),
+        (None, "definition"),
+        ("{", "definition"),
+        ("[]", "definition"),
+        ({**FINE, "task": None}, "task"),
+        ({**FINE, "schedule": None}, "schedule is None"),
+        ({**FINE, "schedule": {"__type__": "moon"}}, "schedule is 'moon'"),
+        ({**FINE, "schedule": {"__type__": "interval", "every": "x"}}, "interval is 'x'"),
+        ({**FINE, "schedule": {"__type__": "interval", "every": 0}}, "interval"),
+        ({**FINE, "schedule": {"__type__": "crontab", "minute": "61"}}, "crontab"),
+        ({**FINE, "schedule": {"__type__": "rrule", "freq": 9}}, "rule"),
+        ({**FINE, "schedule": {"__type__": "rrule", "freq": 3, "byhour": "x"}}, "rule"),
+        ({**FINE, "args": {"a": 1}}, "args"),
+        ({**FINE, "options": {"prio": 1}}, "'prio'"),
     ],
 )
-def test_what_is_not_moved_and_why(definition: Any, reason: str) -> None:
+def test_what_is_not_moved_and_why(definition: Any, named: str) -> None:
     text = json.dumps(definition) if isinstance(definition, dict) else definition
     contents = Contents([StoredEntry("redbeat:s", text, None)], set(), False)
     found = source.inventory("x", contents, timezone="UTC")
     [refusal] = found.refusals
-    assert reason in refusal.reason
+    assert named in refusal.reason
 
 
 def test_what_never_ran_waits_for_its_first_time() -> None:
