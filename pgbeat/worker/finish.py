@@ -27,6 +27,8 @@ class _OwnSession:
             session() if isinstance(session, scoped_session) else session
         )
         self._connection = opened(self._session)
+        if not self._connection.in_transaction():
+            self._connection.begin()
         self._transaction = self._session.get_transaction()
         if not isinstance(connections.driver(self._connection), psycopg.Connection):
             driver = self._connection.dialect.driver

@@ -8,7 +8,7 @@ import pytest
 from celery import chain, chord
 
 import pgbeat
-from pgbeat.errors import CannotFinish
+from pgbeat.errors import CannotFinish, ConfigError
 from tests.acceptance.results.conftest import Client, Finishers
 from tests.support.apps.finishing import STEPS
 from tests.support.processes import until
@@ -79,19 +79,26 @@ def test_a_connection_cut_at_the_end_has_the_task_run_again(
 
 
 @pytest.mark.parametrize(
-    ("task", "why", "kept"),
+    ("task", "error", "why", "kept"),
     [
-        ("early", "acknowledged before it runs", []),
-        ("twice", "block already", []),
-        ("commit", "before the task ended", [("committed", 1)]),
+        ("early", CannotFinish, "acknowledged before it runs", []),
+        ("twice", CannotFinish, "block already", []),
+        ("commit", CannotFinish, "before the task ended", [("committed", 1)]),
+        ("elsewhere", ConfigError, "in another database", []),
     ],
 )
 def test_where_it_cannot_hold_the_task_fails(
-    finishers: Finishers, client: Client, sql: Sql, task: str, why: str, kept: list[Any]
+    finishers: Finishers,
+    client: Client,
+    sql: Sql,
+    task: str,
+    error: type[Exception],
+    why: str,
+    kept: list[Any],
 ) -> None:
     """Rather than commit by itself."""
     finishers.start("-c", "1")
-    with pytest.raises(CannotFinish, match=why):
+    with pytest.raises(error, match=why):
         client.finishing(task, 1).delay().get(timeout=30)
     assert rows(sql) == kept
 
@@ -132,13 +139,14 @@ def test_a_process_killed_at_each_step(
     """Twenty times, during 2,000 chains of two tasks: every row is there once."""
     finishers.start("-P", "prefork", "-c", "2", TESTS_DIE_AT=step)
     sign = client.finishing
-    for n in range(2000):
+    for n in range(1000):
+        chain(sign("retry", n, 1), sign("confirm"))()
         chain(sign("book", n), sign("confirm"))()
-    until(lambda: is_quiet(sql), 240)
+    until(lambda: is_quiet(sql), 300)
     assert finishers.deaths() == 20
-    for what in ("booked", "confirmed"):
+    for what, times in (("booked", 1), ("attempt 1", 1), ("confirmed", 2)):
         found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
-        assert [n for (n,) in found] == list(range(2000))
+        assert [n for (n,) in found] == [n for n in range(1000) for _ in range(times)]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 
 from celery import Celery
 from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session as ORM
 from sqlalchemy.orm import sessionmaker
 
 import pgbeat
@@ -153,6 +154,13 @@ def early(n: int) -> None:
     """Is acknowledged before it runs."""
     with pgbeat.finish(Session()) as session:
         write(session, "early", n)
+
+
+@app.task(name="finishing.elsewhere", shared=False)
+def elsewhere(n: int) -> None:
+    """Has a session in another database."""
+    with pgbeat.finish(ORM(create_engine(postgres_url(url).set(database="postgres")))) as session:
+        write(session, "elsewhere", n)
 
 
 @app.task(name="finishing.wait", shared=False)
