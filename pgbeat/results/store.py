@@ -83,6 +83,14 @@ class Store:
             return False
         return not working.prepared.is_alive()
 
+    def check_schema(self) -> None:
+        """Raises `SchemaError` if the database's schema is missing or does not fit."""
+        connection = self._engine.connect()
+        try:
+            migrate.check(connection)
+        finally:
+            connections.close(connection)
+
     def _connect(self) -> StoreConnection:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:

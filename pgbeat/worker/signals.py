@@ -35,6 +35,7 @@ from pgbeat.worker.attempts import Attempt, Memory
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
+from pgbeat.worker.result_store import require_results
 
 __all__ = ["set_up", "tasks"]
 
@@ -109,7 +110,7 @@ def set_up(worker: Any) -> None:
 
 
 def require_broker(app: Celery) -> None:
-    """Ends a worker whose broker URL or options are wrong, with one plain line.
+    """Ends a worker whose broker or result backend is set up wrongly, with one plain line.
 
     Celery would show the transport's error as a traceback.
     """
@@ -119,6 +120,7 @@ def require_broker(app: Celery) -> None:
             Options.read(app.conf.broker_transport_options or {})
     except ConfigError as error:
         raise SystemExit(f"pgbeat: {error}") from None
+    require_results(app)
 
 
 def _is_meant(app: Celery) -> bool:

@@ -1,0 +1,38 @@
+"""Checks that a worker that starts can store results."""
+
+from celery import Celery
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import broker_database, delays_in_table, place, same_database
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.results.store import Store
+
+
+def require_results(app: Celery) -> None:
+    """Ends a worker that could not store a result, with one plain line.
+
+    If the results are in the broker's database, connecting to the broker reports what is wrong with
+    it, and the worker waits. A server that can't be reached may be there at the first result.
+    """
+    if not _is_own_backend(app):
+        return
+    try:
+        store: Store = app.backend.store
+        if delays_in_table(app.conf) and same_database(broker_database(app.conf), store.url):
+            return
+        store.check_schema()
+    except ConfigError as error:
+        raise SystemExit(f"pgbeat: {error}") from None
+    except SchemaError as error:
+        raise SystemExit(f"pgbeat: {error} (results in {place(store.url)})") from None
+    except DBAPIError as error:
+        if not connections.is_lost(error):
+            said = connections.first_line(error)
+            raise SystemExit(f"pgbeat: can't store results in {place(store.url)}: {said}") from None
+
+
+def _is_own_backend(app: Celery) -> bool:
+    """Returns whether the app's settings name pgbeat's result backend."""
+    backend = app.conf.result_backend
+    return isinstance(backend, str) and backend.replace(":", "+").split("+")[0] == "pgbeat"
