@@ -802,6 +802,15 @@ chord_parts = Table(
     Column("content_encoding", Text, nullable=False),
 )
 
+chord_bodies = Table(
+    "chord_bodies",
+    metadata,
+    Column("group_id", Text, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    Column("content_type", Text, nullable=False),
+    Column("content_encoding", Text, nullable=False),
+)
+
 result_waits = Table(
     "result_waits",
     metadata,

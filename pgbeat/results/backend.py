@@ -344,11 +344,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         """Says of how many parts a chord is."""
-        self.store.run(
-            statements.SET_CHORD_SIZE,
-            self.key(group_id).encode(),
-            b"%d" % chord_size,
-            _number(self.chord_expires or None),
+        self.store.atomically(
+            lambda working: chords.set_size(self, working.connection, group_id, chord_size)
         )
 
     def add_to_chord(self, chord_id: str, result: Any) -> None:

@@ -10,6 +10,8 @@ from celery.canvas import maybe_signature
 from celery.exceptions import ChordError
 from celery.result import GroupResult
 from celery.utils.functional import _regen
+from kombu.exceptions import EncodeError
+from kombu.serialization import dumps, loads, prepare_accept_content
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
@@ -17,7 +19,7 @@ from pgbeat.broker.publishing.transaction import InTransaction, in_transaction
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.results import statements
-from pgbeat.results.rows import encoded, text
+from pgbeat.results.rows import bytea, encoded, text
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend
@@ -60,9 +62,12 @@ def return_part(
         repr(float(expires)).encode() if expires else None,
         None if is_durable or not _is_acknowledged_late(backend, request) else b"off",
     )
-    if found.ntuples and text(found, 0, 0) == text(found, 0, 1):
+    done, size = (text(found, 0, 0), text(found, 0, 1)) if found.ntuples else ("0", None)
+    if done == size:
         connection.exec_driver_sql(statements.DURABLY)
-        _end(backend, connection, request)
+        _end(backend, connection, request.group, request.chord)
+    elif size is None and done == "1":
+        _keep_body(backend, request)
 
 
 def _is_acknowledged_late(backend: "ResultBackend", request: Any) -> bool:
@@ -71,11 +76,47 @@ def _is_acknowledged_late(backend: "ResultBackend", request: Any) -> bool:
     return task is not None and bool(task.acks_late)
 
 
-def _end(backend: "ResultBackend", connection: Connection, request: Any) -> None:
+def _keep_body(backend: "ResultBackend", request: Any) -> None:
+    """Keeps the body with the first part, in case that `set_size` comes after the last one."""
+    serializer = backend.app.conf.task_serializer
+    try:
+        content_type, encoding, body = dumps(request.chord, serializer=serializer)
+    except EncodeError as error:
+        logger.warning("Chord %s: its body can't be kept: %s", request.group, error)
+        return
+    backend.store.run(
+        statements.KEEP_BODY,
+        backend.key(request.group).encode(),
+        bytea(body.encode() if isinstance(body, str) else body),
+        content_type.encode(),
+        encoding.encode(),
+    )
+
+
+def set_size(
+    backend: "ResultBackend", connection: Connection, group_id: str, chord_size: int
+) -> None:
+    """Says of how many parts a chord is, in a transaction; if all have returned, ends it."""
+    key, expires = backend.key(group_id).encode(), backend.chord_expires
+    found = backend.store.run(
+        statements.SET_CHORD_SIZE,
+        key,
+        b"%d" % chord_size,
+        repr(float(expires)).encode() if expires else None,
+    )
+    if not found.ntuples or int(text(found, 0, 0) or 0) < int(text(found, 0, 1) or 0):
+        return
+    kept = backend.store.run(statements.KEPT_BODY, key)
+    if kept.ntuples:
+        body, content_type, encoding = encoded(kept, 0, 0)
+        accept = prepare_accept_content(backend.app.conf.accept_content)
+        _end(backend, connection, group_id, loads(body, content_type, encoding, accept=accept))
+
+
+def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord: Any) -> None:
     """Publishes the body with what the members returned, or has it fail."""
-    group_id = request.group
     parts = backend.store.run(statements.END_CHORD, backend.key(group_id).encode())
-    body = maybe_signature(request.chord, app=backend.app)
+    body = maybe_signature(chord, app=backend.app)
     with published_in(backend, connection):
         try:
             values = _values(backend, group_id, parts)

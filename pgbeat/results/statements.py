@@ -149,6 +149,20 @@ RETURN_PART = Statement(
     RETURNING done, size + added
     """,
 )
+#: Keeps a chord's body for `SET_CHORD_SIZE`: group, body, content type and encoding.
+KEEP_BODY = Statement(
+    "keep_chord_body",
+    """
+    INSERT INTO pgbeat.chord_bodies (group_id, body, content_type, content_encoding)
+    VALUES ($1, $2::bytea, $3, $4)
+    ON CONFLICT DO NOTHING
+    """,
+)
+#: Reads the body that was kept: group.
+KEPT_BODY = Statement(
+    "read_chord_body",
+    "SELECT body, content_type, content_encoding FROM pgbeat.chord_bodies WHERE group_id = $1",
+)
 #: Begins a chord (group) that has ended once more: the same frozen one was applied again.
 RESTART_CHORD = Statement(
     "restart_chord",
@@ -160,13 +174,16 @@ RESTART_CHORD = Statement(
     DELETE FROM pgbeat.chord_parts USING chord WHERE chord_parts.group_id = chord.group_id
     """,
 )
-#: Says how many parts a chord has: group, size, seconds until it expires.
+#: Says how many parts a chord has: group, size, seconds until it expires. Yields how many have
+#: returned, of how many, unless the chord has ended.
 SET_CHORD_SIZE = Statement(
     "set_chord_size",
     """
     INSERT INTO pgbeat.chords AS c (group_id, size, expires_at)
     VALUES ($1, $2::integer, clock_timestamp() + make_interval(secs => $3::double precision))
     ON CONFLICT (group_id) DO UPDATE SET size = excluded.size, expires_at = excluded.expires_at
+     WHERE NOT c.ended
+    RETURNING done, size + added
     """,
 )
 #: Adds a part to a chord: group, seconds until it expires.
@@ -183,6 +200,7 @@ END_CHORD = Statement(
     "end_chord",
     """
     WITH chord AS (UPDATE pgbeat.chords SET ended = true WHERE group_id = $1),
+         body AS (DELETE FROM pgbeat.chord_bodies WHERE group_id = $1),
          parts AS (DELETE FROM pgbeat.chord_parts WHERE group_id = $1 RETURNING *)
     SELECT task_id, status, body, content_type, content_encoding FROM parts
      ORDER BY position < 0, position, task_id

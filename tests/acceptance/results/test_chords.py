@@ -53,6 +53,24 @@ def test_a_frozen_chord_that_is_applied_twice(workers: Workers, client: Client) 
         assert signature().get(timeout=30) == [2, 4]
 
 
+@pytest.mark.parametrize("is_generated", [False, True], ids=["list", "generator"])
+def test_members_that_end_before_the_size_is_known(
+    workers: Workers, client: Client, sql: Sql, monkeypatch: Any, is_generated: bool
+) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    backend, told = client.app.backend, []
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "set_chord_size", lambda *size: told.append(size))
+        members = (client.add(n, n) for n in range(5))
+        result = chord(members if is_generated else list(members), client.body())()
+    assert [size for _, size in told] == [5]
+    until(lambda: sql("SELECT 1 FROM pgbeat.chords WHERE done = 5"))
+    assert not result.ready()
+    backend.set_chord_size(*told[0])
+    assert result.get(timeout=30) == [0, 2, 4, 6, 8]
+    assert workers.journal() == [f"{result.id} [0, 2, 4, 6, 8]"]
+
+
 def test_a_body_that_no_worker_knows(workers: Workers, client: Client) -> None:
     """Its error is the result; what the members returned is kept."""
     workers.start()

@@ -105,6 +105,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
     assert sorted(tables) == [
         "audit",
         "calendars",
+        "chord_bodies",
         "chord_parts",
         "chords",
         "consumers",

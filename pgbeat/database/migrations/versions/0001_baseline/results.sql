@@ -53,6 +53,14 @@ CREATE TABLE pgbeat.chord_parts (
     PRIMARY KEY (group_id, position, task_id)
 );
 
+-- Bodies of chords a part of which returned before their size was known; gone when they end.
+CREATE TABLE pgbeat.chord_bodies (
+    group_id         text PRIMARY KEY,
+    body             bytea NOT NULL,                  -- its signature, as encoded
+    content_type     text NOT NULL,
+    content_encoding text NOT NULL
+);
+
 -- Which process waits for which result: hints, worth no disk flush, and gone after a crash.
 CREATE UNLOGGED TABLE pgbeat.result_waits (
     task_id text NOT NULL,

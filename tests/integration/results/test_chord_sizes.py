@@ -1,0 +1,204 @@
+"""Chords whose size is told after their parts have returned."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.task import Context
+
+from pgbeat.results import chords
+from pgbeat.results.backend import ResultBackend
+from pgbeat.results.store import Store
+from tests.support.transport_workers import transport_url
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def make_app(database: str) -> Celery:
+    """Returns an app whose broker and results are in that database."""
+    url = transport_url(database)
+    app = Celery("sizes", broker=url, backend=url, set_as_current=False)
+
+    @app.task(name="sizes.member", acks_late=True, shared=False)
+    def member() -> None:
+        """A chord's member."""
+
+    @app.task(name="sizes.body", shared=False)
+    def body(parts: Any) -> Any:
+        return parts
+
+    return app
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    """Returns an app on the test's database."""
+    with make_app(database) as app:
+        yield app
+
+
+@pytest.fixture
+def backend(app: Celery) -> ResultBackend:
+    backend = app.backend
+    assert isinstance(backend, ResultBackend)
+    return backend
+
+
+def return_part(backend: ResultBackend, number: int, chord: str = "c1") -> None:
+    """Has a member return its number."""
+    body = backend.app.signature("sizes.body", options={"task_id": f"body of {chord}"})
+    request = Context(
+        id=f"{chord}-{number}", group=chord, group_index=number, chord=body, task="sizes.member"
+    )
+    backend.mark_as_done(request.id, number, request)
+
+
+def bodies(sql: Sql) -> list[Any]:
+    """Returns the arguments of the bodies that were published."""
+    found = sql(
+        "SELECT convert_from(decode(payload::json ->> 'body', 'base64'), 'UTF8')::json -> 0 -> 0 "
+        "FROM kombu_message WHERE payload::json -> 'headers' ->> 'task' = 'sizes.body'"
+    )
+    return [row[0] for row in found]
+
+
+def test_a_size_that_comes_last_ends_the_chord(backend: ResultBackend, sql: Sql) -> None:
+    for number in range(3):
+        return_part(backend, number)
+    assert bodies(sql) == []
+    backend.set_chord_size("c1", 3)
+    assert bodies(sql) == [[0, 1, 2]]
+    assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
+    for table in ("chord_parts", "chord_bodies"):
+        assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
+    # Neither a repetition nor a redelivered member runs it again.
+    backend.set_chord_size("c1", 3)
+    return_part(backend, 1)
+    assert len(bodies(sql)) == 1
+
+
+def test_a_size_that_comes_before_the_last_part(backend: ResultBackend, sql: Sql) -> None:
+    return_part(backend, 0)
+    backend.set_chord_size("c1", 2)
+    assert bodies(sql) == []
+    return_part(backend, 1)
+    assert bodies(sql) == [[0, 1]]
+    assert sql("SELECT count(*) FROM pgbeat.chord_bodies") == [(0,)]
+
+
+def test_a_size_that_comes_first_keeps_no_body(backend: ResultBackend, sql: Sql) -> None:
+    backend.set_chord_size("c1", 2)
+    return_part(backend, 0)
+    assert sql("SELECT count(*) FROM pgbeat.chord_bodies") == [(0,)]
+
+
+def test_a_part_that_failed_fails_the_chord(backend: ResultBackend, sql: Sql) -> None:
+    body = backend.app.signature("sizes.body", options={"task_id": "body"})
+    request = Context(id="m", group="c1", group_index=0, chord=body, task="sizes.member")
+    backend.mark_as_failure("m", ValueError("it fails"), request=request)
+    backend.set_chord_size("c1", 1)
+    assert bodies(sql) == []
+    assert backend.app.AsyncResult("body").state == "FAILURE"
+    assert "it fails" in str(backend.app.AsyncResult("body").result)
+
+
+def test_added_parts_count(backend: ResultBackend, sql: Sql) -> None:
+    return_part(backend, 0)
+    backend.add_to_chord("c1", None)
+    backend.set_chord_size("c1", 1)
+    assert bodies(sql) == []
+    return_part(backend, 1)
+    assert bodies(sql) == [[0, 1]]
+
+
+def test_a_body_that_cannot_be_kept_is_said(
+    backend: ResultBackend, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The part counts all the same, and a size that comes in time ends the chord."""
+    body = backend.app.signature("sizes.body", kwargs={"odd": object()})
+    request = Context(id="m", group="c1", group_index=0, chord=body, task="sizes.member")
+    backend.mark_as_done("m", 1, request)
+    assert "Chord c1: its body can't be kept" in caplog.text
+    assert sql("SELECT done FROM pgbeat.chords") == [(1,)]
+
+
+def test_bodies_expire_with_their_chords(backend: ResultBackend, sql: Sql) -> None:
+    return_part(backend, 0)
+    sql("UPDATE pgbeat.chords SET expires_at = now() - interval '1 s'")
+    backend.cleanup()
+    for table in ("chords", "chord_parts", "chord_bodies"):
+        assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
+
+
+def test_a_size_and_the_last_part_at_once(backend: ResultBackend, database: str, sql: Sql) -> None:
+    """Whichever is later ends the chord, and only that one."""
+    other = make_app(database)
+    # A connection of its own.
+    arguments = {"application_name": "other"}
+    other.conf.result_backend_transport_options = {"connect_args": arguments}
+    backends = [backend, other.backend]
+    assert backends[0].store is not backends[1].store
+    for n in range(30):
+        chord = f"c{n}"
+        return_part(backend, 0, chord)
+        start = threading.Barrier(2)
+
+        def tell(chord: str = chord, start: threading.Barrier = start) -> None:
+            start.wait()
+            backends[0].set_chord_size(chord, 2)
+
+        def give(chord: str = chord, start: threading.Barrier = start) -> None:
+            start.wait()
+            return_part(backends[1], 1, chord)
+
+        threads = [threading.Thread(target=each) for each in (tell, give)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    assert bodies(sql) == [[0, 1]] * 30
+
+
+@pytest.mark.parametrize("step", ["set_chord_size", "read_chord_body", "end_chord", "publish"])
+def test_a_caller_killed_while_it_tells_the_size(
+    backend: ResultBackend, app: Celery, sql: Sql, step: str
+) -> None:
+    """Nothing of it happened: telling it again ends the chord, once."""
+    for number in range(2):
+        return_part(backend, number)
+    child = os.fork()
+    if child == 0:
+        try:
+            app._after_fork()
+            _die_after(step)
+            backend.set_chord_size("c1", 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert bodies(sql) == []
+    assert sql("SELECT size, done, ended FROM pgbeat.chords") == [(None, 2, False)]
+    backend.set_chord_size("c1", 2)
+    assert bodies(sql) == [[0, 1]]
+
+
+def _die_after(step: str) -> None:
+    """Has this process die after a statement, or once the body is published and not committed."""
+    run, end = Store.run, chords._end
+
+    def dying_run(self: Store, statement: Any, *parameters: Any) -> Any:
+        found = run(self, statement, *parameters)
+        if statement.label == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    def dying_end(*arguments: Any) -> None:
+        end(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Store.run = dying_run  # type: ignore[method-assign]
+    if step == "publish":
+        chords._end = dying_end  # type: ignore[assignment]
