@@ -96,17 +96,13 @@ def load(connection: Connection, *, demo: bool = False) -> int:
 
 
 def declare() -> None:
-    """Creates the broker's and the result backend's tables and the default queue.
-
-    The stock transport creates them when first used, which fails if two processes do so at once.
-    """
+    """Creates the default queue, for those who look at queues before a worker has declared it."""
     with app.connection_for_write() as connection:
         Queue(app.conf.task_default_queue)(connection.default_channel).declare()
-    app.backend.get_state("none")
 
 
 def main() -> None:
-    """Loads the schedules into `$PGBEAT_URL`, and declares the broker's tables and queue."""
+    """Loads the schedules into `$PGBEAT_URL`, and declares the broker's queue."""
     parser = argparse.ArgumentParser(prog="python -m tasks.schedules", description=__doc__)
     parser.add_argument("--demo", action="store_true", help="due every few seconds")
     demo = parser.parse_args().demo

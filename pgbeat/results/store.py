@@ -105,6 +105,11 @@ class Store:
         raw = connections.driver(connection)
         return StoreConnection(connection, PreparedConnection(raw, keeps, isolates), keeps)
 
+    def close(self) -> None:
+        """Closes the connection; whoever needs one next opens another."""
+        with self.lock:
+            self._drop()
+
     def _drop(self) -> None:
         working, self._working = self._working, None
         if working is not None:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
+from pgbeat.results.backend import ResultBackend
 
 POSTGRES_IMAGE = "postgres:18-alpine"
 #: The port in the container; the engine picks the host's.
@@ -128,7 +129,11 @@ class PostgresContainer(CeleryTestContainer):
 
 class _PostgresNode(CeleryTestNode):
     #: Of the URLs that Celery gets.
-    scheme: ClassVar[str]
+    scheme: ClassVar[str] = "pgbeat+postgresql"
+
+    def migrate(self) -> None:
+        """Installs pgbeat's schema if it is missing."""
+        migrate.upgrade(postgres_url(self.container.celeryconfig["host_url"]))
 
     def config(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns what Celery needs to use the node; `vhost` names another database."""
@@ -141,12 +146,6 @@ class _PostgresNode(CeleryTestNode):
 
 class PostgresTestBroker(_PostgresNode, CeleryTestBroker):
     """The broker: pgbeat's transport, in a database with pgbeat's schema."""
-
-    scheme = "pgbeat+postgresql"
-
-    def migrate(self) -> None:
-        """Installs pgbeat's schema if it is missing."""
-        migrate.upgrade(postgres_url(self.container.celeryconfig["host_url"]))
 
     def restart(self, reload_container: bool = True, force: bool = False) -> None:
         """Restarts the node, and gives the app its new address."""
@@ -168,17 +167,26 @@ class PostgresTestBroker(_PostgresNode, CeleryTestBroker):
 
 
 class PostgresTestBackend(_PostgresNode, CeleryTestBackend):
-    """The result backend: Celery's own, on SQLAlchemy."""
-
-    scheme = "db+postgresql+psycopg"
+    """The result backend: pgbeat's, in a database with pgbeat's schema."""
 
     def restart(self, reload_container: bool = True, force: bool = False) -> None:
         """Restarts the node, and gives the app its new address, but not earlier results."""
+        self._disconnect()
         super().restart(reload_container, force)
         if self.app:
             # Celery keeps the backend for as long as the app lives, one in each thread.
             self.app._backend_cache = None
             vars(self.app._local).pop("backend", None)
+
+    def teardown(self) -> None:
+        """Closes the app's connection before the container goes."""
+        self._disconnect()
+        super().teardown()
+
+    def _disconnect(self) -> None:
+        # The backend may be another node's, of a cluster.
+        if self.app and isinstance(self.app.backend, ResultBackend):
+            self.app.backend.store.close()
 
 
 @pytest.fixture
@@ -194,6 +202,7 @@ def celery_postgres_broker(default_postgres_broker: PostgresContainer) -> Iterat
 def celery_postgres_backend(default_postgres_backend: PostgresContainer) -> Iterator[Any]:
     """The result backend, for a `CeleryBackendCluster`."""
     backend = PostgresTestBackend(default_postgres_backend)
+    backend.migrate()
     yield backend
     backend.teardown()
 

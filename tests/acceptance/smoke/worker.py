@@ -33,7 +33,6 @@ class SmokeSetup(CeleryTestSetup):
         """Returns the settings of both apps."""
         app.conf.update(
             broker_connection_retry_on_startup=True,
-            result_chord_retry_interval=0.2,
             worker_prefetch_multiplier=1,
         )
 

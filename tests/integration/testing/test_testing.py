@@ -21,6 +21,7 @@ from pytest_celery import CeleryBackendCluster, CeleryBrokerCluster, CeleryTestS
 from pytest_docker_tools.wrappers import container as wrapper
 from sqlalchemy.engine import make_url
 
+from pgbeat.results.backend import ResultBackend
 from pgbeat.testing.pytest_celery import *  # noqa: F403 - a plugin's fixtures, as pytest wants them
 from pgbeat.testing.pytest_celery import PostgresContainer, PostgresTestBackend, PostgresTestBroker
 from tests.acceptance.smoke.worker import current_app_kept
@@ -254,7 +255,7 @@ def test_a_node_on_another_database(celery_postgres_backend: PostgresTestBackend
     assert config["vhost"] == "other"
     for key in ("url", "host_url"):
         url = make_url(config[key])
-        assert (url.drivername, url.database) == ("db+postgresql+psycopg", "other")
+        assert (url.drivername, url.database) == ("pgbeat+postgresql", "other")
 
 
 def test_the_image_has_its_own_defaults(docker_client: Engine) -> None:
@@ -274,6 +275,11 @@ def test_ready_is_who_can_be_connected_to(default_postgres_broker: PostgresConta
 def test_the_broker_has_pgbeats_schema(celery_postgres_broker: PostgresTestBroker) -> None:
     with celery_postgres_broker.container.client as connection:
         assert connection.execute("SELECT count(*) FROM pgbeat.schedules").fetchone() == (0,)
+
+
+def test_the_backend_has_pgbeats_schema(celery_postgres_backend: PostgresTestBackend) -> None:
+    with celery_postgres_backend.container.client as connection:
+        assert connection.execute("SELECT count(*) FROM pgbeat.results").fetchone() == (0,)
 
 
 def test_a_setup(celery_setup: CeleryTestSetup, docker_client: Engine) -> None:
@@ -296,6 +302,7 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
     assert app.conf.broker_url != before[0]
     assert app.conf.result_backend != before[1]
     app.send_task("second")
+    assert isinstance(app.backend, ResultBackend)
     assert app.AsyncResult("unknown").state == "PENDING"
     with celery_setup.broker.container.client as connection:
         tasks = connection.execute(
