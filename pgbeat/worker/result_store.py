@@ -6,6 +6,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.config import broker_database, delays_in_table, place, same_database
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.results import chords
 from pgbeat.results.store import Store
 
 
@@ -30,6 +31,23 @@ def require_results(app: Celery) -> None:
         if not connections.is_lost(error):
             said = connections.first_line(error)
             raise SystemExit(f"pgbeat: can't store results in {place(store.url)}: {said}") from None
+
+
+def warn_of_other_database(app: Celery) -> None:
+    """Logs, before a worker forks, that its chords end in another database than its broker's."""
+    if not _is_own_backend(app):
+        return
+    store: Store = app.backend.store
+    if delays_in_table(app.conf) and same_database(broker_database(app.conf), store.url):
+        return
+    try:
+        with store.work() as working, connections.transaction(working.connection):
+            chords.published_in(app.backend, working.connection)
+    except DBAPIError as error:
+        if not connections.is_lost(error):
+            raise
+    finally:
+        store.close()
 
 
 def _is_own_backend(app: Celery) -> bool:

@@ -35,7 +35,7 @@ from pgbeat.worker.attempts import Attempt, Memory
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
-from pgbeat.worker.result_store import require_results
+from pgbeat.worker.result_store import require_results, warn_of_other_database
 
 __all__ = ["set_up", "tasks"]
 
@@ -90,6 +90,7 @@ def set_up(worker: Any) -> None:
     app = worker.app
     _disconnect()
     _tracked = None
+    warn_of_other_database(app)
     try:
         settings = Settings.load(app.conf)
     except ConfigError as error:

@@ -132,6 +132,12 @@ def retried(self: Any, times: int) -> int:
     return times
 
 
+@app.task(name="results.odd", shared=False)
+def odd() -> Any:
+    """Returns what no serializer of the app can write."""
+    return object()
+
+
 @app.task(name="results.errback", shared=False)
 def errback(request: Any, exc: Any, traceback: Any) -> None:
     """Writes down which error it was called with."""
