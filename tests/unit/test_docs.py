@@ -99,6 +99,38 @@ def test_what_examples_import_is_there(page: Path) -> None:
                 assert hasattr(found, name) or importlib.util.find_spec(submodule), submodule
 
 
+def examples() -> dict[str, str]:
+    """Returns what readers copy: code of the pages, the example's files and those to deploy it."""
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    found = {
+        str(page.relative_to(ROOT)): "\n".join(
+            re.findall(r"```.*?\n(.*?)```", page.read_text(), re.S)
+        )
+        for page in pages
+    }
+    files = [
+        ROOT / "docker-compose.yml",
+        *(ROOT / "deploy").rglob("*"),
+        *(ROOT / "tasks").rglob("*.py"),
+    ]
+    texts = {str(each.relative_to(ROOT)): each.read_text() for each in files if each.is_file()}
+    return found | texts
+
+
+def test_no_example_needs_another_server_for_results() -> None:
+    asking = {
+        name for name, text in examples().items() if re.search(r"redis|rpc://|\bdb\+", text, re.I)
+    }
+    assert asking == {"docs/how-to/from-redis.md"}
+
+
+def test_the_example_keeps_its_results_in_the_brokers_database() -> None:
+    from tasks import app
+
+    assert app.conf.result_backend == app.conf.broker_url
+    assert app.conf.broker_url.startswith("pgbeat+postgresql")
+
+
 def test_messages_of_the_troubleshooting_page_are_ours() -> None:
     page = (DOCS / "how-to/troubleshooting.md").read_text().partition("## By message")[2]
     package = ROOT / "pgbeat"
