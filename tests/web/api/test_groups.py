@@ -8,7 +8,7 @@ from celery import Celery
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane
-from tests.support.web import Web, done, problem
+from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
 
 
@@ -91,7 +91,7 @@ def test_a_group_of_another_is_not_there(web: Web, admin: Any) -> None:
             assert said == f"there is no group {group_id}"
     assert done(bob.get("/groups"))["groups"] == []
     assert [each["id"] for each in done(admin.get("/groups"))["groups"]] == [made["id"]]
-    assert "you are 'user:bob'" in problem(bob.get("/groups?created_by=user:alice"), 403)
+    problem(bob.get("/groups?created_by=user:alice"), 403)
     problem(bob.get("/groups/x"), 422)
 
 
@@ -108,22 +108,26 @@ def test_pages_of_groups(web: Web) -> None:
 
 
 def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
-    for body, status, refusal in (
-        ({}, 422, "jobs: Field required"),
-        ({"jobs": []}, 422, "at least 1 item"),
-        ({"jobs": ["jobs.ad"]}, 422, "member 0: task 'jobs.ad'"),
-        ({"jobs": [ORDER, {"task": "jobs.add"}]}, 422, "member 1: the arguments don't fit"),
-        ({"jobs": [ORDER, {"args": [1]}]}, 422, "member 1: a job of which task?"),
-        ({"jobs": [ORDER], "mode": "random"}, 422, "mode"),
-        ({"jobs": [ORDER], "on_failure": "cry"}, 422, "on_failure"),
-        ({"jobs": [ORDER], "nam": "x"}, 422, "did you mean 'name'?"),
-        ({"jobs": [ORDER], "name": "\0"}, 422, ""),
-        ({"jobs": [ORDER | {"subtask_type": None}]}, 422, ""),
-        ({"jobs": [5]}, 422, ""),
-        ({"jobs": [ORDER | {"unique_key": "k"}] * 2}, 409, "has the same unique key"),
-        ({"jobs": [ORDER | {"lane": "nope"}]}, 422, "lane 'nope'"),
+    for body, status, expected in (
+        ({}, 422, ("jobs", "required")),
+        ({"jobs": []}, 422, ("jobs", "too_short")),
+        ({"jobs": ["jobs.ad"]}, 422, ("jobs[0].task", "unknown")),
+        ({"jobs": [ORDER, {"task": "jobs.add"}]}, 422, ("jobs[1].args", "malformed")),
+        ({"jobs": [ORDER, {"args": [1]}]}, 422, ("jobs[1].task", "required")),
+        ({"jobs": [ORDER], "mode": "random"}, 422, ("mode", "unknown")),
+        ({"jobs": [ORDER], "on_failure": "cry"}, 422, ("on_failure", "unknown")),
+        ({"jobs": [ORDER], "nam": "x"}, 422, ("nam", "unknown_field")),
+        ({"jobs": [ORDER], "name": "\0"}, 422, ("name", "malformed")),
+        (
+            {"jobs": [ORDER | {"subtask_type": None}]},
+            422,
+            ("jobs[0].JobOrder.subtask_type", "unknown_field"),
+        ),
+        ({"jobs": [5]}, 422, ("jobs[0].JobOrder", "malformed")),
+        ({"jobs": [ORDER | {"unique_key": "k"}] * 2}, 409, ("", "not_unique")),
+        ({"jobs": [ORDER | {"lane": "nope"}]}, 422, ("jobs[0].lane", "unknown")),
     ):
-        assert refusal in problem(web.user.post("/groups", json=body), status), body
+        assert errors(web.user.post("/groups", json=body), status)[0] == expected, body
     assert sql("SELECT 1 FROM pgbeat.groups") == sql("SELECT 1 FROM pgbeat.jobs") == []
     assert sql("SELECT 1 FROM kombu_message") == []
     assert audited(admin, "group") == []
@@ -137,15 +141,14 @@ def test_a_template_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) 
     made = done(admin.post("/templates", json=body), 201)
     assert made.items() >= (body | {"kwargs": {}, "created_by": "user:root"}).items()
     assert done(web.user.get("/templates/t")) == made | {"schedules": []}
-    assert "there is a template 't' already" in problem(admin.post("/templates", json=body), 409)
+    assert errors(admin.post("/templates", json=body), 409) == [("", "already_exists")]
     changed = done(admin.put("/templates/t", json={"task": "jobs.add", "description": "sums"}))
     assert (changed["args"], changed["job_policy"], changed["description"]) == ([], {}, "sums")
     done(admin.put("/templates/u", json={"task": "jobs.add"}), 201)
     names = [each["name"] for each in done(web.user.get("/templates"))["templates"]]
     assert names == ["t", "u"]
     assert done(admin.delete("/templates/t"))["message"] == "Template 't' deleted"
-    said = problem(admin.get("/templates/t"), 404)
-    assert said.startswith("there is no template 't'")
+    problem(admin.get("/templates/t"), 404)
     verbs = [(verb, name) for verb, _, name in audited(admin, "template")]
     assert verbs == [("create", "t"), ("update", "t"), ("create", "u"), ("delete", "t")]
 
@@ -156,31 +159,34 @@ def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
     done(admin.post("/admin/scheduled-jobs", json={"task": "jobs.add", **schedule}), 201)
     assert done(admin.get("/templates/t"))["schedules"] == ["s"]
     assert done(web.user.get("/templates/t"))["schedules"] == []
-    assert "is used by 's'" in problem(admin.delete("/templates/t"), 422)
+    assert errors(admin.delete("/templates/t")) == [("", "in_use")]
     assert make(web.user, template="t")["template"] == "t"
 
 
-BAD_TEMPLATES: list[tuple[Any, str]] = [
-    ({}, "task: Field required"),
-    ({"task": "jobs.ad"}, "did you mean 'jobs.add'?"),
-    ({"task": "jobs.add", "args": {}}, "args"),
-    ({"task": "jobs.add", "kwargs": []}, "kwargs"),
-    ({"task": "jobs.add", "options": {"prio": 1}}, "no publish option"),
-    ({"task": "jobs.add", "options": {"eta": 1}}, "each job has its own time"),
-    ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, "did you mean 'lane'?"),
-    ({"task": "jobs.add", "job_policy": {"lane": "x"}}, "there is no lane 'x'"),
-    ({"task": "jobs.add", "job_policy": {"template": "x"}}, "not made from another"),
-    ({"task": "jobs.add", "job_policy": {"priority": "high"}}, "whole number"),
-    ({"task": "jobs.add", "tsk": 1}, "did you mean 'task'?"),
-    ({"task": "jobs.add", "description": "\0"}, ""),
-    ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ""),
+BAD_TEMPLATES: list[tuple[Any, tuple[str, str]]] = [
+    ({}, ("task", "required")),
+    ({"task": "jobs.ad"}, ("task", "unknown")),
+    ({"task": "jobs.add", "args": {}}, ("args", "malformed")),
+    ({"task": "jobs.add", "kwargs": []}, ("kwargs", "malformed")),
+    ({"task": "jobs.add", "options": {"prio": 1}}, ("options", "unknown_field")),
+    ({"task": "jobs.add", "options": {"eta": 1}}, ("options.eta", "conflict")),
+    ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, ("job_policy.lanes", "unknown_field")),
+    ({"task": "jobs.add", "job_policy": {"lane": "x"}}, ("job_policy.lane", "unknown")),
+    ({"task": "jobs.add", "job_policy": {"template": "x"}}, ("job_policy.template", "conflict")),
+    (
+        {"task": "jobs.add", "job_policy": {"priority": "high"}},
+        ("job_policy.priority", "malformed"),
+    ),
+    ({"task": "jobs.add", "tsk": 1}, ("tsk", "unknown_field")),
+    ({"task": "jobs.add", "description": "\0"}, ("", "invalid")),
+    ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ("", "invalid")),
 ]
 
 
 def test_a_bad_template_is_refused(admin: Any, sql: Sql) -> None:
-    for body, refusal in BAD_TEMPLATES:
-        assert refusal in problem(admin.put("/templates/t", json=body), 422), body
-        assert refusal in problem(admin.post("/templates", json={"name": "t", **body}), 422)
+    for body, expected in BAD_TEMPLATES:
+        assert errors(admin.put("/templates/t", json=body)) == [expected], body
+        assert errors(admin.post("/templates", json={"name": "t", **body})) == [expected]
     for name in ("a/b", " a", "", "x" * 201, "a\n"):
         problem(admin.post("/templates", json={"name": name, "task": "jobs.add"}), 422)
     assert sql("SELECT 1 FROM pgbeat.templates") == []

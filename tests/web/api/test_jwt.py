@@ -78,25 +78,14 @@ def test_a_jwt_says_who_asks(app: Celery, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"exp": 1}, "Signature has expired"),
-        ({"exp": None}, 'missing the "exp" claim'),
-        ({"exp": "soon"}, "exp"),
-        ({"exp": float("1e400")}, ""),
-        ({"sub": None}, 'missing the "sub" claim'),
-        ({"sub": 5}, ""),
-        ({"sub": " "}, "its sub is empty"),
-        ({"nbf": int(time.time()) + 3600}, "not yet valid"),
-        ({"iss": "elsewhere"}, "issuer"),
-        ({"iss": None}, "iss"),
-        ({"aud": "others"}, "udience"),
-        ({"aud": None}, "aud"),
+        {"exp": 1}, {"exp": None}, {"exp": "soon"}, {"exp": float("1e400")},
+        {"sub": None}, {"sub": 5}, {"sub": " "}, {"nbf": int(time.time()) + 3600},
+        {"iss": "elsewhere"}, {"iss": None}, {"aud": "others"}, {"aud": None},
     ],
-)
-def test_a_jwt_that_is_not_for_us_is_refused(
-    app: Celery, changes: dict[str, Any], reason: str
-) -> None:
+)  # fmt: skip
+def test_a_jwt_that_is_not_for_us_is_refused(app: Celery, changes: dict[str, Any]) -> None:
     good: dict[str, Any] = {"iss": "https://idp", "aud": ["x", "pgbeat"]}
     issuer = {"web_jwt_issuer": "https://idp", "web_jwt_audience": "pgbeat"}
     with opened(app, web_jwt_key=SECRET, **issuer) as web:
@@ -104,7 +93,6 @@ def test_a_jwt_that_is_not_for_us_is_refused(
         raw = _raw({"alg": "HS256"}, claims(**{**good, **changes}), SECRET)
         said = problem(ask(web, raw), 401)
     assert said.startswith("the JWT is not accepted: ")
-    assert reason in said
 
 
 def _raw(header: dict[str, Any], payload: dict[str, Any], secret: str) -> str:

@@ -365,16 +365,11 @@ def test_what_is_not_moved_and_why(database: str, django: Django) -> None:
     reasons = {
         step["origin"]: step["reason"] for step in answer["schedules"] if step["action"] == "refuse"
     }
-    assert reasons.pop("bad cron").startswith("Celery can't read its crontab: ")
-    assert reasons == {
-        "args": "its args is no JSON: '[1'",
-        "args kind": "its args is no JSON array: {'a': 1}",
-        "kwargs": "its kwargs is no JSON: '[]x'",
-        "headers": "its headers is no JSON: '{'",
-        "headers kind": "its headers are no JSON object: [1]",
-        "none": "it has no schedule; it needs just one",
-        "two": "it has crontab and interval; it needs just one",
-    }
+    assert reasons.keys() == {
+        "bad cron", "args", "args kind", "kwargs", "headers", "headers kind", "none", "two",
+    }  # fmt: skip
+    for name in ("args", "args kind", "kwargs", "headers", "headers kind"):
+        assert f"its {name.split()[0]} " in reasons[name]
     assert [row["name"] for row in read(database, "list")] == ["fine"]
 
 
