@@ -1,39 +1,16 @@
 """The forecast against what beat does."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, timedelta
 
 import pytest
 from celery import Celery
 
 from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
 from tests.support.rows import Sql
-from tests.unit.schedules.test_forecast import mixed
-
-#: A Monday.
-NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
-
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-
-DEFAULTS: dict[str, Any] = {
-    "namespace": "default", "launcher": "GenericLauncher", "task": "tests.add", "args": [],
-    "kwargs": {}, "options": {}, "after_outcome": "completed", "run_count": 0,
-    "jitter": timedelta(0), "catch_up": "latest", "catch_up_limit": 100, "overlap": "allow",
-    "enabled": True, "max_retries": 5, "retry_base": MINUTE, "retry_factor": 2.0,
-    "retry_cap": HOUR, "retry_count": 0, "upstream_ended": 0, "source": "sql",
-    "created_at": NOW - DAY, "updated_at": NOW - DAY, "version": 1,
-}  # fmt: skip
-
-
-def calendar(name: str, definition: dict[str, Any]) -> Calendar:
-    return Calendar("default", name, definition, NOW, NOW)
-
-
-NIGHTS = {"nights": calendar("nights", {"windows": [{"from": "22:00", "to": "06:00"}]})}
+from tests.unit.schedules.test_forecast import HOUR, MINUTE, NIGHTS, NOW, mixed
 
 
 @pytest.mark.slow

@@ -11,3 +11,9 @@ from tests.support.web import Web
 def admin(web: Web) -> Any:
     """Asks as an administrator."""
     return web.admin
+
+
+@pytest.fixture
+def alice(web: Web) -> Any:
+    """Asks as a user."""
+    return web.user

@@ -19,12 +19,6 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-@pytest.fixture
-def alice(web: Web) -> Any:
-    """A user."""
-    return web.user
-
-
 # -- made -----------------------------------------------------------------------------------------
 
 

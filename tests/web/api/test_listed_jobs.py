@@ -19,12 +19,6 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-@pytest.fixture
-def alice(web: Web) -> Any:
-    """A user."""
-    return web.user
-
-
 def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     own = make(alice)["id"]
     bobs = make(web.other)["id"]

@@ -12,24 +12,9 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
 from tests.support.web import Web, done, problem
+from tests.web.api.made_schedules import CRON, PATH, audited, make
 
 Beat = Callable[..., Scheduler]
-
-PATH = "/admin/scheduled-jobs"
-
-CRON = {"task": "tests.add", "cron": "0 */6 * * *"}
-
-
-def make(admin: Any, name: str = "s", **values: Any) -> Any:
-    """A schedule of every six hours, unless told otherwise."""
-    return done(admin.post(PATH, json={"name": name, **CRON, **values}), 201)
-
-
-def audited(admin: Any) -> list[tuple[str, str, str]]:
-    """Verb, kind and subject of the changes, the oldest first."""
-    found = done(admin.get("/audit"))["changes"]
-    return [(each["verb"], each["kind"], each["subject"]) for each in reversed(found)]
-
 
 # -- made and looked at --------------------------------------------------------------------------
 

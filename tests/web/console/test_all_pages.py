@@ -10,6 +10,8 @@ from tests.support.command_line import Sql
 from tests.support.pages import EVIL, html, words_of
 from tests.support.web import Web, done, opened
 from tests.web.console.test_forms import noted
+from tests.web.console.test_groups import make_group
+from tests.web.console.test_webhooks import HOOK, deliver
 
 
 @pytest.fixture
@@ -17,28 +19,6 @@ def web(app: Celery) -> Iterator[Web]:
     """Webhooks may go to this machine."""
     with opened(app, webhook_private=True) as found:
         yield found
-
-
-def make_group(client: Any, count: int = 2, **values: Any) -> str:
-    """A group of the client's; its id."""
-    body = {"jobs": [{"task": "tests.add", "args": [1]}] * count, **values}
-    return str(done(client.post("/groups", json=body), 201)["id"])
-
-
-HOOK = {"name": "ops", "url": "https://example.com/hook", "event:job.failed": "yes"}
-
-
-def deliver(sql: Sql, state: str, log: str = "[]", payload: str = "{}") -> str:
-    """A delivery of all webhooks."""
-    [(delivery,), *_] = sql(
-        """INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, log, finished_at,
-                                          next_at)
-           SELECT id, 'job.failed', %s, %s, %s,
-                  CASE WHEN %s <> 'pending' THEN now() END,
-                  CASE WHEN %s = 'pending' THEN now() END FROM pgbeat.webhooks RETURNING id""",
-        payload, state, log, state, state,
-    )  # fmt: skip
-    return str(delivery)
 
 
 @pytest.mark.parametrize(
