@@ -8,10 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 from backends.contenders import CONTENDERS, Contender, Rpc
+from backends.kills import chord_kills
 from beats.machine import description
 from beats.measures import Figures
 from beats.processes import ProcessError, Processes, last_words, wait_until
@@ -21,7 +24,7 @@ from rich.console import Console
 from runner import Case, arguments_parser, available, interrupt, measure_all
 from servers import Postgres, opened
 
-MEASURES = ("latency", "drain", "rows", "group", "chord", "waits")
+MEASURES = ("latency", "drain", "rows", "group", "chord", "waits", "kills")
 #: Seconds that a worker may take to begin, and a command to end.
 START_LIMIT, LIMIT = 60.0, 240.0
 
@@ -41,6 +44,15 @@ TABLES = {
         "One process waits for many results: {}",
         [Row("s", "seconds"), Row("its CPU, s", "cpu_s")],
     ),
+    "kills": (
+        "Bodies of chords whose worker is killed as it publishes them: {}",
+        [
+            Row("before: lost", "before_lost"),
+            Row("before: run twice", "before_twice"),
+            Row("after: lost", "after_lost"),
+            Row("after: run twice", "after_twice"),
+        ],
+    ),
 }
 COMPARISONS: dict[str, Comparison] = {
     "pgbeat vs redis": against("redis"),
@@ -54,11 +66,13 @@ class Runner(Processes):
 
     commands = "backends.child"
 
-    def begin_worker(self, contender: Contender) -> Popen[str]:
-        """Starts the worker."""
+    def begin_worker(self, contender: Contender, processes: int = 2, **settings: Any) -> Popen[str]:
+        """Starts the worker, with more settings of its app."""
+        spec = contender.spec.within("worker")
         return self.celery(
-            contender.spec.within("worker"), "-A", "backends.app", "worker", "-l", "ERROR",
-            "-c", "2", "--without-mingle",
+            replace(spec, settings={**spec.settings, **settings}),
+            "-A", "backends.app", "worker", "-l", "ERROR", "-c", str(processes),
+            "--without-mingle",
         )  # fmt: skip
 
     def ask(self, contender: Contender, command: str, *arguments: float) -> Figures:
@@ -107,6 +121,10 @@ def with_worker(runner: Runner, contender: Contender, command: str, *arguments: 
 
 def cases(measure: str, runner: Runner, options: argparse.Namespace) -> Iterator[Case[Contender]]:
     """The cases of a measure."""
+    if measure == "kills":
+        title = f"{number(options.kills)} at each step"
+        yield measure, title, lambda contender: chord_kills(runner, contender, options.kills)
+        return
     commands = {
         "latency": ("latency", options.latency),
         "group": ("groups", options.members, options.times),
@@ -135,6 +153,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ("--members", 1_000, "members of a group and a chord"),
         ("--times", 3, "groups and chords"),
         ("--waits", 10_000, "results that one process waits for"),
+        ("--kills", 20, "workers killed at each step of a chord's end"),
     ):
         parser.add_argument(flag, type=int, default=default, help=f"{words}; {default:,}")
     return parser.parse_args(arguments)

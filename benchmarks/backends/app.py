@@ -5,12 +5,13 @@ from typing import Any
 
 from brokers.executions import note, opened
 from brokers.spec import Spec
-from celery import Celery
+from celery import Celery, Task
 from servers import sqlalchemy
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 
 import pgbeat
+from backends.kills import BODY, die
 
 spec = Spec.from_environment()
 
@@ -49,8 +50,21 @@ def row(n: int) -> int:
     return n
 
 
-@app.task(name="bench.last")
+class Body(Task):  # type: ignore[misc,unused-ignore]
+    """A body, at whose publishing a worker may kill itself."""
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Publishes it."""
+        if app.conf.get("dies_at") == "before":
+            die()
+        published = super().apply_async(*args, **kwargs)
+        if app.conf.get("dies_at") == "after":
+            die()
+        return published
+
+
+@app.task(name="bench.last", base=Body)
 def last(parts: list[Any]) -> int:
     """The body of a chord: says how many parts there were."""
-    note(_executions, 0.0)
+    note(_executions, BODY)
     return len(parts)

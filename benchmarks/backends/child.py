@@ -54,6 +54,11 @@ def chords(count: int, times: int) -> None:
     _repeat(times, lambda: chord((noop.s() for _ in range(count)), last.s())().get(timeout=LIMIT))
 
 
+def send_chord(count: int) -> None:
+    """Publishes a chord of no-ops, unmeasured."""
+    chord((noop.s() for _ in range(count)), last.s())()
+
+
 def waits(count: int) -> None:
     """One process that waits for many results; they are published before."""
     results = [noop.delay() for _ in range(count)]
@@ -82,6 +87,7 @@ def _say(**figures: float) -> None:
 COMMANDS: dict[str, Callable[..., None]] = {
     "send": send,
     "send_rows": send_rows,
+    "send_chord": send_chord,
     "latency": latency,
     "groups": groups,
     "chords": chords,

@@ -17,6 +17,8 @@ class Contender:
     #: More of the app's settings, and whether its tasks insert rows into the broker's database.
     settings: ClassVar[dict[str, Any]] = {}
     inserts: ClassVar[bool] = False
+    #: Whether a dead worker's messages are delivered again at once.
+    redelivers: ClassVar[bool] = False
 
     def __init__(self, servers: dict[type[Any], Any], folder: Path) -> None:
         self._servers = servers
@@ -56,7 +58,7 @@ class Contender:
 class Pgbeat(Contender):
     """pgbeat as broker and backend."""
 
-    name, needs = "pgbeat", (Postgres,)
+    name, needs, redelivers = "pgbeat", (Postgres,), True
 
     def urls(self) -> tuple[str, str]:
         url = f"pgbeat+{self._database()}"
@@ -80,7 +82,7 @@ class PgbeatFinish(Pgbeat):
 class RedisBackend(Contender):
     """Redis keeps the results, pgbeat is the broker."""
 
-    name, needs = "redis", (Postgres, Redis)
+    name, needs, redelivers = "redis", (Postgres, Redis), True
 
     def urls(self) -> tuple[str, str]:
         return f"pgbeat+{self._database()}", self._servers[Redis].url
@@ -98,7 +100,7 @@ class RedisOnly(Contender):
 class DatabaseBackend(Contender):
     """Celery's own backend on a database; pgbeat is the broker."""
 
-    name, needs = "db", (Postgres,)
+    name, needs, redelivers = "db", (Postgres,), True
 
     def urls(self) -> tuple[str, str]:
         url = self._database()
