@@ -234,7 +234,7 @@ def test_each_task_becomes_a_row(database: str, django: Django) -> None:
     assert described == "for a day"
     assert "it is Celery's own; pgbeat's beat makes it if" in result.stdout
     check({row["name"]: row for row in read(database, "list")}, ran)
-    assert "Nothing to do: 7 schedules here already." in run(database, *command).stdout
+    assert "7 schedules here" in run(database, *command).stdout
     assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
 
 
@@ -244,7 +244,7 @@ def test_tables_in_pgbeats_own_database(database: str, django_here: Django) -> N
     assert "Added 7 schedules:" in run(database, "import", "django-celery-beat").stdout
     check({row["name"]: row for row in read(database, "list")}, ran)
     again = run(database, "import", "django-celery-beat", "--schema", "public")
-    assert "Nothing to do: 7 schedules here already." in again.stdout
+    assert "7 schedules here" in again.stdout
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_what_the_old_beat_did_after_an_import_counts(database: str, django: Dja
     clocked.enabled = False  # as its beat leaves it
     clocked.save()
     result = run(database, *command)
-    assert "Carried the last run over to 2 schedules:" in result.stdout
+    assert "to 2 schedules:" in result.stdout
     assert when(read(database, "status", "interval")) == now + HOUR / 2
     assert read(database, "status", "clocked")["enabled"] is False
 
@@ -328,7 +328,7 @@ def test_the_apps_entries_stay_the_apps(
     django.task("off", crontab=django.crontab("0"), enabled=False)
     django.task("other", interval=django.interval(), task="tests.gone")
     result = run_with(app, "import", "django-celery-beat", "--from", django.url)
-    assert "Carried the last run over to 2 schedules:" in result.stdout
+    assert "to 2 schedules:" in result.stdout
     assert "task 'tests.gone' is not registered in the app" in result.stdout
     rows = "SELECT name, source, enabled, last_run, run_count FROM pgbeat.schedules ORDER BY name"
     assert sql(rows) == [
@@ -336,7 +336,7 @@ def test_the_apps_entries_stay_the_apps(
         ("other", "import", True, None, 0),
     ]  # fmt: skip
     again = run_with(app, "import", "django-celery-beat", "--from", django.url)
-    assert "Nothing to do: 3 schedules here already." in again.stdout
+    assert "3 schedules here" in again.stdout
     beat().run_due()
     assert [row[:4] for row in sql(rows)][:2] == [
         ("off", "code", False, None), ("on", "code", True, ran),
@@ -444,7 +444,7 @@ def test_each_of_its_tasks_becomes_a_row(database: str, alchemy: Alchemy) -> Non
     command = ("import", "sqlalchemy-celery-beat", "--from", alchemy.url)
     assert "Added 7 schedules:" in run(database, *command).stdout
     check_alchemy({row["name"]: row for row in read(database, "list")}, ran)
-    assert "Nothing to do: 7 schedules here already." in run(database, *command).stdout
+    assert "7 schedules here" in run(database, *command).stdout
     assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
 
 
@@ -477,9 +477,8 @@ def test_databases_that_are_not_right(database: str, tmp_path: Path) -> None:
     def said(*arguments: str, exit_code: int = 1, kind: str = "django-celery-beat") -> str:
         return refused(run(database, "import", kind, *arguments), exit_code)
 
-    missing = "there is no table django_celery_beat_periodictask in database"
-    assert said().startswith(missing)
-    assert said(kind="sqlalchemy-celery-beat").startswith("there is no table celery_periodictask")
+    assert " django_celery_beat_periodictask " in said()
+    assert " celery_periodictask " in said(kind="sqlalchemy-celery-beat")
     assert "no table nowhere.django_celery_beat_periodictask" in said("--schema", "nowhere")
     file = tmp_path / "no.sqlite3"
     assert said("--from", f"sqlite:///{file}") == f"there is no file {file}"
@@ -490,7 +489,7 @@ def test_databases_that_are_not_right(database: str, tmp_path: Path) -> None:
     assert "nosql" in unknown and "secret" not in unknown
     assert "mysql.nodriver" in said("--from", "mysql+nodriver://h/d", exit_code=2)
     away = said("--from", "postgresql://user:secret@127.0.0.1:1/shop")
-    assert away.startswith("can't read database 'shop' on 127.0.0.1:1 as user: ")
+    assert "'shop' on 127.0.0.1:1 as user" in away
     assert "secret" not in away
 
 
