@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery import states
-from celery.canvas import maybe_signature
+from celery.app.task import Context
+from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.exceptions import ChordError
 from celery.result import GroupResult
 from celery.utils.functional import _regen
@@ -121,7 +122,7 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
         try:
             values = _values(backend, group_id, parts)
         except ChordError as error:
-            _fail(backend, group_id, body, error)
+            _fail(backend, connection, group_id, body, error)
             return
         try:
             with _savepoint(connection):
@@ -129,12 +130,36 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
         except Exception as error:
             if connections.is_lost(error):
                 raise
-            _fail(backend, group_id, body, _caused("Callback error: %r", error))
+            _fail(backend, connection, group_id, body, _caused("Callback error: %r", error))
 
 
-def _fail(backend: "ResultBackend", group_id: str, body: Any, error: ChordError) -> None:
+def _fail(
+    backend: "ResultBackend", connection: Connection, group_id: str, body: Any, error: ChordError
+) -> None:
+    """Stores the failure of a body, and returns it to the chord of which the body is a member."""
     logger.error("Chord %s: %s", group_id, error)
     backend.chord_error_from_stack(body, error)
+    for task in _last_tasks(body):
+        options = task.options
+        if options.get("chord") and options.get("group_id"):
+            request = Context(
+                id=options.get("task_id"), task=task.task, group=options["group_id"],
+                group_index=options.get("group_index"), chord=options["chord"],
+            )  # fmt: skip
+            return_part(backend, connection, request, states.FAILURE, error, is_durable=True)
+
+
+def _last_tasks(signature: Any) -> Iterator[Any]:
+    """Yields the tasks whose results are the signature's."""
+    if isinstance(signature, group):
+        for task in signature.tasks:
+            yield from _last_tasks(task)
+    elif isinstance(signature, _chain):
+        yield from _last_tasks(signature.tasks[-1])
+    elif isinstance(signature, _chord):
+        yield from _last_tasks(signature.body)
+    else:
+        yield signature
 
 
 def _caused(message: str, cause: Any) -> ChordError:

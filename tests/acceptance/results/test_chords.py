@@ -2,18 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from tests.acceptance.results.conftest import Client, Workers
+from tests.acceptance.results.conftest import Client, Sql, Workers
 from tests.support.apps.results import STEPS
 from tests.support.processes import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def test_what_celery_composes(workers: Workers, client: Client) -> None:

@@ -138,6 +138,24 @@ def odd() -> Any:
     return object()
 
 
+@app.task(name="results.large", shared=False)
+def large(size: int) -> str:
+    """Returns a text of so many characters."""
+    return "x" * size
+
+
+@app.task(name="results.echo", shared=False)
+def echo(value: Any) -> Any:
+    """Returns what it was given."""
+    return value
+
+
+@app.task(name="results.refuse", shared=False)
+def refuse(value: Any) -> None:
+    """Fails with what it was given."""
+    raise ValueError(value)
+
+
 @app.task(name="results.errback", shared=False)
 def errback(request: Any, exc: Any, traceback: Any) -> None:
     """Writes down which error it was called with."""

@@ -1,0 +1,88 @@
+"""Chords whose members are lost, take too long, are retried or are delivered again."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery import chain, chord, group
+from celery.exceptions import ChordError
+
+from tests.acceptance.results.conftest import Client, Sql, Workers
+from tests.support.processes import until
+
+
+def assert_failed(workers: Workers, chord: Any, cause: type[Exception]) -> None:
+    """Checks that the body failed because of a member, that its errback ran, and it did not."""
+    with pytest.raises((ChordError, cause)):
+        chord.get(timeout=60)
+    assert isinstance(until(lambda: chord.result), ChordError)
+    assert cause.__name__ in str(chord.result)
+    until(lambda: f"errback {chord.id} ChordError" in workers.journal())
+    assert len(workers.journal()) == 1
+
+
+def test_a_member_that_takes_too_long(workers: Workers, client: Client, sql: Sql) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    body = client.body().on_error(client.errback())
+    failed = chord([client.add(1, 1), client.sleep(60, time_limit=1)], body)()
+    assert_failed(workers, failed, TimeLimitExceeded)
+    assert failed.parent.results[0].get(timeout=10) == 2
+    assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
+
+
+def test_a_member_whose_process_is_lost(workers: Workers, client: Client, sql: Sql) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    body = client.body().on_error(client.errback())
+    failed = chord([client.add(1, 1), client.die()], body)()
+    assert_failed(workers, failed, WorkerLostError)
+    assert failed.parent.results[0].get(timeout=10) == 2
+    assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
+
+
+def test_a_member_that_is_delivered_again(workers: Workers, client: Client, sql: Sql) -> None:
+    """Its worker dies after its part was counted, and before its message is acknowledged."""
+    (workers.folder / "armed").touch()
+    victim = workers.start(TESTS_DIE_AT="after commit")
+    result = chord([client.add(n, 0) for n in range(3)], client.body())()
+    assert until(victim.poll, 30) == -signal.SIGKILL
+    survivor = workers.start()
+    assert result.get(timeout=60) == [0, 1, 2]
+    assert len(workers.journal()) == 1
+    os.kill(survivor.pid, signal.SIGTERM)
+    survivor.wait(30)
+    assert sql("SELECT done, ended FROM pgbeat.chords") == [(3, True)]
+    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
+
+
+def bodies(client: Client, kind: str) -> Any:
+    """Returns the body of an inner chord."""
+    kinds = {
+        "task": client.body(),
+        "chain": chain(client.body(), client.body()),
+        "group": group(client.body(), client.body()),
+        "chord": chord([client.body(), client.body()], client.body()),
+    }
+    return kinds[kind]
+
+
+@pytest.mark.parametrize("kind", ["task", "chain", "group", "chord"])
+def test_an_inner_chord_that_fails(workers: Workers, client: Client, kind: str) -> None:
+    """It fails the outer chord, which does not wait for ever for the inner one's body."""
+    workers.start("-P", "prefork", "-c", "2")
+    inner = chord([client.retried(1), client.fail()], bodies(client, kind))
+    outer = client.body().on_error(client.errback())
+    failed = chord([client.add(1, 1), inner], outer)()
+    with pytest.raises((ChordError, ValueError), match="it fails"):
+        failed.get(timeout=60)
+    assert isinstance(until(lambda: failed.result), ChordError)
+    until(lambda: f"errback {failed.id} ChordError" in workers.journal())
+
+
+def test_retries_in_nested_headers(workers: Workers, client: Client) -> None:
+    workers.start("-P", "prefork", "-c", "2")
+    inner = chord([client.retried(2), client.add(2, 2)], client.body())
+    # Celery reverses the members of a group in a header.
+    members = [group(client.retried(1), client.retried(1)), client.add(1, 1), inner]
+    assert chord(members, client.body())().get(timeout=60) == [1, 1, 2, [2, 4]]
