@@ -104,8 +104,14 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     # ----- encoding
 
     def key(self, task_id: Any) -> str:
-        """Returns a task's or group's id as the tables have it."""
-        return f"{self._prefix}{task_id}"
+        """Returns a task's or group's id as the tables have it.
+
+        Raises `ValueError` for one with NUL, at which the driver would cut it off.
+        """
+        key = f"{self._prefix}{task_id}"
+        if "\0" in key:
+            raise ValueError(f"an id must not contain NUL, got {task_id!r}")
+        return key
 
     def encode_value(self, value: Any) -> tuple[bytes | None, bytes, bytes]:
         """Returns a value's body, content type and content encoding, as parameters."""

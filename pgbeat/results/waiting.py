@@ -219,7 +219,8 @@ class ResultConsumer(BaseResultConsumer):
 
     def cancel_for(self, task_id: str) -> None:
         """Waits for a task no longer. Garbage collection may call it anywhere: it takes no lock."""
-        self.awaited.discard(self.backend.key(task_id))
+        with suppress(ValueError):  # no id, so it was never waited for
+            self.awaited.discard(self.backend.key(task_id))
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Takes what is there already, so that it is given however short the timeout is."""

@@ -1,7 +1,6 @@
 """Results elsewhere, and values and chords that can't be: one clear error, nothing else is lost."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -15,7 +14,6 @@ from pgbeat.database import migrate
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.processes import until
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 ELSEWHERE = "The transaction that ends a chord does not publish its body"
 
 

@@ -14,7 +14,6 @@ from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 from tests.acceptance.results.conftest import APP, Client, Workers
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 NO_SCHEMA = "the database has no pgbeat schema; run `pgbeat migrate`"
 
 

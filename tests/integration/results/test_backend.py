@@ -47,7 +47,17 @@ def backend_of(app: Celery) -> ResultBackend:
     return backend
 
 
-VALUES = [None, 0, "", "é\0\ud800", [1, {"a": [None]}], 1.5, 10**400, {"at": datetime.now(UTC)}]
+VALUES = [
+    None,
+    0,
+    "",
+    "é\0\ud800",
+    b"\xff\0\xfe",
+    [1, {"a": [None]}],
+    1.5,
+    10**400,
+    {"at": datetime.now(UTC)},
+]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
@@ -201,6 +211,15 @@ def test_results_that_never_expire(make_app: Callable[..., Celery], sql: Sql, ex
     backend.mark_as_done("t1", 1)
     backend.cleanup()
     assert sql("SELECT expires_at FROM pgbeat.results") == [(None,)]
+
+
+def test_an_id_with_nul_is_no_other_task(app: Celery, backend: ResultBackend) -> None:
+    backend.mark_as_done("t1", 1)
+    with pytest.raises(ValueError, match="must not contain NUL"):
+        app.AsyncResult("t1\0x").state  # noqa: B018
+    with pytest.raises(ValueError, match="must not contain NUL"):
+        backend.mark_as_done("t1\0x", 2)
+    assert app.AsyncResult("t1").get(timeout=0) == 1
 
 
 def test_prefixes_keep_apps_apart(make_app: Callable[..., Celery]) -> None:
