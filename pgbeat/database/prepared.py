@@ -58,7 +58,11 @@ class PreparedConnection:
     """Runs statements in one session. Not for two threads at once."""
 
     def __init__(
-        self, connection: "psycopg.Connection[Any]", prepares: bool = True, isolates: bool = False
+        self,
+        connection: "psycopg.Connection[Any]",
+        prepares: bool = True,
+        isolates: bool = False,
+        hears: bool = True,
     ) -> None:
         self.connection = connection
         self.pgconn = connection.pgconn
@@ -72,16 +76,13 @@ class PreparedConnection:
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
         self._heard: list[tuple[str, str]] = []
-        connection.add_notify_handler(self._hear)
+        if hears:
+            connection.add_notify_handler(self._hear)
         #: Whether a statement was sent whose end has not been read.
         self.is_busy = False
 
     def _hear(self, notification: psycopg.Notify) -> None:
         self._heard.append((notification.channel, notification.payload))
-
-    def let_go(self) -> None:
-        """Leaves the connection as it was, for others to use."""
-        self.connection.remove_notify_handler(self._hear)
 
     def fileno(self) -> int:
         """Returns the socket."""

@@ -13,25 +13,28 @@ from celery.result import result_from_tuple
 from kombu.serialization import loads
 from sqlalchemy.engine import URL
 
-from pgbeat import storable
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
-from pgbeat.results import chords, expiry, statements
+from pgbeat.results import chords, errbacks, expiry, statements
 from pgbeat.results.ending import abandon_current, ending_of
-from pgbeat.results.rows import Encoded, StoredResult, as_json, bytea, encoded, stored_results
+from pgbeat.results.rows import (
+    COLUMNS,
+    Encoded,
+    StoredResult,
+    as_json,
+    as_number,
+    as_text,
+    bytea,
+    decompressed,
+    encoded,
+    stored_results,
+)
 from pgbeat.results.store import Store, StoreConnection, StorePlace
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.
 _BROKERS = {None, "", "pgbeat", "pgbeat://"}
-#: What a task's meta-data has in columns of its own.
-_COLUMNS = {
-    "status", "result", "traceback", "children", "date_done", "group_id", "parent_id",
-    "name", "worker", "queue", "retries",
-}  # fmt: skip
-#: Of celery 5.7; before it no result is compressed.
-_decompress = getattr(base, "decompress_payload", lambda payload: payload)
 
 
 class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unused-ignore]
@@ -127,7 +130,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         if value.body is None:
             return None
         return loads(
-            _decompress(value.body),
+            decompressed(value.body),
             content_type=value.content_type,
             content_encoding=value.content_encoding,
             accept=self.accept,
@@ -209,6 +212,18 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         else:
             mark()
 
+    def _call_task_errbacks(self, request: Any, exc: Any, traceback: Any) -> None:
+        """Calls errbacks; in a transaction those that run in this process wait for the commit."""
+        call = super()._call_task_errbacks
+        if self.store.joined is None:
+            call(request, exc, traceback)
+            return
+        published, called = errbacks.separated(self.app, request)
+        if published.errbacks:
+            call(published, exc, traceback)
+        if called.errbacks:
+            self.store.after_commit(partial(call, called, exc, traceback))
+
     def _store_result(
         self,
         task_id: str,
@@ -226,12 +241,12 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             self.key(task_id).encode(),
             state.encode(),
             *self.encode_value(result),
-            _text(traceback),
+            as_text(traceback),
             None if children is None else as_json(children),
-            _text(group_id),
-            _text(parent_id),
+            as_text(group_id),
+            as_text(parent_id),
             *extended,
-            _number(expires or None),
+            as_number(expires or None),
             None if is_durable else b"off",
         )
         if ending is None or not ending.store(parameters):
@@ -251,8 +266,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             group_id = getattr(request, "group", None) or None
             return children, group_id, getattr(request, "parent_id", None) or None, [None] * 5
         meta = self._get_result_meta(result, state, traceback, request, format_date=False)
-        columns = [_text(meta[name]) for name in ("name", "worker", "queue", "retries")]
-        body, _, _ = self.encode_value({k: v for k, v in meta.items() if k not in _COLUMNS})
+        columns = [as_text(meta[name]) for name in ("name", "worker", "queue", "retries")]
+        body, _, _ = self.encode_value({k: v for k, v in meta.items() if k not in COLUMNS})
         return meta["children"], meta.get("group_id"), meta.get("parent_id"), [*columns, body]
 
     @cached_property
@@ -327,7 +342,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             statements.SAVE_GROUP,
             self.key(group_id).encode(),
             *self.encode_value({"result": result.as_tuple()}),
-            _number(self.expires or None),
+            as_number(self.expires or None),
         )
         return result
 
@@ -361,7 +376,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             working.prepared.run(
                 statements.ADD_TO_CHORD,
                 self.key(chord_id).encode(),
-                _number(self.chord_expires or None),
+                as_number(self.chord_expires or None),
             )
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
@@ -384,11 +399,3 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             with self.store.work() as working:
                 if not expiry.delete_expired(working.connection):
                     return
-
-
-def _text(value: Any) -> bytes | None:
-    return None if value is None else storable.escaped(str(value)).encode()
-
-
-def _number(value: float | None) -> bytes | None:
-    return None if value is None else repr(float(value)).encode()

@@ -20,7 +20,7 @@ from pgbeat.broker.publishing.transaction import InTransaction, in_transaction
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.results import statements
-from pgbeat.results.rows import bytea, encoded, text
+from pgbeat.results.rows import Encoded, bytea, decompressed, encoded, text
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend
@@ -29,6 +29,8 @@ logger = logging.getLogger("pgbeat.results")
 
 #: Position of a part whose place in the header Celery doesn't know.
 _UNKNOWN = -1
+#: Content type and encoding of JSON.
+_JSON = ("application/json", "utf-8")
 #: Databases of results whose apps publish elsewhere, as the log has named them.
 _warned: set[str] = set()
 
@@ -174,9 +176,9 @@ def _values(backend: "ResultBackend", group_id: str, parts: PGresult) -> list[An
     Raises `ChordError` if a member has failed.
     """
     values, by_task = [], {}
-    for row in range(parts.ntuples):
+    decoded = _decoded(backend, [encoded(parts, row, 2) for row in range(parts.ntuples)])
+    for row, value in enumerate(decoded):
         task_id, status = text(parts, row, 0), text(parts, row, 1)
-        value = backend.decode_value(encoded(parts, row, 2))
         if status in states.EXCEPTION_STATES:
             value = backend.exception_to_python(value)
         if status in states.PROPAGATE_STATES:
@@ -185,6 +187,16 @@ def _values(backend: "ResultBackend", group_id: str, parts: PGresult) -> list[An
         by_task[task_id] = value
     header = backend.restore_group(group_id, cache=False)
     return values if header is None else _structured(header, by_task)
+
+
+def _decoded(backend: "ResultBackend", values: list[Encoded]) -> list[Any]:
+    """Returns the values; JSON is decoded as one array, since most of the time goes per call."""
+    kinds = {value[1:] for value in values if value.body is not None}
+    if kinds != {_JSON} or any(value.body is None for value in values):
+        return [backend.decode_value(value) for value in values]
+    bodies = b",".join(decompressed(value.body or b"") for value in values)
+    array: list[Any] = backend.decode_value(Encoded(b"[%s]" % bodies, *_JSON))
+    return array
 
 
 def _structured(result: Any, by_task: dict[str | None, Any]) -> Any:

@@ -25,7 +25,7 @@ from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.database import connections
 from pgbeat.database.prepared import Parameter, array
 from pgbeat.errors import CannotFinish
-from pgbeat.results import chords, statements
+from pgbeat.results import chords, errbacks, statements
 from pgbeat.results.store import StoreConnection
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ logger = logging.getLogger("pgbeat.results")
 #: Where a task's request has its ending.
 _ENDING = "pgbeat_ending"
 #: Errors after which a transaction may begin again: a deadlock, a snapshot that is too old, a lock
-#: that another transaction holds for too long.
-_PASSING = {"40P01", "40001", "55P03"}
+#: that another transaction holds for too long, a prepared statement that was discarded.
+_PASSING = {"40P01", "40001", "55P03", "26000"}
 
 
 class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
@@ -227,7 +227,7 @@ class Ending:
     def failed(self, mark: Callable[[], None], error: BaseException, traceback: Any) -> bool:
         """Stores a failure by `mark`, with what follows from it; false if that is Celery's."""
         self.give_up()
-        if not self.is_over and self._acknowledges_failures():
+        if not self.is_over and self._acknowledges_failures() and not self._calls_errbacks():
             self._is_stored_alone = self._has_returned = self._held.takes_all = False
             if self.execution is not None:
                 self.execution.raised(error, traceback)
@@ -249,6 +249,12 @@ class Ending:
         """Returns whether Celery acknowledges the message of a task that failed."""
         acks = getattr(self._task, "acks_on_failure", None)
         return bool(self._task.acks_on_failure_or_timeout if acks is None else acks)
+
+    def _calls_errbacks(self) -> bool:
+        """Returns whether Celery calls errbacks in this process, which no transaction undoes."""
+        return bool(self._request.errbacks) and bool(
+            errbacks.separated(self.app, self._request)[1].errbacks
+        )
 
     def abandon(self) -> None:
         """Rolls back what is still open."""
@@ -274,9 +280,9 @@ class Ending:
         if self._own is None:
             self._backend.store.atomically(end)
         else:
-            with self._backend.store.transaction(self._own.connection()) as working:
+            own = self._own
+            with self._backend.store.transaction(own.connection(), own.commit) as working:
                 end(working)
-            self._own.commit()
         self._has_committed = True
         self._leave()
         if self.execution is not None:

@@ -1,10 +1,23 @@
 """A stored result as the statements give it."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from celery.backends import base
 from psycopg.pq.abc import PGresult
+
+from pgbeat import storable
+
+#: What a task's meta-data has in columns of its own.
+COLUMNS = {
+    "status", "result", "traceback", "children", "date_done", "group_id", "parent_id",
+    "name", "worker", "queue", "retries",
+}  # fmt: skip
+#: Decompresses a value's body. Of celery 5.7; before it none is compressed.
+decompressed: Callable[[bytes], bytes] = getattr(
+    base, "decompress_payload", lambda payload: payload
+)
 
 
 class Encoded(NamedTuple):
@@ -88,3 +101,13 @@ def bytea(value: bytes | None) -> bytes | None:
 def as_json(value: Iterable[Any]) -> bytes:
     """Returns a JSON array as a parameter."""
     return json.dumps(list(value), default=str).encode()
+
+
+def as_text(value: Any) -> bytes | None:
+    """Returns text as a parameter, without what the database can't store."""
+    return None if value is None else storable.escaped(str(value)).encode()
+
+
+def as_number(value: float | None) -> bytes | None:
+    """Returns a number as a parameter."""
+    return None if value is None else repr(float(value)).encode()

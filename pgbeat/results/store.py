@@ -23,6 +23,9 @@ logger = logging.getLogger("pgbeat.results")
 #: Seconds for which a statement is tried again on a lost connection, and the longest pause.
 _PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
 
+#: Key in the `info` of a caller's connection.
+_PREPARED = "pgbeat_results_prepared"
+
 Answer = TypeVar("Answer")
 
 
@@ -127,25 +130,38 @@ class Store:
         return found
 
     @contextmanager
-    def transaction(self, own: Connection | None = None) -> Iterator[StoreConnection]:
+    def transaction(
+        self, own: Connection | None = None, commit: Callable[[], None] | None = None
+    ) -> Iterator[StoreConnection]:
         """Opens a transaction that this thread's statements join until the end of the block.
 
         Args:
-            own: A connection of the caller's, with an open transaction that the caller ends.
+            own: A connection of the caller's, with an open transaction.
+            commit: Commits that transaction.
         """
+        committed: list[Callable[[], object]] = []
         with ExitStack() as stack:
             if own is not None:
-                prepared = PreparedConnection(connections.driver(own), prepares=False)
-                stack.callback(prepared.let_go)
-                working = StoreConnection(own, prepared, listens=False)
+                working = StoreConnection(own, _prepared(own), listens=False)
             else:
                 working = stack.enter_context(self.work())
                 stack.enter_context(connections.transaction(working.connection))
-            self._local.joined = working
+            self._local.joined, self._local.committed = working, committed
             try:
                 yield working
             finally:
                 self._local.joined = None
+            if commit is not None:
+                commit()
+        for call in committed:
+            try:
+                call()
+            except Exception:
+                logger.exception("What follows from a result that is stored failed")
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Calls a function once the transaction that this thread has joined is committed."""
+        self._local.committed.append(call)
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement that may be executed again, if the connection is lost meanwhile."""
@@ -203,6 +219,17 @@ class Store:
         if self._working is not None and not self._working.connection.closed:
             sockets = [self._working.prepared.fileno()]
         forks.disown(self, sockets)
+
+
+def _prepared(own: Connection) -> PreparedConnection:
+    """Returns the prepared statements of a caller's connection, which a pool keeps."""
+    raw = connections.driver(own)
+    found: PreparedConnection | None = own.info.get(_PREPARED)
+    if found is None or found.connection is not raw:
+        # Behind a transaction-mode pooler psycopg must not prepare statements, either.
+        prepares = raw.prepare_threshold is not None
+        found = own.info[_PREPARED] = PreparedConnection(raw, prepares, hears=False)
+    return found
 
 
 _stores: dict[tuple[str, str], Store] = {}

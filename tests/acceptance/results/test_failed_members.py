@@ -20,7 +20,9 @@ def assert_failed(workers: Workers, chord: Any, cause: type[Exception]) -> None:
     assert isinstance(until(lambda: chord.result), ChordError)
     assert cause.__name__ in str(chord.result)
     until(lambda: f"errback {chord.id} ChordError" in workers.journal())
-    assert len(workers.journal()) == 1
+    # It is called once the failure is there for everybody.
+    until(lambda: f"{chord.id} is FAILURE" in workers.journal())
+    assert len(workers.journal()) == 2
 
 
 def test_a_member_that_takes_too_long(workers: Workers, client: Client, sql: Sql) -> None:

@@ -158,5 +158,6 @@ def refuse(value: Any) -> None:
 
 @app.task(name="results.errback", shared=False)
 def errback(request: Any, exc: Any, traceback: Any) -> None:
-    """Writes down which error it was called with."""
+    """Writes down which error it was called with, and what others see of the task."""
     _journal(f"errback {request.id} {type(exc).__name__}")
+    _journal(f"{request.id} is {app.AsyncResult(request.id).state}")
