@@ -9,7 +9,7 @@ import select
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg import generators
@@ -62,7 +62,6 @@ class PreparedConnection:
         connection: "psycopg.Connection[Any]",
         prepares: bool = True,
         isolates: bool = False,
-        hears: bool = True,
     ) -> None:
         self.connection = connection
         self.pgconn = connection.pgconn
@@ -76,8 +75,7 @@ class PreparedConnection:
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
         self._heard: list[tuple[str, str]] = []
-        if hears:
-            connection.add_notify_handler(self._hear)
+        connection.add_notify_handler(self._hear)
         #: Whether a statement was sent whose end has not been read.
         self.is_busy = False
 
@@ -195,4 +193,33 @@ class PreparedConnection:
             raise psycopg.OperationalError("the connection was lost")
         if result.status == ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result)
+        return result
+
+
+class StatementRunner(Protocol):
+    """What runs statements in one session."""
+
+    def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        """Executes a statement and returns the result. Raises psycopg's errors."""
+
+
+class BorrowedConnection:
+    """Runs statements in the open transaction of a connection that is not pgbeat's own.
+
+    psycopg prepares them there, unless the connection's `prepare_threshold` is `None`, and forgets
+    them when the transaction is rolled back.
+    """
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+        self.pgconn = connection.pgconn
+
+    def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        """Executes a statement and returns the result. Raises psycopg's errors."""
+        cursor = psycopg.RawCursor(self._connection)
+        values = [None if each is None else each.decode() for each in parameters]
+        cursor.execute(statement.sql.encode(), values, prepare=True)
+        result = cursor.pgresult
+        if result is None:
+            raise psycopg.OperationalError("the connection was lost")
         return result

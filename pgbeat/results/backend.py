@@ -30,7 +30,7 @@ from pgbeat.results.rows import (
     encoded,
     stored_results,
 )
-from pgbeat.results.store import Store, StoreConnection, StorePlace
+from pgbeat.results.store import Joined, Store, StorePlace
 from pgbeat.results.waiting import ResultConsumer, Waits
 
 #: Schemes that stand for the broker's database.
@@ -200,7 +200,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             task_id, exc, traceback, request, store_result, call_errbacks, state,
         )  # fmt: skip
 
-        def mark_member(working: StoreConnection) -> None:
+        def mark_member(working: Joined) -> None:
             with chords.published_in(self, working.connection):
                 mark()
 
@@ -390,8 +390,6 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
                 self, working.connection, request, state, result, is_durable=is_durable
             )
         )
-
-    # ----- expiry
 
     def cleanup(self) -> None:
         """Deletes what has expired, in batches."""

@@ -26,7 +26,7 @@ from pgbeat.database import connections
 from pgbeat.database.prepared import Parameter, array
 from pgbeat.errors import CannotFinish
 from pgbeat.results import chords, errbacks, statements
-from pgbeat.results.store import StoreConnection
+from pgbeat.results.store import Joined
 
 if TYPE_CHECKING:
     from pgbeat.results.backend import ResultBackend
@@ -36,8 +36,8 @@ logger = logging.getLogger("pgbeat.results")
 #: Where a task's request has its ending.
 _ENDING = "pgbeat_ending"
 #: Errors after which a transaction may begin again: a deadlock, a snapshot that is too old, a lock
-#: that another transaction holds for too long, a prepared statement that was discarded.
-_PASSING = {"40P01", "40001", "55P03", "26000"}
+#: that another transaction holds for too long.
+_PASSING = {"40P01", "40001", "55P03"}
 
 
 class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
@@ -80,7 +80,7 @@ class Execution(Protocol):
     def lost(self, error: BaseException) -> None:
         """Notes that nothing of it is kept, whatever Celery says of the task's end."""
 
-    def write(self, working: StoreConnection) -> None:
+    def write(self, working: Joined) -> None:
         """Writes it."""
 
     def committed(self) -> None:
@@ -269,7 +269,7 @@ class Ending:
         request = self._request
         publishes = self._held or (not self._has_returned and (request.errbacks or request.chord))
 
-        def end(working: StoreConnection) -> None:
+        def end(working: Joined) -> None:
             self._acknowledge(working)
             with self._block(working) if publishes else nullcontext() as block:
                 mark()
@@ -288,10 +288,10 @@ class Ending:
         if self.execution is not None:
             self.execution.committed()
 
-    def _block(self, working: StoreConnection) -> Any:
+    def _block(self, working: Joined) -> Any:
         return chords.published_in(self._backend, working.connection)
 
-    def _acknowledge(self, working: StoreConnection) -> None:
+    def _acknowledge(self, working: Joined) -> None:
         message, consumer = self._claim
         ack = self._backend.tables.ack
         if working.prepared.run(ack, array([message]), b"%d" % consumer).command_tuples != 1:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
@@ -16,15 +16,18 @@ from sqlalchemy.engine import URL
 
 from pgbeat.config import place
 from pgbeat.database import connections, forks, migrate, poolers
-from pgbeat.database.prepared import Parameter, PreparedConnection, Statement
+from pgbeat.database.prepared import (
+    BorrowedConnection,
+    Parameter,
+    PreparedConnection,
+    Statement,
+    StatementRunner,
+)
 
 logger = logging.getLogger("pgbeat.results")
 
 #: Seconds for which a statement is tried again on a lost connection, and the longest pause.
 _PATIENCE, _LONGEST_PAUSE = 20.0, 1.0
-
-#: Key in the `info` of a caller's connection.
-_PREPARED = "pgbeat_results_prepared"
 
 Answer = TypeVar("Answer")
 
@@ -40,6 +43,23 @@ class StoreConnection(NamedTuple):
     def is_active(self) -> bool:
         """Returns whether a statement was sent whose result has not been read."""
         return self.prepared.pgconn.transaction_status == TransactionStatus.ACTIVE
+
+
+class Joined(Protocol):
+    """A connection with a transaction that a thread's statements join."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection for SQLAlchemy."""
+
+    @property
+    def prepared(self) -> StatementRunner:
+        """The connection without it."""
+
+
+class _Borrowed(NamedTuple):
+    connection: Connection
+    prepared: BorrowedConnection
 
 
 class Store:
@@ -124,15 +144,15 @@ class Store:
             self.waits.hear(heard)
 
     @property
-    def joined(self) -> StoreConnection | None:
+    def joined(self) -> Joined | None:
         """The connection whose transaction this thread's statements join, if there is one."""
-        found: StoreConnection | None = getattr(self._local, "joined", None)
+        found: Joined | None = getattr(self._local, "joined", None)
         return found
 
     @contextmanager
     def transaction(
         self, own: Connection | None = None, commit: Callable[[], None] | None = None
-    ) -> Iterator[StoreConnection]:
+    ) -> Iterator[Joined]:
         """Opens a transaction that this thread's statements join until the end of the block.
 
         Args:
@@ -142,7 +162,7 @@ class Store:
         committed: list[Callable[[], object]] = []
         with ExitStack() as stack:
             if own is not None:
-                working = StoreConnection(own, _prepared(own), listens=False)
+                working: Joined = _Borrowed(own, BorrowedConnection(connections.driver(own)))
             else:
                 working = stack.enter_context(self.work())
                 stack.enter_context(connections.transaction(working.connection))
@@ -175,7 +195,7 @@ class Store:
             return self.joined.prepared.run(statement, *parameters)
         return self._persist(run)
 
-    def atomically(self, function: Callable[[StoreConnection], Answer]) -> Answer:
+    def atomically(self, function: Callable[[Joined], Answer]) -> Answer:
         """Calls a function in a transaction: the one that this thread has joined, or its own.
 
         It may be called again, if the connection is lost before the commit is known to have
@@ -219,17 +239,6 @@ class Store:
         if self._working is not None and not self._working.connection.closed:
             sockets = [self._working.prepared.fileno()]
         forks.disown(self, sockets)
-
-
-def _prepared(own: Connection) -> PreparedConnection:
-    """Returns the prepared statements of a caller's connection, which a pool keeps."""
-    raw = connections.driver(own)
-    found: PreparedConnection | None = own.info.get(_PREPARED)
-    if found is None or found.connection is not raw:
-        # Behind a transaction-mode pooler psycopg must not prepare statements, either.
-        prepares = raw.prepare_threshold is not None
-        found = own.info[_PREPARED] = PreparedConnection(raw, prepares, hears=False)
-    return found
 
 
 _stores: dict[tuple[str, str], Store] = {}

@@ -21,7 +21,7 @@ from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.jobs import lifecycle
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, Ending
-from pgbeat.results.store import StoreConnection
+from pgbeat.results.store import Joined
 from pgbeat.worker import attempt_ends, execution_batches, process_recorder
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT
@@ -159,7 +159,7 @@ class RecordedEnd:
         self.raised(error, None)
         self._attempt.is_settled = True
 
-    def write(self, working: StoreConnection) -> None:
+    def write(self, working: Joined) -> None:
         """Writes the attempt, and what follows from the end of its job."""
         recorder = process_recorder.get()
         if recorder is None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
-from pgbeat.database.prepared import PreparedConnection, Statement
+from pgbeat.database.prepared import Statement, StatementRunner
 from pgbeat.jobs import executions, model
 from pgbeat.jobs.endings import Ended
 from pgbeat.worker.attempts import Attempt
@@ -27,7 +27,7 @@ _by_job = itemgetter("job_id")
 
 def write(
     connection: Connection,
-    prepared: PreparedConnection,
+    prepared: StatementRunner,
     batch: Sequence[Attempt],
     worker_id: int,
     shape: Shape = dict,
