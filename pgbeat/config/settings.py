@@ -63,8 +63,7 @@ class Settings:
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
     track: str = _setting("launched", readers.one_of("launched", "all", "off"))
     #: Whether tasks that are acknowledged late end in one transaction: their result, their message,
-    #: and what follows. By default those do that use `pgbeat.finish`, and those for which that is
-    #: cheaper.
+    #: and what follows. By default those do that use `pgbeat.finish`.
     finish: bool | None = _setting(None, readers.flag)
     #: Attempts at a job in all, unless its policy sets them; 1 for no retry.
     job_max_attempts: int = _setting(3, readers.number(1, highest=1000, whole=True))

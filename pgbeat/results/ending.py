@@ -108,9 +108,9 @@ class Ending:
     def __init__(
         self, backend: "ResultBackend", task: Any, claim: Claim, *, is_always: bool
     ) -> None:
-        """Without `is_always`, a success is one transaction only if that costs nothing.
+        """Without `is_always`, the end of a task that wrote nothing (`adopt`) is left to Celery.
 
-        That is so for a result that nothing follows from. What the task wrote always needs one.
+        Unless it fails, or sends a message for itself.
         """
         self._backend, self._task, self._claim = backend, task, claim
         self._is_always = is_always
@@ -157,11 +157,11 @@ class Ending:
         self._has_returned = True
         has_more = self.execution or request.chord or request.callbacks or request.chain
         has_result = not get_actual_ignore_result(self._task, request)
-        if not (self._own or self._held or (self._is_always and has_more)):
-            if has_more or not has_result:
+        if not (self._own or self._held):
+            if not self._is_always or not (has_more or has_result):
                 self._leave()  # Celery stores the result, and the worker acknowledges the message
                 return
-            self._is_stored_alone = True
+            self._is_stored_alone = not has_more
         if self.execution is not None:
             self.execution.succeeded(value)
         if request.callbacks or request.chain:

@@ -46,6 +46,20 @@ def test_what_a_task_writes_commits_with_its_end(
     ]  # fmt: skip
 
 
+def test_all_tasks_end_in_one_transaction_if_asked_to(
+    finishers: Finishers, client: Client, sql: Sql
+) -> None:
+    """Also those that write nothing: alone, in a chain, in a chord, and failing."""
+    finishers.start("-P", "prefork", "-c", "2", TESTS_SETTINGS=json.dumps({"pgbeat_finish": True}))
+    plain = client.finishing("plain")
+    assert plain.clone((1,)).delay().get(timeout=30) == 1
+    assert chain(plain.clone((2,)), plain, plain)().get(timeout=30) == 2
+    assert chord([plain.clone((n,)) for n in range(3)], plain)().get(timeout=30) == [0, 1, 2]
+    with pytest.raises(ValueError, match="it fails"):
+        client.finishing("fail", 3).delay().get(timeout=30)
+    assert is_quiet(sql)
+
+
 def test_a_run_that_lost_its_message_leaves_nothing(
     finishers: Finishers, client: Client, sql: Sql
 ) -> None:
