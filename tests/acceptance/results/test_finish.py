@@ -146,6 +146,7 @@ def test_a_job_ends_with_its_execution(finishers: Finishers, client: Client, sql
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_at_each_step(
     finishers: Finishers, client: Client, sql: Sql, step: str
@@ -164,6 +165,7 @@ def test_a_process_killed_at_each_step(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_worker_killed_at_each_step(
     finishers: Finishers, client: Client, sql: Sql, step: str
