@@ -43,8 +43,10 @@ _PASSING = {"40P01", "40001", "55P03"}
 class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
     """Another worker has the task's message, or it is gone: nothing of this run is kept."""
 
-    def __init__(self) -> None:
-        super().__init__("its message was delivered to another worker or removed meanwhile")
+    def __init__(
+        self, reason: str = "its message was delivered to another worker or removed meanwhile"
+    ) -> None:
+        super().__init__(reason)
 
 
 class Claim(NamedTuple):
@@ -321,7 +323,6 @@ def _running_again() -> Iterator[None]:
     except (DBAPIError, psycopg.Error) as error:
         if not _passes(error):
             raise
-        logger.warning(
-            "A task runs again, since its end was not committed: %s", connections.first_line(error)
-        )
-        raise Reject(error, requeue=True) from error
+        reason = connections.first_line(error)
+        logger.warning("A task runs again, since its end was not committed: %s", reason)
+        raise Reject(reason, requeue=True) from error

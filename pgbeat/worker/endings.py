@@ -20,7 +20,7 @@ from pgbeat.database import lock_waits
 from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.jobs import lifecycle
 from pgbeat.results.backend import ResultBackend
-from pgbeat.results.ending import Claim, Ending
+from pgbeat.results.ending import Claim, Ending, ending_of
 from pgbeat.results.store import Joined
 from pgbeat.worker import attempt_ends, execution_batches, process_recorder
 from pgbeat.worker.attempts import Attempt
@@ -28,6 +28,8 @@ from pgbeat.worker.reporting import ATTEMPT
 
 #: The option of a task that replaces the setting `pgbeat_finish`.
 OPTION = "pgbeat_finish"
+#: Where what replaces a task's `run` has the original.
+_ORIGINAL = "pgbeat_original"
 #: Seconds that the end of a task waits for the row of its job, if another transaction has it.
 _LOCK_PATIENCE = 10.0
 
@@ -43,6 +45,9 @@ def set_up(app: Celery) -> None:
         return
     problems, general = [], _app_obstacle(app)
     for name, task in sorted(app.tasks.items()):
+        original = getattr(task.run, _ORIGINAL, None)
+        if original is not None:  # replaced for an earlier worker in this process
+            task.run = original
         option = getattr(task, OPTION, None)
         must = setting if option is None else option
         if must is False or name.startswith("celery."):
@@ -114,13 +119,15 @@ def _wrap(task: Any, *, is_always: bool) -> None:
         ending.succeed(value)
         return value
 
+    setattr(run_to_end, _ORIGINAL, run)
     task.run = run_to_end
 
 
 def _begin(task: Any, *, is_always: bool) -> Ending | None:
     """Returns how the run that begins will end; `None` if that can't be in one transaction."""
     request = task.request
-    if request.called_directly or request.is_eager:
+    # A task may call its own `run`, which is a part of it.
+    if request.called_directly or request.is_eager or ending_of(request) is not None:
         return None
     properties: Mapping[str, Any] = request.properties or {}
     consumer = (properties.get("delivery_info") or {}).get(CONSUMER)

@@ -64,7 +64,7 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     finishers: Finishers, client: Client, sql: Sql
 ) -> None:
     """As when the claim was taken for dead: the run that comes after it is the only one."""
-    worker = finishers.start("-c", "1")
+    worker = finishers.start("-P", "prefork", "-c", "1")
     result = client.finishing("wait", 1).delay()
     until((finishers.folder / "waiting").exists)
     sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
@@ -78,7 +78,7 @@ def test_a_run_that_lost_its_message_leaves_nothing(
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
     finishers: Finishers, client: Client, sql: Sql
 ) -> None:
-    worker = finishers.start("-c", "1")
+    worker = finishers.start("-P", "prefork", "-c", "1")
     result = client.finishing("wait", 1).delay()
     until((finishers.folder / "waiting").exists)
     sql(
