@@ -2,12 +2,16 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
+from pgbeat.config import postgres_url
+from pgbeat.database import migrate
+from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Sql, Workers
 from tests.support.apps.results import STEPS
 from tests.support.processes import until
@@ -95,3 +99,28 @@ def test_a_worker_killed_at_each_step(
         assert len(workers.journal()) == n
     assert sql("SELECT count(*), bool_and(ended) FROM pgbeat.chords") == [(20, True)]
     assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_server_is_shut_down_at_once(own_server: TemporaryServer, tmp_path: Path) -> None:
+    """Five times, during twenty chords; what was not on its disk is done again."""
+    migrate.upgrade(postgres_url(own_server.dsn))
+    workers, client = Workers(own_server.dsn, tmp_path), Client(own_server.dsn)
+    client.app.set_current()
+    try:
+        workers.start("-P", "prefork", "-c", "2")
+        results = []
+        for n in range(20):
+            header = [client.add(n, k) for k in range(3)]
+            results.append(chord(header, client.body())())
+            if n % 4 == 3:
+                own_server.stop(signal.SIGQUIT)
+                own_server.start()
+        for n, result in enumerate(results):
+            assert result.get(timeout=60) == [n, n + 1, n + 2]
+        bodies = [line.split()[0] for line in workers.journal()]
+        assert len(bodies) == len(set(bodies))
+    finally:
+        workers.stop_all()
+        client.app.close()
