@@ -1,8 +1,8 @@
 """Ends a task in one transaction: its result, its message, and all that follows from them.
 
 The task's message is deleted in the transaction that stores the result, publishes the callbacks and
-the next link of a chain, and commits what the task itself wrote (`Ending.adopt`). Only one run can
-delete the message. A run whose claim has passed on finds none, and nothing of it is kept.
+the next link of a chain, and commits what the task itself wrote (`TaskEnding.adopt`). Only one run
+can delete the message. A run whose claim has passed on finds none, and nothing of it is kept.
 
 Celery publishes callbacks and the chain's next link before it has the result stored. What is
 published in between, and a task's retry, is held back until then.
@@ -70,8 +70,8 @@ class OwnWork(Protocol):
         """Rolls it back."""
 
 
-class Execution(Protocol):
-    """The task's execution, recorded in the transaction that ends the task."""
+class EndRecorder(Protocol):
+    """What records the task's execution in the transaction that ends the task."""
 
     def succeeded(self, value: Any) -> None:
         """Notes what the task returned."""
@@ -89,10 +89,10 @@ class Execution(Protocol):
         """Does what must wait for the commit."""
 
 
-_current: ContextVar["Ending | None"] = ContextVar("pgbeat_ending", default=None)
+_current: ContextVar["TaskEnding | None"] = ContextVar("pgbeat_ending", default=None)
 
 
-def ending_of(request: Any) -> "Ending | None":
+def ending_of(request: Any) -> "TaskEnding | None":
     """Returns how the task of a request ends, if that is in one transaction."""
     return getattr(request, _ENDING, None)
 
@@ -104,7 +104,7 @@ def abandon_current() -> None:
         ending.abandon()
 
 
-class Ending:
+class TaskEnding:
     """How one run of a task ends. Made when it begins, in the thread (greenlet) that runs it."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Ending:
         self._own: OwnWork | None = None
         self._held = HeldMessages(self._request.id)
         #: The task's execution, if this worker records it.
-        self.execution: Execution | None = None
+        self.execution: EndRecorder | None = None
         #: Whether it is committed, given up, or left to Celery.
         self.is_over = self._has_committed = False
         #: Whether one statement stores the result and acknowledges the message.

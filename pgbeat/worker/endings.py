@@ -20,7 +20,7 @@ from pgbeat.database import lock_waits
 from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.jobs import lifecycle
 from pgbeat.results.backend import ResultBackend
-from pgbeat.results.ending import Claim, Ending, ending_of
+from pgbeat.results.ending import Claim, TaskEnding, ending_of
 from pgbeat.results.store import Joined
 from pgbeat.worker import attempt_ends, execution_batches, process_recorder
 from pgbeat.worker.attempts import Attempt
@@ -123,7 +123,7 @@ def _wrap(task: Any, *, is_always: bool) -> None:
     task.run = run_to_end
 
 
-def _begin(task: Any, *, is_always: bool) -> Ending | None:
+def _begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     """Returns how the run that begins will end; `None` if that can't be in one transaction."""
     request = task.request
     # A task may call its own `run`, which is a part of it.
@@ -137,7 +137,7 @@ def _begin(task: Any, *, is_always: bool) -> Ending | None:
     if attempt is None and getattr(request, JOB_HEADER, None):
         return None
     claim = Claim(properties["delivery_tag"], consumer)
-    ending = Ending(task.backend, task, claim, is_always=is_always)
+    ending = TaskEnding(task.backend, task, claim, is_always=is_always)
     if attempt is not None:
         ending.execution = RecordedEnd(attempt)
     return ending

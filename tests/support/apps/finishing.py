@@ -22,7 +22,7 @@ from sqlalchemy.orm import sessionmaker
 import pgbeat
 from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.config import postgres_url
-from pgbeat.results.ending import Ending
+from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finish import _OwnSession
 
 FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
@@ -78,8 +78,8 @@ def _between(kind: Any, name: str, before: str | None, after: str | None) -> Non
 
 
 if os.environ.get("TESTS_DIE_AT"):
-    _between(Ending, "succeed", STEPS[0], STEPS[5])
-    _between(Ending, "_acknowledge", None, STEPS[1])
+    _between(TaskEnding, "succeed", STEPS[0], STEPS[5])
+    _between(TaskEnding, "_acknowledge", None, STEPS[1])
     _between(HeldMessages, "publish", None, STEPS[2])
     _between(_OwnSession, "commit", STEPS[3], STEPS[4])
 
