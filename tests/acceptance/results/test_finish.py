@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pgbeat
 from pgbeat.errors import CannotFinish, ConfigError
 from tests.acceptance.results.conftest import Client, Finishers
 from tests.support.apps.finishing import STEPS
-from tests.support.processes import until
+from tests.support.processes import Process, until
 from tests.support.transport_workers import POOLS
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -164,6 +165,11 @@ def test_a_process_killed_at_each_step(
         assert [n for (n,) in found] == [n for n in range(1000) for _ in range(times)]
 
 
+def has_ended_or_is_done(worker: Process, sql: Sql) -> bool:
+    """Returns whether the worker has died, or there is nothing left to do."""
+    return worker.poll() is not None or is_quiet(sql)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
@@ -177,7 +183,7 @@ def test_a_worker_killed_at_each_step(
         chain(sign("book", n), sign("confirm"))()
     while not is_quiet(sql):
         worker = finishers.start("-P", "prefork", "-c", "2", **settings)
-        until(lambda ended=worker.poll: ended() is not None or is_quiet(sql), 120)
+        until(partial(has_ended_or_is_done, worker, sql), 120)
     assert finishers.deaths() >= 10
     for what in ("booked", "confirmed"):
         found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)

@@ -81,7 +81,7 @@ def test_cron_expressions(in_database: Problem, expression: str) -> None:
 def test_solar_timetables(in_database: Problem) -> None:
     more = ["sunset .5 5", "sunset 5. 5", "sunset 1e1 5", "sunset 90.0001 0", "sunset --1 2",
             "sunset 1.1234567890123456 2", "sunset\u00a01 2"]  # fmt: skip
-    for text in [text for text, _ in test_solar.BAD] + more:
+    for text in test_solar.BAD + more:
         said = in_database("solar", text)
         assert said is not None and said == solar_problem(text)
     for text in ("sunset 59.91 10.75", "  Dawn_Civil\t-33.87  +151.21 ", "solar_noon 90 -180"):
@@ -93,7 +93,7 @@ def test_the_shape_of_recurrence_rules(in_database: Problem) -> None:
     more = ["FREQ=", "FREQ", "FREQ=DAILY=3", ";FREQ=DAILY", "FREQ=DA\u0131LY", "FREQ=DAILY;;",
             "RRULE:RRULE:FREQ=DAILY", "COUNT=3;FREQ=NO;FREQ=DAILY",
             "FREQ=DAILY;BYHOUR=9.5"]  # fmt: skip
-    found = {text: in_database("rrule", text) for text in [t for t, _ in test_rrule.BAD] + more}
+    found = {text: in_database("rrule", text) for text in test_rrule.BAD + more}
     assert None not in map(rrule_problem, found)
     said = {text: problem for text, problem in found.items() if problem is not None}
     assert len(said) == 16

@@ -131,11 +131,13 @@ def test_an_event_and_a_place(text: str, expected: Solar) -> None:
     assert parse_solar(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "sunset", "sunset 59,91 10,75 0", "moonrise 59.91 10.75", "sunset 91 0", "sunset 59,91 0",
-     "sunset 0 180.5", "sunset 0 nan"],
-)  # fmt: skip
+BAD = [
+    "", "sunset", "sunset 59,91 10,75 0", "moonrise 59.91 10.75", "sunset 91 0", "sunset 59,91 0",
+    "sunset 0 180.5", "sunset 0 nan",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD)
 def test_what_is_no_event_or_no_place(text: str) -> None:
     with raises(InvalidTimetable, ("solar", "malformed")):
         parse_solar(text)
