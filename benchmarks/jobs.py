@@ -1,23 +1,18 @@
-"""Measures submitting, lanes and webhooks: `python benchmarks/jobs.py --help`."""
+"""Measures submitting and lanes: `python benchmarks/jobs.py --help`."""
 
 import argparse
 import json
 import os
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from beats.machine import description
 from beats.measures import Figures
-from beats.processes import ProcessError, wait_until
+from beats.processes import ProcessError
 from beats.spec import TASK
 from brokers.contenders import Pgbeat
 from brokers.measures import PREFORK, Bench, rates
@@ -44,7 +39,7 @@ MAKE = """
 
 @contextmanager
 def beating(bench: Bench, contender: Pgbeat) -> Iterator[None]:
-    """A real beat, which hands jobs out and sends deliveries."""
+    """A real beat, which hands jobs out."""
     process = bench.processes.celery(
         contender.spec.within("beat"),
         "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
@@ -78,59 +73,6 @@ def lane(bench: Bench, contender: Pgbeat, limit: int | None, tasks: int) -> Figu
     return {**rates(done), "tasks": len(done)}
 
 
-def webhooks(bench: Bench, contender: Pgbeat, tasks: int) -> Figures:
-    """Deliveries a second of completed jobs to a receiver on this machine that answers at once."""
-    received: list[float] = []
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            with lock:
-                received.append(time.time())
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing."""
-
-    contender.reset()
-    bench.child(contender.spec, "send", 1)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with contender.connect() as connection:
-            connection.execute(
-                "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('bench', %s, "
-                "'whsec_' || encode(sha256('bench'), 'base64'), '{job.run.completed}')",
-                (f"http://127.0.0.1:{server.server_port}/",),
-            )
-            connection.execute(
-                """
-                WITH made AS (
-                    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by,
-                        is_system_job, state, dispatched_at, started_at, finished_at)
-                    SELECT gen_random_uuid(), %s, '[]', '{}', 'system', 'benchmark', true,
-                           'completed', now(), now(), now() FROM generate_series(1, %s)
-                    RETURNING id)
-                INSERT INTO pgbeat.executions (job_id, number, state, worker, finished_at)
-                SELECT id, 1, 'completed', 'bench', now() FROM made
-                """,
-                (TASK, tasks),
-            )
-        with bench.workers(contender, *PREFORK) as crew:
-            crew.wait_for_first()
-            with beating(bench, contender):
-                if not wait_until(lambda: len(received) >= tasks, LIMIT):
-                    raise ProcessError(f"{len(received)} of {tasks} deliveries came")
-    finally:
-        server.shutdown()
-        server.server_close()
-    return {"per_s": (len(received) - 1) / (max(received) - min(received))}
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -151,7 +93,6 @@ def main() -> int:
         postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
         processes = stack.enter_context(Workers())
         contender = Pgbeat(postgres, folder)
-        contender.spec = replace(contender.spec, settings={"pgbeat_webhook_private": True})
         bench = Bench(processes, progress.print)
 
         def note(what: str, per_s: float) -> None:
@@ -166,7 +107,6 @@ def main() -> int:
                 jobs = options.tasks if limit is None or limit > 2 else options.tasks // 4
                 what = "without a limit" if limit is None else f"limit {limit}"
                 note(f"lane, {what}", lane(bench, contender, limit, jobs)["per_s"])
-            note("webhook deliveries", webhooks(bench, contender, options.tasks // 2)["per_s"])
         machine = description(["pgbeat", "celery"], postgres.settings)
     table = Table(title="Jobs: medians", show_header=False)
     for what, figures_of in results.items():

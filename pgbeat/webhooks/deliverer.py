@@ -1,8 +1,8 @@
 """Delivers webhooks in threads of the leading beat, so that no worker waits for receivers.
 
-One thread claims deliveries and writes their outcomes, over its own connection. Other threads,
-started when they are needed, make the requests. Nothing is lost if the beat dies: an attempt
-without an outcome is made again after its lease.
+One thread claims deliveries and writes their outcomes, many in one transaction, over its own
+connection. Another one makes the requests. Nothing is lost if the beat dies: an attempt without an
+outcome is made again after its lease.
 """
 
 import logging
@@ -20,13 +20,14 @@ from sqlalchemy import Connection, text
 from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.http import Reply
-from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
+from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome, Room
+from pgbeat.webhooks.sender import Sender
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-# Requests at once, at most. Enough for eight webhooks that begin to hang at the same time.
-_THREADS = 64
+# Requests at once: at most, as long as a webhook may have several, and at one host. A process may
+# commonly open 1,024 files, and up to 256 other connections are kept.
+_REQUESTS, _SHARED, _PER_HOST = 384, 256, 64
 # Seconds without work after which the connection is closed.
 _IDLE = 10.0
 # Seconds to wait for a lock, and before outcomes whose rows are locked are tried again.
@@ -53,9 +54,8 @@ class Deliverer:
         self._connection: Connection | None = None
         # SimpleQueue.put is safe in a signal's handler.
         self._inbox: SimpleQueue[_Command | Outcome] = SimpleQueue()
-        self._attempts: SimpleQueue[DeliveryAttempt] = SimpleQueue()
+        self._sender = Sender(self._inbox.put, private=settings.webhook_private)
         self._thread: threading.Thread | None = None
-        self._threads = 0
         self._under_way = 0
         self._outcomes: list[Outcome] = []
         self._delivers = self._is_closing = False
@@ -80,7 +80,7 @@ class Deliverer:
             self._inbox.put("close")
             self._thread.join(seconds)
 
-    # -- the thread that claims and writes
+    # -- the thread
 
     def _run(self) -> None:
         while not (self._is_closing and not self._under_way and not self._outcomes):
@@ -92,6 +92,7 @@ class Deliverer:
             except Exception as error:
                 self._fail(error)
         self._disconnect()
+        self._sender.stop()
 
     def _receive(self) -> None:
         """Waits until there is something to do, and takes all commands and outcomes."""
@@ -117,7 +118,7 @@ class Deliverer:
         if now < self._away_until:
             return self._away_until - now
         times = [now + _IDLE]
-        if self._claim_at is not None and self._under_way < _THREADS:
+        if self._claim_at is not None and self._under_way < _REQUESTS:
             times.append(self._claim_at)
         if self._outcomes:
             times.append(self._write_at)
@@ -127,7 +128,7 @@ class Deliverer:
         """Writes outcomes and begins what is due, in one transaction."""
         now = time.monotonic()
         batch = self._batch() if now >= self._write_at else []
-        room = _THREADS - self._under_way if self._is_due(now) or (batch and self._delivers) else 0
+        room = _REQUESTS - self._under_way if self._is_due(now) or (batch and self._delivers) else 0
         if not batch and not room:
             if not (self._under_way or self._outcomes):
                 self._disconnect()
@@ -145,13 +146,15 @@ class Deliverer:
                     connection,
                     namespace=self._settings.namespace,
                     worker=self._name,
-                    limit=room,
+                    room=Room(room, _SHARED - self._under_way, _PER_HOST),
                 )
         self._wait = 0.0
         if room:
             # Again until none is left: `deliver` is called only when another becomes due.
             self._claim_at = 0.0 if begun else None
-        self._begin(begun)
+        if begun:
+            self._under_way += len(begun)
+            self._sender.send(begun)
         self._written(batch, locked)
 
     def _is_due(self, now: float) -> bool:
@@ -163,14 +166,6 @@ class Deliverer:
         for outcome in self._outcomes:
             batch.setdefault(outcome.attempt.id, outcome)
         return list(batch.values())
-
-    def _begin(self, attempts: list[DeliveryAttempt]) -> None:
-        for attempt in attempts:
-            self._under_way += 1
-            self._attempts.put(attempt)
-        while self._threads < min(self._under_way, _THREADS):
-            self._threads += 1
-            threading.Thread(target=self._work, name="pgbeat webhook", daemon=True).start()
 
     def _written(self, batch: list[Outcome], locked: list[UUID]) -> None:
         left = set(locked)
@@ -184,17 +179,6 @@ class Deliverer:
             if outcome.delay is not None and self._delivers:
                 again = now + outcome.delay
                 self._claim_at = again if self._claim_at is None else min(self._claim_at, again)
-
-    # -- the threads that make requests
-
-    def _work(self) -> None:
-        while True:
-            attempt = self._attempts.get()
-            try:
-                reply = attempt.send(private=self._settings.webhook_private)
-            except Exception as error:  # from a secret or a URL that was written by plain SQL
-                reply = Reply(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
-            self._inbox.put(Outcome(attempt, reply))
 
     # -- the connection
 

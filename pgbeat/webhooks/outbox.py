@@ -58,30 +58,44 @@ _GIVE_UP = text(
     """
 )
 # As many of each webhook as it has free slots. Attempts under way have theirs, also after the end
-# of the lease. If there are too many, webhooks with the fewest attempts under way come first.
+# of the lease. Webhooks with the fewest attempts under way come first. A host has a limit, and
+# beyond the `shared` ones only webhooks with no attempt under way have one begun: so neither
+# receivers that begin to hang at the same moment nor a host of many webhooks keep others waiting.
 _CLAIM = text(
     """
-    WITH due AS (
-        SELECT found.id
+    WITH hooks AS (
+        SELECT w.id, w.slots, u.taken, u.under_way, host,
+               sum(u.under_way) OVER (PARTITION BY host) AS host_under_way
           FROM pgbeat.webhooks w
+         CROSS JOIN LATERAL lower(substring(w.url FROM '^https?://([^/?#]*)')) AS host
          CROSS JOIN LATERAL (
-               SELECT count(*) AS taken, count(*) FILTER (WHERE u.next_at > now()) AS under_way
-                 FROM pgbeat.deliveries u
-                WHERE u.webhook_id = w.id AND u.sent_at IS NOT NULL) busy
+               SELECT count(*) AS taken, count(*) FILTER (WHERE d.next_at > now()) AS under_way
+                 FROM pgbeat.deliveries d
+                WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL) u
+         WHERE w.namespace = :namespace AND w.enabled),
+    found AS (
+        SELECT each.id, each.next_at, h.host, h.host_under_way, h.under_way
+               + row_number() OVER (PARTITION BY h.id ORDER BY each.next_at) AS turn
+          FROM hooks h
          CROSS JOIN LATERAL (
-               SELECT each.id, each.next_at,
-                      busy.under_way + row_number() OVER (ORDER BY each.next_at) AS turn
-                 FROM ((SELECT d.id, d.next_at FROM pgbeat.deliveries d
-                         WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL
-                           AND d.next_at <= now()
-                         ORDER BY d.next_at LIMIT w.slots)
-                       UNION ALL
-                       (SELECT d.id, d.next_at FROM pgbeat.deliveries d
-                         WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.sent_at IS NULL
-                           AND d.next_at <= now()
-                         ORDER BY d.next_at LIMIT greatest(0, w.slots - busy.taken))) each) found
-         WHERE w.namespace = :namespace AND w.enabled
-         ORDER BY found.turn, found.next_at LIMIT :limit),
+               (SELECT d.id, d.next_at FROM pgbeat.deliveries d
+                 WHERE d.webhook_id = h.id AND d.sent_at IS NOT NULL AND d.next_at <= now()
+                 ORDER BY d.next_at LIMIT h.slots)
+               UNION ALL
+               (SELECT d.id, d.next_at FROM pgbeat.deliveries d
+                 WHERE d.webhook_id = h.id AND d.state = 'pending' AND d.sent_at IS NULL
+                   AND d.next_at <= now()
+                 ORDER BY d.next_at LIMIT greatest(0, h.slots - h.taken))) each),
+    in_host AS (
+        SELECT *, host_under_way
+               + row_number() OVER (PARTITION BY host ORDER BY turn, next_at) AS host_turn
+          FROM found),
+    placed AS (
+        SELECT *, row_number() OVER (ORDER BY turn, next_at) AS place
+          FROM in_host WHERE host_turn <= :per_host),
+    due AS (
+        SELECT id FROM placed WHERE turn = 1 OR place <= :shared
+         ORDER BY place LIMIT :limit),
     free AS (
         SELECT d.id FROM pgbeat.deliveries d
          WHERE d.id = ANY (ARRAY(SELECT id FROM due)) AND d.state = 'pending'
@@ -119,23 +133,32 @@ class DeliveryAttempt:
     #: The time of the attempt, in seconds since 1970.
     timestamp: int
 
-    def send(self, *, private: bool) -> Reply:
-        """Posts the event. No transaction must be open. Reports errors in the reply."""
-        headers = signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
-        return http.post(self.url, headers, self.body, private=private)
+    def headers(self) -> dict[str, str]:
+        """Returns the signature and what it covers besides the body."""
+        return signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
+
+
+class Room(NamedTuple):
+    """How many attempts may begin, or be under way."""
+
+    limit: int
+    #: How many of these may be of webhooks that have others under way.
+    shared: int
+    #: Those under way at one host included.
+    per_host: int
 
 
 def claim(
-    connection: Connection, *, namespace: str, worker: str, limit: int
+    connection: Connection, *, namespace: str, worker: str, room: Room
 ) -> list[DeliveryAttempt]:
-    """Begins attempts at up to `limit` deliveries that are due, and returns the attempts.
+    """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
 
     `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
     fail.
     """
     where = {"namespace": namespace}
     connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
-    values = {**where, "limit": limit, "worker": worker, "lease": _LEASE}
+    values = {**where, **room._asdict(), "worker": worker, "lease": _LEASE}
     found = []
     for row in connection.execute(_CLAIM, values):
         key, webhook_id, name, event, url, secret, previous, payload, *rest = row

@@ -185,7 +185,10 @@ QUERIES: dict[str, Query] = {
         lambda w, c: rescue.rescue(c, w.publisher, w.settings), 10_000
     ),
     "beat: deliveries that are due": Query(
-        lambda w, c: webhook_outbox.claim(c, namespace="default", worker="b", limit=64), 20_000
+        lambda w, c: webhook_outbox.claim(
+            c, namespace="default", worker="b", room=webhook_outbox.Room(384, 256, 64)
+        ),
+        20_000,
     ),
     "beat: a step of pruning each table": Query(_round, 150_000, 200_000),
     "worker: a group goes on": Query(_advance),

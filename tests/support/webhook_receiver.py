@@ -20,6 +20,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    #: The client's port: the same for all requests over one connection.
+    client: int = 0
 
     @property
     def json(self) -> Any:
@@ -65,7 +67,8 @@ class Receiver:
                 behaviour = receiver.by_path.get(self.path, 200)
                 if receiver.answers:
                     behaviour = receiver.answers.popleft()
-                receiver.received.append(Request(self.path, headers, body))
+                request = Request(self.path, headers, body, self.client_address[1])
+                receiver.received.append(request)
                 if isinstance(behaviour, int):
                     self.answer(behaviour)
                 else:
@@ -79,6 +82,8 @@ class Receiver:
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Logs nothing: pytest shows what matters."""
+
+        self._handler = Handler
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
@@ -95,6 +100,10 @@ class Receiver:
     def url(self, path: str = "/hook") -> str:
         """Returns its URL."""
         return f"http://127.0.0.1:{self.port}{path}"
+
+    def keep_connections(self) -> None:
+        """Keeps connections open after answers that say where they end."""
+        self._handler.protocol_version = "HTTP/1.1"
 
     def hang(self, handler: BaseHTTPRequestHandler) -> None:
         """Answers nothing until it is released."""

@@ -24,11 +24,11 @@ from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.web.api.decisions import FoundTick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
-from pgbeat.webhooks import control, deliveries
+from pgbeat.webhooks import control, deliverer, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.http import Reply
-from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
+from pgbeat.webhooks.http import Reply, post
+from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome, Room
 from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
@@ -68,11 +68,12 @@ def unit(connection: Connection, namespace: str = "default", private: bool = Tru
 
 
 def claim(
-    connection: Connection, limit: int = 100, namespace: str = "default"
+    connection: Connection, limit: int = 100, room: Room | None = None, namespace: str = "default"
 ) -> list[DeliveryAttempt]:
     """Begins attempts at what is due, as the leading beat does."""
+    room = room or Room(limit, 100, 100)
     with connections.transaction(connection):
-        return webhook_outbox.claim(connection, namespace=namespace, worker="b1", limit=limit)
+        return webhook_outbox.claim(connection, namespace=namespace, worker="b1", room=room)
 
 
 def finish(connection: Connection, *outcomes: Outcome) -> Collection[uuid.UUID]:
@@ -88,7 +89,10 @@ def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
     def call() -> int:
         private = Settings.load(app.conf).webhook_private
         attempts = claim(connection)
-        outcomes = [Outcome(attempt, attempt.send(private=private)) for attempt in attempts]
+        outcomes = [
+            Outcome(attempt, post(attempt.url, attempt.headers(), attempt.body, private=private))
+            for attempt in attempts
+        ]
         if outcomes:
             assert finish(connection, *outcomes) == []
         return len(outcomes)
@@ -427,6 +431,30 @@ def test_where_not_all_can_be_had_each_webhook_has_its_share(
     assert sorted(found) == ["first"] * 2 + ["second"] * 2
 
 
+def test_webhooks_of_one_host_share_its_limit(connection: Connection, add: Add, sql: Sql) -> None:
+    add("a", url="http://one.example/a")
+    add("b", url="http://ONE.example?b")
+    add("c", url="http://two.example/c")
+    happen(sql, 8)
+    found = claim(connection, room=Room(20, 20, 6))
+    assert sorted(attempt.webhook for attempt in found) == ["a"] * 3 + ["b"] * 3 + ["c"] * 6
+    finish(connection, Outcome(found[0], OK))
+    (again,) = claim(connection, room=Room(20, 20, 6))
+    assert again.url.split("/")[2].lower() == found[0].url.split("/")[2].lower()
+
+
+def test_when_it_is_crowded_webhooks_with_none_under_way_still_have_one(
+    connection: Connection, add: Add, sql: Sql
+) -> None:
+    add("first", events=["tick.failed"])
+    happen(sql, 20)
+    assert len(claim(connection, room=Room(6, 4, 100))) == 4
+    add("second", events=["tick.failed"])
+    happen(sql, 20)
+    assert [each.webhook for each in claim(connection, room=Room(2, 0, 100))] == ["second"]
+    assert claim(connection, room=Room(1, -1, 100)) == []
+
+
 def test_a_receiver_that_is_down_has_one_attempt_at_a_time(
     connection: Connection, add: Add, sql: Sql
 ) -> None:
@@ -747,7 +775,15 @@ def test_the_hot_statements_read_indexes(connection: Connection, add: Add, sql: 
         "  FROM (SELECT n, n % 100 = 0 AS is_open FROM generate_series(1, 20000) n) each"
     )
     sql("VACUUM ANALYZE pgbeat.deliveries")
-    values = {"namespace": "default", "lease": 60.0, "limit": 64, "most": 4, "worker": "b"}
+    values = {
+        "namespace": "default",
+        "lease": 60.0,
+        "limit": 64,
+        "most": 4,
+        "worker": "b",
+        "shared": 64,
+        "per_host": 64,
+    }
     for statement in (webhook_outbox._CLAIM, webhook_outbox._GIVE_UP, deliveries._COUNTS):
         names = {name: values[name] for name in statement.compile().params}
         explained = text(f"EXPLAIN {statement.text}")
@@ -817,6 +853,23 @@ def test_a_retry_is_made_in_time(
     happen(sql)
     beat().run_due()
     until(lambda: states(sql) == [("delivered", 3)])
+
+
+def test_a_webhook_that_takes_all_that_is_shared_keeps_no_other_waiting(
+    beat: Beat, add: Add, sql: Sql, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer, "_REQUESTS", 5)
+    monkeypatch.setattr(deliverer, "_SHARED", 4)
+    add("hanging", events=["tick.failed"])
+    receiver.by_path["/hanging"] = receiver.hang
+    scheduler = beat()
+    happen(sql, 20)
+    until(lambda: scheduler.run_due() == 0 and len(receiver.received) == 4)
+    add(events=["tick.failed"], url=f"http://localhost:{receiver.port}/w")
+    happen(sql, 3)
+    until(lambda: scheduler.run_due() == 0 and states(sql).count(("delivered", 1)) == 3, 5)
+    receiver.by_path.clear()
+    receiver.released.set()
 
 
 @pytest.mark.slow

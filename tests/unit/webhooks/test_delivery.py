@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from pgbeat.webhooks import http as webhook_delivery
+from pgbeat.webhooks import pool
 from pgbeat.webhooks.addresses import refusal
 from pgbeat.webhooks.http import Reply, check_url, post
 from pgbeat.webhooks.signing import check_secret, headers, new_secret
@@ -392,9 +392,9 @@ def secured(
     plain = receiver.server.socket
     receiver.server.socket = context.wrap_socket(plain, server_side=True)
     names(["127.0.0.1"])
-    webhook_delivery._context.cache_clear()
+    pool._context.cache_clear()
     yield asked
-    webhook_delivery._context.cache_clear()
+    pool._context.cache_clear()
 
 
 def test_tls_asks_for_the_name_and_checks_the_certificate(
