@@ -1,9 +1,10 @@
 """Evaluates the schedules that are due, each as soon as its condition has answered."""
 
 import logging
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -17,6 +18,7 @@ from pgbeat.config import Settings
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 
@@ -25,6 +27,17 @@ logger = logging.getLogger("celery.beat.pgbeat")
 #: Conditions in SQL that are evaluated in one statement, at most.
 _TOGETHER = 100
 _LOCKED_ROW = "another transaction has locked its row"
+#: For how long an evaluation ahead of its pass holds.
+_AHEAD = timedelta(seconds=1)
+
+
+class DueBatch(NamedTuple):
+    """Schedules that are due, oldest first, as read at one moment."""
+
+    rows: Sequence[Schedule]
+    calendars: Mapping[str, Calendar]
+    #: By the database's clock.
+    now: datetime
 
 
 class DueSchedules:
@@ -42,6 +55,13 @@ class DueSchedules:
         #: Evaluations whose condition has answered, and those to ask again, by themselves.
         self._answered: list[Evaluation] = []
         self._undecided: list[Evaluation] = []
+        #: What `begin` has decided, and rows that are due later after all.
+        self._begun: list[Evaluation] = []
+        self._later: list[due.Next] = []
+        #: By the database's clock; `None` if nothing has begun.
+        self._begun_at: datetime | None = None
+        #: Whether more may be due than was read last.
+        self._is_full = False
 
     def collect(self) -> list[int]:
         """Collects what conditions have answered. Returns the ids of schedules that are held."""
@@ -50,38 +70,76 @@ class DueSchedules:
         self._answered += [each for each in results if each.is_decided]
         self._undecided = [each for each in results if not each.is_decided]
         known = [each.schedule.id for each in (*self._answered, *self._undecided)]
-        postponed = [key for key in self._postponed.held() if isinstance(key, int)]
-        return [*known, *self._pool.held, *postponed]
+        return [*known, *self._pool.held, *self._held()]
 
-    def find(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
+    def _held(self) -> list[int]:
+        return [key for key in self._postponed.held() if isinstance(key, int)]
+
+    def read(self, connection: Connection, now: datetime, held: Sequence[int]) -> DueBatch:
         """Returns schedules that are due, but for those that are held."""
-        return due.oldest(
+        limit, namespace = self._settings.batch_size, self._settings.namespace
+        rows = due.oldest(
             connection,
             now,
-            limit=self._settings.batch_size,
+            limit=limit,
             held=held,
-            only_plain=not self._pool.room,
-            namespace=self._settings.namespace,
+            only_plain=self._pool.room < limit,
+            namespace=namespace,
         )
+        self._is_full = len(rows) == limit
+        named = {row.calendar for row in rows if row.calendar is not None}
+        return DueBatch(rows, calendars.load(connection, named, namespace=namespace), now)
 
-    def evaluate(
-        self,
-        connection: Connection,
-        rows: Sequence[Schedule],
-        snapshot: DueSnapshot,
-        held: list[int],
-    ) -> list[Evaluation]:
+    def read_ahead(
+        self, connection: Connection, now: datetime, evaluations: Sequence[Evaluation]
+    ) -> DueBatch | None:
+        """Returns what is due besides these evaluations, if the last batch was full."""
+        if not self._is_full:
+            return None
+        held = [*self._pool.held, *self._held(), *(each.schedule.id for each in evaluations)]
+        return self.read(connection, now, held)
+
+    def is_ahead(self, now: datetime) -> bool:
+        """Returns whether a batch has begun already. It is forgotten if that was long ago."""
+        if self._begun_at is not None and now - self._begun_at > _AHEAD:
+            self._forget_begun()
+        return self._begun_at is not None
+
+    def begin(self, batch: DueBatch | None) -> None:
         """Evaluates schedules that are due, and starts to evaluate those with a condition.
 
-        Returns what is decided, with what `collect` found.
+        `take` returns what is decided. Uses no connection.
         """
+        if batch is None:
+            return
+        waiting: list[Evaluation] = []
+        self._begun_at = batch.now
+        for row in batch.rows:
+            evaluation = self._evaluator.begin(row, batch.now, batch.calendars)
+            if isinstance(evaluation, due.Next):
+                self._later.append(evaluation)
+            elif evaluation.is_decided:
+                self._begun.append(evaluation)
+            elif self._pool.is_stuck(row.id):
+                message = "the condition of an earlier tick was given up and still runs"
+                self._begun.append(self._evaluator.time_out(evaluation, message))
+            else:
+                waiting.append(evaluation)
+        self._submit(waiting, batch.now)
+
+    def take(
+        self, connection: Connection, snapshot: DueSnapshot, held: list[int]
+    ) -> list[Evaluation]:
+        """Returns what is decided: by `begin`, by conditions that have answered, of new rows."""
         now = snapshot.now
         decided = self._answered
         if snapshot.has_new:
             decided += self._schedule_new(connection, now, held)
-        decided += self._begin(connection, rows, now)
+        decided += self._begun
+        self._set_next(connection, self._later)
         self._submit(self._undecided, now)
         self._answered, self._undecided = [], []
+        self._forget_begun()
         return decided
 
     def suspects(self, evaluations: Sequence[Evaluation]) -> list[int]:
@@ -114,7 +172,11 @@ class DueSchedules:
     def forget(self) -> None:
         """Drops what is under way: the next leader evaluates it."""
         self._pool.forget()
+        self._forget_begun()
         self._postponed.clear()
+
+    def _forget_begun(self) -> None:
+        self._begun, self._later, self._begun_at = [], [], None
 
     def _schedule_new(
         self, connection: Connection, now: datetime, held: list[int]
@@ -138,32 +200,6 @@ class DueSchedules:
                 times.append(first)
         self._set_next(connection, times)
         return evaluations
-
-    def _begin(
-        self, connection: Connection, rows: Sequence[Schedule], now: datetime
-    ) -> list[Evaluation]:
-        """Begins to evaluate schedules. Returns those that are decided without waiting."""
-        named = {row.calendar for row in rows if row.calendar is not None}
-        known = calendars.load(connection, named, namespace=self._settings.namespace)
-        decided: list[Evaluation] = []
-        later: list[due.Next] = []
-        waiting: list[Evaluation] = []
-        room = self._pool.room
-        for row in rows:
-            evaluation = self._evaluator.begin(row, now, known)
-            if isinstance(evaluation, due.Next):
-                later.append(evaluation)
-            elif evaluation.is_decided:
-                decided.append(evaluation)
-            elif self._pool.is_stuck(row.id):
-                message = "the condition of an earlier tick was given up and still runs"
-                decided.append(self._evaluator.time_out(evaluation, message))
-            elif room > 0:
-                room -= 1
-                waiting.append(evaluation)
-        self._submit(waiting, now)
-        self._set_next(connection, later)
-        return decided
 
     def _submit(self, evaluations: Sequence[Evaluation], now: datetime) -> None:
         """Gives conditions to the pool: quick ones in SQL together, others by themselves."""

@@ -14,7 +14,8 @@ from pgbeat.beat.advancer import Advancer
 from pgbeat.beat.evaluation import Decision, Evaluation
 from pgbeat.beat.evaluator import LONGEST, Evaluator
 from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
-from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.beat.plain_launches import PlainLaunches
+from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.jobs import lifecycle, new_jobs
@@ -75,6 +76,9 @@ class Enqueuer:
         self._preparer = TickPreparer(app, settings, evaluator, waits=waits)
         self._advancer = Advancer(settings, evaluator)
         self._waits, self._record, self._reached = waits, record, reached
+        self._plain: PlainLaunches | None = None
+        if isinstance(publisher, TransactionPublisher) and not waits:
+            self._plain = PlainLaunches(app, settings, publisher, self._advancer)
 
     def commit(
         self,
@@ -83,17 +87,20 @@ class Enqueuer:
         now: datetime,
         *,
         suspects: Collection[int] = (),
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Written:
         """Writes evaluations with everything that follows from them, each all or nothing.
 
-        One transaction for all; should it fail, smaller ones. An evaluation that fails by itself
-        becomes `failed`, or is postponed if another transaction holds a lock that it needs.
-        `suspects` are schedules (ids) for which that is likely: they come last, by themselves.
-        Evaluations of rows that changed meanwhile are dropped.
+        Plain launches are one statement; `meanwhile`, which must not use the connection, is called
+        while the server works on it. The others are one transaction; should it fail, smaller ones.
+        An evaluation that fails by itself becomes `failed`, or is postponed if another transaction
+        holds a lock that it needs. `suspects` are schedules (ids) for which that is likely: they
+        come last, by themselves. Evaluations of rows that changed meanwhile are dropped.
         """
         written = Written()
         likely = [each for each in evaluations if each.schedule.id not in suspects]
         others = [each for each in evaluations if each.schedule.id in suspects]
+        likely = self._launch_plain(connection, likely, now, meanwhile, written)
         try:
             try:
                 if likely:
@@ -107,6 +114,29 @@ class Enqueuer:
             return written
         finally:
             self._forget_messages(evaluations, written.postponed)
+
+    def _launch_plain(
+        self,
+        connection: Connection,
+        evaluations: list[Evaluation],
+        now: datetime,
+        meanwhile: Callable[[], object],
+        written: Written,
+    ) -> list[Evaluation]:
+        """Launches plain schedules. Returns the evaluations that are not written."""
+        if self._plain is None or observe is not None:
+            meanwhile()
+            return evaluations
+        others = self._plain.send(connection, evaluations, now)
+        self._reached("after sending")
+        try:
+            meanwhile()
+        finally:
+            decisions, refused = self._plain.receive()
+        written.decisions += decisions
+        if decisions:
+            self._reached("after commit")
+        return [*others, *refused]
 
     def _commit_in_parts(
         self,

@@ -34,7 +34,6 @@ from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.model import Schedule
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -98,7 +97,7 @@ class Scheduler(celery.beat.Scheduler):
         self._pool = ConditionPool(
             self.settings.condition_threads,
             self.settings.condition_timeout,
-            self.settings.batch_size,
+            2 * self.settings.batch_size,
         )
         self._conditions = connections.engine(
             self.settings.url,
@@ -286,24 +285,32 @@ class Scheduler(celery.beat.Scheduler):
         self._leader.changed = False
         held = self._due_schedules.collect()
         snapshot = self._snapshot(connection, held)
-        rows: list[Schedule] = []
-        if self._probe(connection, snapshot) or snapshot.is_due:
+        schedules = self._due_schedules
+        has_begun = schedules.is_ahead(snapshot.now)
+        if not has_begun and (self._probe(connection, snapshot) or snapshot.is_due):
             self.reached("before claim")
-            rows = self._due_schedules.find(connection, snapshot.now, held)
-        evaluations = self._due_schedules.evaluate(connection, rows, snapshot, held)
+            batch = schedules.read(connection, snapshot.now, held)
+            schedules.begin(batch)
+            has_begun = bool(batch.rows)
+        evaluations = schedules.take(connection, snapshot, held)
         if evaluations:
             self.reached("after conditions")
-            suspects = self._due_schedules.suspects(evaluations)
+            suspects = schedules.suspects(evaluations)
+            ahead = schedules.read_ahead(connection, snapshot.now, evaluations)
             written = self._enqueuer.commit(
-                connection, evaluations, snapshot.now, suspects=suspects
+                connection,
+                evaluations,
+                snapshot.now,
+                suspects=suspects,
+                meanwhile=lambda: schedules.begin(ahead),
             )
             self._counters.ticked(time.monotonic() - began)
             self._maintain(connection, snapshot, written.lanes, is_idle=False)
-            self._due_schedules.settle(evaluations, written)
+            schedules.settle(evaluations, written)
             self._log.decided(written.decisions)
             return Pass(written.decisions, snapshot, is_idle=False, wake_in=0.0)
         self._log.sum_up()
-        is_idle = not rows and not snapshot.has_new
+        is_idle = not has_begun and not snapshot.has_new
         self._maintain(connection, snapshot, set(), is_idle=is_idle)
         wake_in = self._wake_in(snapshot) if is_idle else 0.0
         return Pass([], snapshot, is_idle, wake_in)

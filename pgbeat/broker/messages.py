@@ -141,6 +141,13 @@ class BrokerTables:
             filled[name] = part.format(**filled)
         return template.format(**filled)
 
+    def inserting(self, template: str, **parts: str) -> str:
+        """Returns a template of SQL with the tables' names, parts, and an `{insert}`.
+
+        That inserts messages `d` into queues `q`: what follows must be a FROM with both.
+        """
+        return self.sql(template, insert=_INSERT, **parts)
+
     def text(self, template: str, **parts: str) -> TextClause:
         """Returns the same as a statement for SQLAlchemy."""
         return _text(self, template, tuple(parts.items()))

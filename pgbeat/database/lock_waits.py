@@ -36,9 +36,8 @@ def limit_waiting(connection: Connection, seconds: float) -> None:
 
 def is_lock_timeout(error: BaseException) -> bool:
     """Returns whether a statement failed because it may not wait any longer for a lock."""
-    if not isinstance(error, DBAPIError):
-        return False
-    return getattr(error.orig, "sqlstate", None) == "55P03"
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) == "55P03"
 
 
 def briefly(connection: Connection) -> None:

@@ -62,6 +62,7 @@ class PreparedConnection:
         connection: "psycopg.Connection[Any]",
         prepares: bool = True,
         isolates: bool = False,
+        listens: bool = True,
     ) -> None:
         self.connection = connection
         self.pgconn = connection.pgconn
@@ -75,7 +76,8 @@ class PreparedConnection:
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
         self._heard: list[tuple[str, str]] = []
-        connection.add_notify_handler(self._hear)
+        if listens:  # they are kept until `notifications` is called
+            connection.add_notify_handler(self._hear)
         #: Whether a statement was sent whose end has not been read.
         self.is_busy = False
 

@@ -24,13 +24,14 @@ def headers(
     found = {
         ATTEMPT: None if attempt == 1 else attempt,
         SCHEDULE: schedule,
-        DUE_AT: due_at and _isoformat(due_at),
-        INTERVAL_START: interval_start and _isoformat(interval_start),
+        DUE_AT: due_at and isoformat(due_at),
+        INTERVAL_START: interval_start and isoformat(interval_start),
         TRIGGER: trigger,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
 @lru_cache(maxsize=1024)
-def _isoformat(moment: datetime) -> str:
+def isoformat(moment: datetime) -> str:
+    """Returns a moment as the headers have it, in UTC."""
     return moment.astimezone(UTC).isoformat()

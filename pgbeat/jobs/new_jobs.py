@@ -88,6 +88,18 @@ _INSERT = """
                run_key text)
     ON CONFLICT DO NOTHING
 """
+#: Inserts the jobs of schedules that launch what their rows say: those of a relation `launch`, with
+#: columns of the schedules and of the launches.
+OF_SCHEDULES = """
+    INSERT INTO pgbeat.jobs
+           (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
+            schedule_id, schedule, due_at, queue, options, max_attempts, retry_base, retry_cap,
+            trigger, interval_start, labels)
+    SELECT job_id, namespace, task, args, kwargs, 'scheduled_task',
+           'system:scheduler:' || launcher, true, now(), id, name, due_at, queue, options,
+           max_attempts, retry_base, retry_cap, 'timetable', interval_start, labels
+      FROM launch
+"""
 _COUNT, _RETURN = text(_INSERT), text(f"{_INSERT} RETURNING {COLUMNS}")
 
 

@@ -19,7 +19,10 @@ from pgbeat.beat.scheduler import Scheduler
 from tests.support.apps.basic import app
 from tests.support.processes import until
 
-STEPS = ("before claim", "after conditions", "after messages", "before commit", "after commit")
+STEPS = (
+    "before claim", "after conditions", "after sending", "after messages", "before commit",
+    "after commit",
+)  # fmt: skip
 
 
 @launcher

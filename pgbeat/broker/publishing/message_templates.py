@@ -39,6 +39,8 @@ _SENT = signals.task_sent
 #: The most templates. An app that gives each message other options can't use them.
 _MOST = 1000
 _TAGS = ("id", "root_id", "argsrepr", "kwargsrepr")
+#: Gaps that have the job's id. (The delivery tag must be unique; Celery's is random.)
+_IDS = ("id", "root_id", "correlation_id", "delivery_tag")
 
 
 def _is_stock(function: Any, module: Any) -> bool:
@@ -68,10 +70,27 @@ class MessageTemplates:
 
     def message(self, message: TaskMessage) -> Message | None:
         """Returns the message, or `None` if Celery must make it."""
-        if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers or "eta" in message.options:
-            return None
-        template = self._known.get(_key(message))
+        template = self._find(message)
         return template.fill(message) if template else None
+
+    @property
+    def are_usable(self) -> bool:
+        """Returns whether no receiver of a signal would miss a message that Celery doesn't make."""
+        return not (_BEFORE.receivers or _AFTER.receivers or _SENT.receivers)
+
+    def knows(self, message: TaskMessage) -> bool:
+        """Returns whether it is known if there can be a template of the message."""
+        return _key(message) in self._known
+
+    def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message | None:
+        """Returns the message with gaps, or `None` if Celery must make it."""
+        template = self._find(message)
+        return template.envelope(message, varying) if template else None
+
+    def _find(self, message: TaskMessage) -> "_Template | None":
+        if not self.are_usable or "eta" in message.options:
+            return None
+        return self._known.get(_key(message))
 
     def learn(self, message: TaskMessage, made: Sequence[Message]) -> None:
         """Makes a template of what Celery made, if that can be one."""
@@ -80,7 +99,7 @@ class MessageTemplates:
         key = _key(message)
         if len(self._known) >= _MOST:
             self._known.clear()
-        if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
+        if key in self._known or not self.are_usable:
             return
         template = None
         if len(made) == 1 and self._is_plain(message.task):
@@ -213,15 +232,29 @@ class _Template:
         """Returns the message. Raises `TypeError` if the task does not accept the arguments."""
         if self._check is not None:
             self._check(*message.args, **message.kwargs)
+        payload = self._joined(self._values(message))
+        if self._row.job_id is None:
+            return self._row._replace(payload=payload)
+        return self._row._replace(payload=payload, job_id=message.job_id)
+
+    def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message:
+        """Returns the message with gaps. Raises `TypeError` as `fill` does."""
+        filled = self.fill(message)
+        mark = f"gap-{uuid4()}-"
         values = self._values(message)
+        gaps = {**dict.fromkeys(_IDS, "id"), **{n: n for n in varying if n in values}}
+        marked = self._joined({**values, **{n: mark + gap for n, gap in gaps.items()}})
+        marked = marked.replace("%", "%%").replace(f'"{mark}id"', '"%(id)s"')
+        for name in varying:
+            marked = marked.replace(f'"{mark}{name}"', f"%({name})s")
+        return filled._replace(payload=marked, job_id=None)
+
+    def _joined(self, values: Mapping[str, Any]) -> str:
         pieces = [self._parts[0]]
         for name, part in zip(self._names, self._parts[1:], strict=True):
             value = values[name]
             pieces += (quoted(value) if type(value) is str else _encode(value), part)
-        payload = "".join(pieces)
-        if self._row.job_id is None:
-            return self._row._replace(payload=payload)
-        return self._row._replace(payload=payload, job_id=message.job_id)
+        return "".join(pieces)
 
     def _values(self, message: TaskMessage) -> dict[str, Any]:
         job_id, args, kwargs = message.job_id, tuple(message.args), dict(message.kwargs)
@@ -230,14 +263,10 @@ class _Template:
         except TypeError:
             body = serialize((args, kwargs, _EMBED), serializer="json")[2]
         return {
-            "id": job_id,
-            "root_id": job_id,
-            "correlation_id": job_id,
+            **dict.fromkeys(_IDS, job_id),
             "argsrepr": self._shown.args(args),
             "kwargsrepr": self._shown.kwargs(kwargs),
             "body": b64encode(body.encode()).decode(),
-            # Must be unique; Celery's is random.
-            "delivery_tag": job_id,
             **_varying(message),
         }
 

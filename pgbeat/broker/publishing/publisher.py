@@ -258,6 +258,21 @@ class TransactionPublisher:
         self._templates.learn(message, made)
         return made
 
+    @property
+    def has_envelopes(self) -> bool:
+        """Returns whether messages may be made without Celery, by `envelope`."""
+        return observe is None and self._templates.are_usable
+
+    def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message | None:
+        """Returns the message with gaps in its payload, to be filled by the operator `%`.
+
+        The gaps are `%(id)s`, the job's id, and the headers in `varying`, as JSON. Returns `None`
+        if Celery must make each message. Raises what `publish` raises.
+        """
+        if message.job_id not in self._made and not self._templates.knows(message):
+            self.publish(message)
+        return self._templates.envelope(message, varying)
+
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs, and their queues."""
         self._put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))

@@ -42,11 +42,16 @@ def assert_launched_once(sql: Sql) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", killed_beats.STEPS)
 def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: str) -> None:
-    """Twenty times each: the leader dies by SIGKILL at the step, another beat takes over."""
+    """Twenty times each: the leader dies by SIGKILL at the step, another beat takes over.
+
+    Those with a policy are written step by step, the others in one statement.
+    """
     sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) "
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql, job_policy) "
         "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', "
-        "CASE WHEN i % 3 = 0 THEN 'SELECT true' END FROM generate_series(1, 9) i"
+        "CASE WHEN i % 3 = 0 THEN 'SELECT true' END, "
+        "CASE WHEN i % 2 = 0 THEN '{\"priority\": 1}' ELSE '{}' END::jsonb "
+        "FROM generate_series(1, 9) i"
     )
     with killed_beats.opened(processes.env, step) as kill_one:
         for n in range(1, 21):

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine
 
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
@@ -302,23 +302,17 @@ def test_one_blocked_decision_does_not_split_the_batches_after_it(
         "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
         "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
     )
-    sizes: list[int] = []
-
-    def count(connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
-        if "INSERT INTO pgbeat.ticks" in statement:
-            sizes.append(str(values).count('"due_at"'))
-
-    from sqlalchemy import Engine
-
+    together = (
+        "SELECT max(together) FROM (SELECT count(*) AS together FROM pgbeat.ticks WHERE id > %s "
+        "GROUP BY xmin::text) AS transactions"
+    )
     with opened(database, statement):
         running()
         others_go_on(sql)
-        event.listen(Engine, "before_cursor_execute", count)
-        try:
-            others_go_on(sql)
-        finally:
-            event.remove(Engine, "before_cursor_execute", count)
-    assert max(sizes) >= 5
+        [(last,)] = sql("SELECT max(id) FROM pgbeat.ticks")
+        others_go_on(sql)
+        [(most,)] = sql(together, last)
+    assert most >= 5
 
 
 def test_a_locked_counter_delays_no_rescue(

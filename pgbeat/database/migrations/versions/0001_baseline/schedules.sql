@@ -198,3 +198,15 @@ CREATE TRIGGER announce_change
 CREATE TRIGGER announce_change
     AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
     ON pgbeat.calendars FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.announce_change();
+
+-- Fails the statement that launches several schedules at once, unless it has locked all of them as they
+-- were read.
+CREATE FUNCTION pgbeat.require_all(locked bigint, wanted integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF locked <> wanted THEN
+        RAISE EXCEPTION '% of % schedules are locked, have changed, or have no queue',
+            wanted - locked, wanted USING ERRCODE = 'PB002';
+    END IF;
+END
+$$;

@@ -1,0 +1,220 @@
+"""Launches plain schedules in one statement, and lets beat go on while the server works on it.
+
+Plain is what most launches are: what the row says, at its due time, by no policy that needs the
+database. Everything else the enqueuer writes step by step, and so it does with a batch that the
+statement refuses.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+from typing import NamedTuple
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.beat import launched_jobs
+from pgbeat.beat.advancer import Advancer
+from pgbeat.beat.due import RunState
+from pgbeat.beat.evaluation import Decision, Evaluation, Launch
+from pgbeat.broker.messages import Message
+from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.database.prepared import PreparedConnection, Statement
+from pgbeat.jobs import headers, new_jobs
+from pgbeat.jobs.placeholders import Facts
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Tick
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+_SQL = Path(__file__).with_suffix(".sql")
+#: The headers of a message that differ from launch to launch.
+_VARYING = (headers.SCHEDULE, headers.DUE_AT, headers.INTERVAL_START)
+#: The most envelopes that are kept.
+_MOST = 1000
+
+
+class _PlainLaunch(NamedTuple):
+    decision: Decision
+    state: RunState
+    facts: Facts
+    envelope: Message
+    evaluation: Evaluation
+
+
+class PlainLaunches:
+    """Launches plain schedules of one app. Not for several threads."""
+
+    def __init__(
+        self, app: Celery, settings: Settings, publisher: TransactionPublisher, advancer: Advancer
+    ) -> None:
+        self._app, self._settings = app, settings
+        self._publisher, self._advancer = publisher, advancer
+        #: The messages of rows, with gaps, by what they have in common.
+        self._envelopes: dict[tuple[object, ...], Message] = {}
+        self._statement = Statement(
+            "launch", publisher.tables.inserting(_SQL.read_text(), jobs=new_jobs.OF_SCHEDULES)
+        )
+        self._session: PreparedConnection | None = None
+        self._sent: list[_PlainLaunch] = []
+
+    def send(
+        self, connection: Connection, evaluations: Iterable[Evaluation], now: datetime
+    ) -> list[Evaluation]:
+        """Sends the plain launches among these to the server; returns the other evaluations.
+
+        The connection must not be used before `receive`.
+        """
+        if not self._publisher.has_envelopes:
+            return list(evaluations)
+        launches: list[_PlainLaunch] = []
+        others: list[Evaluation] = []
+        for evaluation in evaluations:
+            launch = self._prepare(evaluation, now)
+            if launch is None:
+                others.append(evaluation)
+            else:
+                launches.append(launch)
+        if launches:
+            raw = connections.driver(connection)
+            if self._session is None or self._session.connection is not raw:
+                # Where psycopg prepares nothing, the session may be others' too.
+                is_own = raw.prepare_threshold is not None
+                self._session = PreparedConnection(raw, is_own, listens=False)
+            self._session.send(self._statement, *self._parameters(launches, now))
+            self._session.flush()
+            self._sent = launches
+        return others
+
+    def receive(self) -> tuple[list[Decision], list[Evaluation]]:
+        """Waits until the server has written what was sent.
+
+        Returns the decisions, or the evaluations if the server refused. Raises the driver's error
+        if the connection is lost.
+        """
+        sent, self._sent = self._sent, []
+        if self._session is None or not sent:
+            return [], []
+        try:
+            self._session.finish()
+        except Exception as error:
+            if connections.is_lost(error):
+                raise
+            logger.debug("Launches are written step by step: %s", connections.first_line(error))
+            return [], [each.evaluation for each in sent]
+        return [each.decision for each in sent], []
+
+    def _prepare(self, evaluation: Evaluation, now: datetime) -> _PlainLaunch | None:
+        """Returns the launch, or `None` if it is not plain."""
+        row, result = evaluation.schedule, evaluation.result
+        if (
+            not isinstance(result, Launch)
+            or evaluation.trigger != "timetable"
+            or evaluation.created_by is not None
+            or row.overlap != "allow"
+            or row.job_policy
+            or not (row.is_plain or row.is_sql_only)
+            or row.has_placeholders
+        ):
+            return None
+        facts = result.facts
+        envelope = self._envelope(row, evaluation, facts)
+        if envelope is None:
+            return None
+        tick = Tick(
+            row.id,
+            row.name,
+            "timetable",
+            evaluation.due_at,
+            "launched",
+            job_id=facts.job_id,
+            missed=evaluation.missed,
+            note=evaluation.note,
+        )
+        decision, state = self._advancer.after(evaluation, tick, now)
+        if state is None or state.next_run is None or state.cursor or decision.disabled_reason:
+            return None
+        return _PlainLaunch(decision, state, facts, envelope, evaluation)
+
+    def _envelope(self, row: Schedule, evaluation: Evaluation, facts: Facts) -> Message | None:
+        """Returns the row's message with gaps, or `None` if Celery must make each."""
+        call = repr((row.args, row.kwargs, row.options)) if _says_more(row) else ""
+        key = (row.task, row.queue, row.source == "code", call, facts.interval_start is None)
+        found = self._envelopes.get(key)
+        if found is None:
+            try:
+                (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
+                found = self._publisher.envelope(prepared.message, _VARYING)
+            except Exception:
+                return None  # writing it step by step raises again, and makes a failure of it
+            if found is None or found.queue is None:
+                return None
+            if len(self._envelopes) >= _MOST:
+                self._envelopes.clear()
+            self._envelopes[key] = found
+        return found
+
+    def _parameters(self, sent: Sequence[_PlainLaunch], now: datetime) -> list[bytes]:
+        """Returns the statement's parameters."""
+        settings = self._settings
+        rows = [each.evaluation.schedule for each in sent]
+        routes: dict[tuple[object, ...], int] = {}
+        numbers = [
+            routes.setdefault((e.queue, e.priority, e.ttl), len(routes) + 1)
+            for e in (each.envelope for each in sent)
+        ]
+        queues, priorities, lives = zip(*routes, strict=True)
+        ticks = [each.decision.tick for each in sent]
+        return [
+            _array(row.id for row in rows),
+            _array(row.version for row in rows),
+            _array(each.facts.job_id for each in sent),
+            _times(tick.due_at for tick in ticks),
+            _times(each.facts.interval_start for each in sent),
+            _times(each.state.next_run for each in sent),
+            _times(each.state.due_at for each in sent),
+            _array(tick.missed for tick in ticks),
+            _lines(tick.note or "" for tick in ticks),
+            _array(numbers),
+            _lines(map(_payload, sent)),
+            _lines(queues),
+            _array(priorities),
+            _array("NULL" if life is None else life for life in lives),
+            now.isoformat().encode(),
+            str(settings.job_max_attempts).encode(),
+            str(settings.job_retry_base).encode(),
+            str(settings.job_retry_cap).encode(),
+        ]
+
+
+def _says_more(row: Schedule) -> bool:
+    return bool(row.args or row.kwargs or row.options)
+
+
+def _payload(launch: _PlainLaunch) -> str:
+    facts = launch.facts
+    return launch.envelope.payload % {
+        "id": facts.job_id,
+        headers.SCHEDULE: quoted(facts.schedule or ""),
+        headers.DUE_AT: f'"{headers.isoformat(facts.due_at)}"',
+        headers.INTERVAL_START: facts.interval_start
+        and f'"{headers.isoformat(facts.interval_start)}"',
+    }
+
+
+def _array(values: Iterable[object]) -> bytes:
+    """Returns values whose text needs no quotes as a Postgres array."""
+    return b"{%s}" % ",".join(map(str, values)).encode()
+
+
+def _times(moments: Iterable[datetime | None]) -> bytes:
+    return _array("NULL" if moment is None else moment.isoformat() for moment in moments)
+
+
+def _lines(texts: Iterable[str]) -> bytes:
+    """Returns texts that have no newline, as JSON and names of queues have none, a line each."""
+    return "\n".join(texts).encode()
