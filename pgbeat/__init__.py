@@ -108,6 +108,15 @@ def connect_integrations() -> None:
     import_module("pgbeat.integrations.django").connect()
 
 
+def equip_apps() -> None:
+    """Has Celery's apps send plain tasks by templates, if Celery is what publishes here.
+
+    The transport calls it: it lies below Celery and can't import it.
+    """
+    if "celery.app.base" in sys.modules:
+        import_module("pgbeat.broker.publishing.template_sender").equip_apps()
+
+
 def end_discarded_jobs(connection: "Connection") -> None:
     """Ends jobs without lane and group whose messages the open transaction has discarded.
 

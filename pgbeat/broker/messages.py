@@ -194,14 +194,16 @@ class BrokerTables:
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct:
-            put = self.text(_PUT, batch=_BATCH, insert=_INSERT)
+            put = self.text(_PUT, rows=":batch", batch=_BATCH, insert=_INSERT, commit="true")
             missing = set(connection.scalars(put, {"batch": recordset(direct)}))
             if missing:
                 self.declare(connection, missing)
                 left = [m for m in direct if m.queue in missing]
                 connection.execute(put, {"batch": recordset(left)})
         if routed:
-            return connection.execute(self.text(_ROUTE), {"batch": recordset(routed)}).rowcount
+            return connection.execute(
+                self.text(_ROUTE, rows=":batch"), {"batch": recordset(routed)}
+            ).rowcount
         return 0
 
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
@@ -234,6 +236,15 @@ class BrokerTables:
         session's), job_id.
         """
         return Statement("put", self.sql(_PUT_ONE))
+
+    @cached_property
+    def put_all(self) -> Statement:
+        """Puts messages into queues; returns the names of queues that are missing.
+
+        Parameters: the messages as JSON, synchronous_commit (NULL: the session's).
+        """
+        parts = {"rows": "$1", "batch": _BATCH, "insert": _INSERT}
+        return Statement("put_all", self.sql(_PUT, **parts, commit=_COMMIT.format("$2")))
 
     @cached_property
     def route_one(self) -> Statement:
@@ -325,12 +336,14 @@ _ACK = """
 # Returns the queues that are missing: by the same snapshot, whatever others do meanwhile.
 _PUT = """
     WITH d AS MATERIALIZED (SELECT * {batch}),
-    put AS ({insert} FROM d JOIN {queue} q ON q.name = d.queue ORDER BY d.position)
+    commits AS MATERIALIZED (SELECT {commit} AS so),
+    put AS ({insert} FROM d JOIN {queue} q ON q.name = d.queue
+             WHERE (SELECT so FROM commits) ORDER BY d.position)
     SELECT DISTINCT d.queue FROM d
      WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)
 """
 _BATCH = """
-    FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (
+    FROM ROWS FROM (json_to_recordset(CAST({rows} AS json)) AS (
              queue text, payload text, priority integer, available_at timestamptz, ttl bigint,
              exchange text, routing_key text, job_id uuid))
          WITH ORDINALITY AS d (queue, payload, priority, available_at, ttl, exchange, routing_key,
@@ -338,14 +351,14 @@ _BATCH = """
 """
 _ROUTE = _INSERT + _BATCH + _BOUND + "ORDER BY d.position"
 #: Evaluated once, before the commit that it is for.
-_COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
+_COMMIT = "({0}::text IS NULL OR set_config('synchronous_commit', {0}, true) IS NOT NULL)"
 _PUT_ONE = f"""{_INSERT}
     FROM {{queue}} q, (VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
          AS d (payload, priority, available_at, ttl, job_id)
-    WHERE q.name = $1 AND {_COMMIT}
+    WHERE q.name = $1 AND {_COMMIT.format("$6")}
 """
 _ROUTE_ONE = f"""{_INSERT} FROM
     (VALUES ($1::text, $8::text, $2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
     AS d (exchange, routing_key, payload, priority, available_at, ttl, job_id)
-    {_BOUND} WHERE {_COMMIT}
+    {_BOUND} WHERE {_COMMIT.format("$6")}
 """

@@ -176,6 +176,10 @@ class PreparedConnection:
         heard, self._heard = self._heard, []
         return heard
 
+    def is_in_statement(self) -> bool:
+        """Returns whether the answer of the last statement has not been read to its end."""
+        return self.pgconn.transaction_status == TransactionStatus.ACTIVE
+
     def is_alive(self) -> bool:
         """Returns whether the connection is good, as far as known without asking the server."""
         if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:

@@ -19,7 +19,7 @@ import celery.app.base
 import celery.app.task
 import kombu.messaging
 from celery import Celery, signals
-from celery.app.routes import MapRoute
+from celery.app.routes import MapRoute, Router
 from celery.backends.base import Backend
 from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialize
@@ -32,13 +32,13 @@ _STOCK = {
     "apply_async": celery.app.task,
     "shadow_name": celery.app.task,
     "_get_exec_options": celery.app.task,
-    "send_task": celery.app.base,
 }
 _BEFORE, _AFTER = signals.before_task_publish, signals.after_task_publish
 _SENT = signals.task_sent
 #: The most templates. An app that gives each message other options can't use them.
 _MOST = 1000
-_TAGS = ("id", "root_id", "argsrepr", "kwargsrepr")
+_TAGS = ("id", "root_id", "parent_id", "argsrepr", "kwargsrepr")
+_PROPERTIES = ("correlation_id", "reply_to")
 #: Gaps that have the job's id. (The delivery tag must be unique; Celery's is random.)
 _IDS = ("id", "root_id", "correlation_id", "delivery_tag")
 
@@ -66,7 +66,7 @@ class MessageTemplates:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._known: dict[tuple[str, str, str], _Template | None] = {}
+        self._known: dict[tuple[str, str, str], Template | None] = {}
 
     def message(self, message: TaskMessage) -> Message | None:
         """Returns the message, or `None` if Celery must make it."""
@@ -76,7 +76,7 @@ class MessageTemplates:
     @property
     def are_usable(self) -> bool:
         """Returns whether no receiver of a signal would miss a message that Celery doesn't make."""
-        return not (_BEFORE.receivers or _AFTER.receivers or _SENT.receivers)
+        return not is_observed()
 
     def knows(self, message: TaskMessage) -> bool:
         """Returns whether it is known if there can be a template of the message."""
@@ -87,7 +87,7 @@ class MessageTemplates:
         template = self._find(message)
         return template.envelope(message, varying) if template else None
 
-    def _find(self, message: TaskMessage) -> "_Template | None":
+    def _find(self, message: TaskMessage) -> "Template | None":
         if not self.are_usable or "eta" in message.options:
             return None
         return self._known.get(_key(message))
@@ -105,31 +105,46 @@ class MessageTemplates:
         if len(made) == 1 and self._is_plain(message.task):
             registered = self._app.tasks[message.task]
             check = registered.__header__ if registered.typing else None
-            template = _Template.of(made[0], message, check, _Repr(self._app))
+            template = Template.of(self._app, made[0], message, check)
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
         """Returns whether all code that makes the task's messages is as Celery ships it."""
-        app, task = self._app, self._app.tasks.get(name)
-        if task is None:
-            return False
-        owners = {"send_task": app}
+        task = self._app.tasks.get(name)
         return (
-            all(
-                _is_stock(getattr(owners.get(function, task), function, None), module)
+            task is not None
+            and all(
+                _is_stock(getattr(task, function, None), module)
                 for function, module in _STOCK.items()
             )
-            and _is_stock(app.amqp.as_task_v2, celery.app.amqp)
-            and _is_stock(app.amqp.send_task_message, celery.app.amqp)
-            and _is_stock(app.amqp.Producer.publish, kombu.messaging)
-            and _is_stock(app.amqp.Producer._publish, kombu.messaging)
-            and app.conf.task_protocol == 2
-            and not app.conf.task_always_eager
-            and not app.conf.task_send_sent_event
             and getattr(task, "_dump_pydantic_arguments", None) is None
-            and all(isinstance(route, MapRoute) for route in app.amqp.routes)
-            and type(app.backend).on_task_call is Backend.on_task_call
+            and not self._app.conf.task_always_eager
+            and sends_plainly(self._app)
         )
+
+
+def is_observed() -> bool:
+    """Returns whether a signal's receiver must see each message."""
+    return bool(_BEFORE.receivers or _AFTER.receivers or _SENT.receivers)
+
+
+def sends_plainly(app: Celery) -> bool:
+    """Returns whether what `send_task` calls is as Celery ships it, for every message."""
+    own = vars(app).get("send_task")
+    return (
+        (own is None or hasattr(own, "sends_by_templates"))
+        and _is_stock(type(app).send_task, celery.app.base)
+        and _is_stock(app.amqp.as_task_v2, celery.app.amqp)
+        and _is_stock(app.amqp.create_task_message, celery.app.amqp)
+        and _is_stock(app.amqp.send_task_message, celery.app.amqp)
+        and _is_stock(app.amqp.Producer.publish, kombu.messaging)
+        and _is_stock(app.amqp.Producer._publish, kombu.messaging)
+        and app.conf.task_protocol == 2
+        and not app.conf.task_send_sent_event
+        and type(app.amqp.router) is Router
+        and all(isinstance(route, MapRoute) for route in app.amqp.routes)
+        and type(app.backend).on_task_call is Backend.on_task_call
+    )
 
 
 def _key(message: TaskMessage) -> tuple[str, str, str]:
@@ -145,7 +160,7 @@ class _Repr:
         self._kwargs_limit = app.amqp.kwargsrepr_maxsize
         self._levels = app.conf.get("task_repr_maxlevels", 3)
 
-    def args(self, args: tuple[Any, ...]) -> str:
+    def args(self, args: tuple[Any, ...] | list[Any]) -> str:
         if len(args) <= _FEW and all(_is_plain(value) for value in args):
             return repr(args)
         return str(saferepr(args, self._args_limit, maxlevels=self._levels))
@@ -175,17 +190,28 @@ _encode = json.JSONEncoder().encode
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-class _Template:
-    """One task's message with gaps for the id, the arguments and the delivery tag."""
+class Template:
+    """One task's message with gaps for ids, arguments, the sending thread and the delivery tag."""
 
-    def __init__(self, row: Message, check: Any, shown: _Repr) -> None:
-        self._row, self._check, self._shown = row, check, shown
+    def __init__(self, app: Celery, row: Message, check: Any) -> None:
+        self._app, self.row, self._check, self._shown = app, row, check, _Repr(app)
         self._parts: list[str] = []
         self._names: list[str] = []
 
     @classmethod
-    def of(cls, row: Message, message: TaskMessage, check: Any, shown: _Repr) -> "_Template | None":
-        """Returns the template of a message, or `None` if some part is not as expected."""
+    def of(
+        cls,
+        app: Celery,
+        row: Message,
+        message: TaskMessage,
+        check: Any = None,
+        **senders: str,
+    ) -> "Template | None":
+        """Returns the template of a message, or `None` if some part is not as expected.
+
+        `check` raises `TypeError` for arguments that the task does not accept; `senders` are the
+        `root_id` and `parent_id` of a message that a task sent.
+        """
         payload = json.loads(row.payload)
         headers, properties = payload["headers"], payload["properties"]
         if (
@@ -199,11 +225,11 @@ class _Template:
             or "expiration" in properties
         ):
             return None
-        made = cls(row, check, shown)
-        values = made._values(message)
+        made = cls(app, row, check)
+        values = {**made._values(message), **senders}
         actual = {
             **{name: headers.get(name) for name in (*_TAGS, *_varying(message))},
-            "correlation_id": properties.get("correlation_id"),
+            **{name: properties.get(name) for name in _PROPERTIES},
             "body": payload["body"],
         }
         if any(actual[name] != values[name] for name in actual):
@@ -216,8 +242,7 @@ class _Template:
             "headers": {**headers, **{name: marks[name] for name in (*_TAGS, *_varying(message))}},
             "properties": {
                 **properties,
-                "correlation_id": marks["correlation_id"],
-                "delivery_tag": marks["delivery_tag"],
+                **{name: marks[name] for name in (*_PROPERTIES, "delivery_tag")},
             },
         }
         rest = json.dumps(marked)
@@ -232,10 +257,8 @@ class _Template:
         """Returns the message. Raises `TypeError` if the task does not accept the arguments."""
         if self._check is not None:
             self._check(*message.args, **message.kwargs)
-        payload = self._joined(self._values(message))
-        if self._row.job_id is None:
-            return self._row._replace(payload=payload)
-        return self._row._replace(payload=payload, job_id=message.job_id)
+        row = self.row._replace(payload=self._joined(self._values(message)))
+        return row if row.job_id is None else row._replace(job_id=message.job_id)
 
     def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message:
         """Returns the message with gaps. Raises `TypeError` as `fill` does."""
@@ -249,6 +272,18 @@ class _Template:
             marked = marked.replace(f'"{mark}{name}"', f"%({name})s")
         return filled._replace(payload=marked, job_id=None)
 
+    def payload(
+        self,
+        task_id: str,
+        args: tuple[Any, ...] | list[Any],
+        kwargs: dict[str, Any],
+        root_id: str,
+        parent_id: str | None,
+    ) -> str:
+        """Returns the payload of a message that a task (`parent_id`), or none, sends."""
+        values = self._gaps(task_id, args, kwargs)
+        return self._joined({**values, "root_id": root_id, "parent_id": parent_id})
+
     def _joined(self, values: Mapping[str, Any]) -> str:
         pieces = [self._parts[0]]
         for name, part in zip(self._names, self._parts[1:], strict=True):
@@ -258,16 +293,22 @@ class _Template:
 
     def _values(self, message: TaskMessage) -> dict[str, Any]:
         job_id, args, kwargs = message.job_id, tuple(message.args), dict(message.kwargs)
+        return {**self._gaps(job_id, args, kwargs), **_varying(message)}
+
+    def _gaps(
+        self, task_id: str, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         try:
             body = _encode((args, kwargs, _EMBED))
         except TypeError:
             body = serialize((args, kwargs, _EMBED), serializer="json")[2]
         return {
-            **dict.fromkeys(_IDS, job_id),
+            **dict.fromkeys(_IDS, task_id),
+            "parent_id": None,
             "argsrepr": self._shown.args(args),
             "kwargsrepr": self._shown.kwargs(kwargs),
             "body": b64encode(body.encode()).decode(),
-            **_varying(message),
+            "reply_to": self._app.thread_oid,
         }
 
 

@@ -180,7 +180,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class _Collected:
+class Outbox:
     """Collects messages and declarations until they are flushed."""
 
     def __init__(self) -> None:
@@ -188,17 +188,21 @@ class _Collected:
         self.calls: dict[Hashable, predeclare.Call] = {}
 
     def write(self, message: Message) -> None:
+        """Takes a message."""
         self.messages.append(message)
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Takes a declaration."""
         self.calls |= predeclare.call(function, *args, **kwargs)
 
     def declare(self, connection: Connection, tables: BrokerTables) -> None:
+        """Makes the declarations."""
         for call in self.calls.values():
             call(connection, tables)
         self.calls.clear()
 
     def clear(self) -> None:
+        """Drops all of it."""
         self.messages.clear()
         self.calls.clear()
 
@@ -215,7 +219,7 @@ class TransactionPublisher:
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
         #: Whether the transport is pgbeat's, which keeps messages until they are acknowledged.
         self.keeps_claimed = delays_in_table(app.conf)
-        self._outbox = _Collected()
+        self._outbox = Outbox()
         self._connection = OutboxConnection(self._outbox, delays=self.keeps_claimed)
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         # The app's own control would publish at once, over the app's pool.

@@ -124,7 +124,8 @@ class _BlockChannel(OutboxChannel):
         with _failing():
             return super()._do(function, *args, **kwargs)
 
-    def _write(self, message: Message, transient: bool) -> int | None:
+    def write(self, message: Message, transient: bool) -> int | None:
+        """Writes a message into the transaction."""
         sink = self.connection.client.sink
         with _failing():
             count = sink.write(message)

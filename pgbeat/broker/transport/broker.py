@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from pgbeat.broker import consumers, exchanges, queues
 from pgbeat.broker.messages import Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
+from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
 from pgbeat.config import place
@@ -40,6 +41,17 @@ class Working(NamedTuple):
     prepared: PreparedConnection
 
 
+class _Published(NamedTuple):
+    """A message for a queue, and how it commits: a value of synchronous_commit."""
+
+    message: Message
+    commit: bytes | None
+
+
+def _commit_alike(one: _Published, other: _Published) -> bool:
+    return one.commit == other.commit
+
+
 class Broker:
     """One broker as this process knows it."""
 
@@ -57,6 +69,7 @@ class Broker:
         #: Sessions in a row that failed soon after they were opened.
         self._failures = 0
         self._unbound: dict[str, float] = {}
+        self._group = GroupCommit(self._put, self._put_all, _commit_alike)
         #: Open kombu connections.
         self.users = 0
         #: This process's former consumers whose leases have not ended yet.
@@ -79,11 +92,13 @@ class Broker:
             if self._working is None or not self._working.prepared.is_alive():
                 self._drop()
                 self._working = self._connect()
+            prepared = self._working.prepared
             try:
                 yield self._working
             except BaseException as error:
                 # An interruption may have left a statement unfinished.
-                if connections.is_lost(error) or not isinstance(error, Exception):
+                is_error = isinstance(error, Exception) and not prepared.is_in_statement()
+                if connections.is_lost(error) or not is_error:
                     self._drop()
                 raise
 
@@ -119,6 +134,11 @@ class Broker:
         """Connects if necessary. Raises `SchemaError` and the driver's errors."""
         with self.work():
             self.users += 1
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a working connection, alive or not."""
+        return self._working is not None
 
     def release(self) -> None:
         """Ends one use; the last one closes the connections."""
@@ -205,31 +225,41 @@ class Broker:
 
     def publish(self, message: Message, transient: bool = False) -> int:
         """Publishes and commits a message; returns how many queues got it."""
-        routed = message.queue is None
-        if routed and self._unbound.get(message.exchange, 0) > time.monotonic():
+        commit = b"off" if transient else self._commit
+        if message.queue is not None:
+            return self._group.publish(_Published(message, commit))
+        if self._unbound.get(message.exchange, 0) > time.monotonic():
             return 0
-        statement = self.tables.route_one if routed else self.tables.put_one
-        parameters = [
-            (message.exchange if message.queue is None else message.queue).encode(),
-            message.payload.encode(),
-            b"%d" % message.priority,
-            message.available_at.encode() if message.available_at else None,
-            b"%d" % message.ttl if message.ttl is not None else None,
-            b"off" if transient else self._commit,
-            message.job_id.encode() if message.job_id else None,
-        ]
-        if routed:
-            parameters.append(message.routing_key.encode())
+        parameters = (*_parameters(message, commit), message.routing_key.encode())
         with self.work() as (_, prepared):
-            count = _count(prepared.run(statement, *parameters))
-            if count == 0 and message.queue is not None:
-                # A missing queue is created, as by kombu's virtual transports.
-                self.do(queues.declare, message.queue)
-                count = _count(prepared.run(statement, *parameters))
-            elif count == 0 and transient and not self.do(exchanges.is_bound, message.exchange):
+            count = _count(prepared.run(self.tables.route_one, *parameters))
+            if count == 0 and transient and not self.do(exchanges.is_bound, message.exchange):
                 # Mostly events. Their first consumer may miss those of half a second.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count
+
+    def _put(self, published: "_Published") -> int:
+        """Puts a message into its queue."""
+        parameters = _parameters(*published)
+        with self.work() as (_, prepared):
+            count = _count(prepared.run(self.tables.put_one, *parameters))
+            if count == 0:
+                # A missing queue is created, as by kombu's virtual transports.
+                self.do(queues.declare, published.message.queue)
+                count = _count(prepared.run(self.tables.put_one, *parameters))
+        return count
+
+    def _put_all(self, batch: "Sequence[_Published]") -> list[int | None]:
+        """Puts messages that commit alike into their queues, but not into those that are missing.
+
+        Returns the count of each, `None` for the latter.
+        """
+        rows = connections.recordset(each.message for each in batch).encode()
+        with self.work() as (_, prepared):
+            result = prepared.run(self.tables.put_all, rows, batch[0].commit)
+        missing = {result.get_value(row, 0) for row in range(result.ntuples)}
+        names = [(each.message.queue or "").encode() for each in batch]
+        return [None if name in missing else 1 for name in names]
 
     def database_identity(self) -> identity.Identity:
         """Returns the identity of this broker's database."""
@@ -256,6 +286,19 @@ class Broker:
 
 def _open(engine: Engine) -> Connection:
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _parameters(message: Message, commit: bytes | None) -> tuple[bytes | None, ...]:
+    """Returns the parameters of `put_one`."""
+    return (
+        (message.exchange if message.queue is None else message.queue).encode(),
+        message.payload.encode(),
+        b"%d" % message.priority,
+        message.available_at.encode() if message.available_at else None,
+        b"%d" % message.ttl if message.ttl is not None else None,
+        commit,
+        message.job_id.encode() if message.job_id else None,
+    )
 
 
 def _count(result: PGresult) -> int:

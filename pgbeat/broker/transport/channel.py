@@ -70,7 +70,7 @@ class Channel(DeclaringChannel):
             self._session = self.connection.open_session()
         return self._session
 
-    def _write(self, message: Message, transient: bool) -> int | None:
+    def write(self, message: Message, transient: bool) -> int | None:
         """Writes a message; returns how many queues got it, if known."""
         return int(self.broker.publish(message, transient))
 
@@ -106,7 +106,7 @@ class Channel(DeclaringChannel):
 
     def _publish(self, payload: Any, **where: Any) -> int | None:
         is_transient = payload["properties"].get("delivery_mode") == 1
-        return self._write(_message(payload, **where), is_transient)
+        return self.write(_message(payload, **where), is_transient)
 
     def _restore(self, message: Any) -> None:
         self.session.requeue([message.delivery_tag])

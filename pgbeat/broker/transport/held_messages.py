@@ -64,6 +64,12 @@ class HeldMessages:
             _held.set(None)
 
 
+def would_hold(task_id: str) -> bool:
+    """Returns whether a task's message is held back here."""
+    held = _held.get()
+    return held is not None and held.takes({"headers": {"task": True, "id": task_id}})
+
+
 def hold(
     channel: Any, message: Any, exchange: str, routing_key: str, options: dict[str, Any]
 ) -> bool:

@@ -32,7 +32,8 @@ class OutboxChannel(Channel):
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._do(function, *args)
 
-    def _write(self, message: Message, transient: bool) -> int | None:
+    def write(self, message: Message, transient: bool) -> int | None:
+        """Hands a message to the sink."""
         client = self.connection.client
         client.sink.write(message if client.delays else message._replace(available_at=None))
         return None

@@ -14,6 +14,7 @@ from kombu.transport.virtual import base as virtual
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from pgbeat import equip_apps
 from pgbeat.broker import queues
 from pgbeat.broker.transport import broker as brokers
 from pgbeat.broker.transport import ignored_options
@@ -119,6 +120,7 @@ class Transport(stock.Transport):
         if self._opened is self.broker:  # this is a reconnect
             self.broker.release()
         self._opened = self.broker
+        equip_apps()
         return self
 
     def create_channel(self, connection: Any) -> Any:
