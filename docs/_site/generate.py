@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from celery import Celery
-from sqlalchemy import CheckConstraint, Column, Table
+from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 
 from pgbeat.database import tables
@@ -139,13 +139,6 @@ def _table(table: Table, notes: dict[str, Any]) -> Iterator[str]:
     keys = ", ".join(f"`{column.name}`" for column in table.primary_key)
     yield f"Primary key: {keys}."
     yield ""
-    checks = [each for each in table.constraints if isinstance(each, CheckConstraint)]
-    if checks:
-        yield '??? note "Checks"'
-        yield ""
-        for check in sorted(checks, key=lambda check: str(check.name)):
-            yield f"    - `{check.name}`: `{' '.join(str(check.sqltext).split())}`"
-        yield ""
 
 
 def _type(column: Column[Any]) -> str:

@@ -205,7 +205,7 @@ def _pruned(settings: Settings, pruner: Pruner) -> Pruned:
         "count": settings.retention_count,
         "audit_days": settings.audit_days,
     }
-    return Pruned(kept, {table: pruner.deleted[table] for table in pruner.tables})
+    return Pruned(kept, {name: pruner.deleted[name] for name in pruner.names})
 
 
 def _record_prune(unit: UnitOfWork, change: int | None, done: Pruned) -> int | None:

@@ -55,7 +55,7 @@ _SNAPSHOT = """
            (SELECT min(probe_at) FROM pgbeat.schedules
              WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL),
            extract(epoch FROM least(
-               (SELECT min(run_at) FROM pgbeat.jobs
+               (SELECT min(run_at) FROM pgbeat.unfinished_jobs
                  WHERE namespace = %(namespace)s AND state = 'scheduled'
                    AND dispatched_at IS NULL AND NOT blocked_by_group),
                pgbeat.next_delivery(%(namespace)s)

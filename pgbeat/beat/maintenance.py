@@ -9,6 +9,7 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.beat.histories import HistoryKeeper
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
@@ -38,7 +39,8 @@ class LeaderMaintenance:
 
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
         self._app, self._settings, self._publisher = app, settings, publisher
-        self._pruner = Pruner(settings)
+        self._pruner = Pruner(settings, leaves_periods=True)
+        self._histories = HistoryKeeper(settings)
         self._deliverer = Deliverer(settings)
         #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
@@ -78,6 +80,8 @@ class LeaderMaintenance:
             )
             if delay is not None:
                 self._lanes[lane] = time.monotonic() + delay
+        if is_idle:
+            self._histories.step(now)
         if is_idle and now >= self._prune_at:
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:
@@ -105,8 +109,9 @@ class LeaderMaintenance:
         self._rescue_at = self._groups_at = 0.0
 
     def close(self, seconds: float) -> None:
-        """Waits up to so many seconds for deliveries that are under way."""
+        """Waits up to so many seconds for each of what is under way in other threads."""
         self._deliverer.close(seconds)
+        self._histories.close(seconds)
 
     def _dispatch_due(self, connection: Connection) -> None:
         """Dispatches the jobs that are due, in parts if some of them need a lock that is held.

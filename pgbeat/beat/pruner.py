@@ -1,5 +1,7 @@
 """Deletes records that are older than the retention, a little at a time.
 
+Most history goes with whole periods (`histories`).
+
 Of each schedule the newest ticks and jobs are kept, or the young ones, whichever is more; of those
 without a schedule, or whose schedule was removed, only the young. Executions are deleted with their
 job. Jobs that have not ended stay, and so do a group's members while the group runs. The audit log
@@ -17,6 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    MetaData,
     Select,
     Table,
     Text,
@@ -33,8 +36,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import NullType
 
+from pgbeat.beat import histories
 from pgbeat.config import Settings
 from pgbeat.database.tables import (
+    SCHEMA,
     audit,
     deliveries,
     executions,
@@ -44,7 +49,6 @@ from pgbeat.database.tables import (
     ticks,
     webhooks,
 )
-from pgbeat.jobs.model import ENDED
 
 #: Rows that a step scans, at most.
 BATCH = 500
@@ -60,6 +64,7 @@ _LONG_AGO, _NO_ID = "-infinity", "00000000-0000-0000-0000-000000000000"
 class _Kind(NamedTuple):
     """A table, scanned from its oldest row on by an index."""
 
+    name: str
     table: Table
     #: Where to begin: below every value of the index.
     start: tuple[Any, ...]
@@ -137,7 +142,7 @@ def _old_jobs(scanned: CTE, dry_run: bool) -> Select[Any]:
         .scalar_subquery(),
         True,
     )
-    has_ended = and_(scanned.c.state.in_(ENDED), scanned.c.finished_at < _OLD, group_has_ended)
+    has_ended = and_(scanned.c.finished_at < _OLD, group_has_ended)
     return _beyond_newest(scanned, jobs, jobs.c.created_at, has_ended)
 
 
@@ -163,32 +168,55 @@ def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
 
 
 _BY_TIME = (_LONG_AGO, _NO_ID)
-_KINDS = (
-    _Kind(
-        ticks,
-        (0,),
-        _by_id(ticks, ticks.c.decided_at, ticks.c.schedule_id, ticks.c.due_at),
-        lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
-    ),
-    _Kind(
-        jobs,
-        _BY_TIME,
-        _by_time(
-            jobs,
-            jobs.c.created_at,
-            *(jobs.c[n] for n in ("created_at", "schedule_id", "group_id", "state", "finished_at")),
-            where=jobs.c.namespace == _NAMESPACE,
+
+
+def _part(table: Table, name: str) -> Table:
+    """Returns a table with the columns of another, of which it is a partition."""
+    return table.to_metadata(MetaData(), schema=SCHEMA, name=name)
+
+
+def _kinds(*, is_whole: bool) -> tuple[_Kind, ...]:
+    """Returns what to prune; with `is_whole`, only what is left of dropped periods."""
+    suffix = "_kept" if is_whole else ""
+    of_ticks = _part(ticks, f"ticks{suffix}")
+    of_jobs = _part(jobs, f"ended_jobs{suffix}")
+    of_executions = _part(executions, f"ended_executions{suffix}")
+    about_jobs = ("created_at", "schedule_id", "group_id", "finished_at")
+    return (
+        _Kind(
+            "ticks",
+            of_ticks,
+            (0,),
+            _by_id(of_ticks, of_ticks.c.decided_at, of_ticks.c.schedule_id, of_ticks.c.due_at),
+            lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
         ),
-        _old_jobs,
-        executions.c.job_id,
-    ),
+        _Kind(
+            "jobs",
+            of_jobs,
+            _BY_TIME,
+            _by_time(
+                of_jobs,
+                of_jobs.c.created_at,
+                *(of_jobs.c[name] for name in about_jobs),
+                where=of_jobs.c.namespace == _NAMESPACE,
+            ),
+            _old_jobs,
+            executions.c.job_id,
+        ),
+        _Kind(
+            "executions",
+            of_executions,
+            _BY_TIME,
+            _by_time(of_executions, of_executions.c.started_at, of_executions.c.job_id),
+            _orphans,
+        ),
+        *_OTHERS,
+    )
+
+
+_OTHERS = (
     _Kind(
-        executions,
-        _BY_TIME,
-        _by_time(executions, executions.c.started_at, executions.c.job_id),
-        _orphans,
-    ),
-    _Kind(
+        "groups",
         groups,
         _BY_TIME,
         _by_time(
@@ -200,6 +228,7 @@ _KINDS = (
         _old_groups,
     ),
     _Kind(
+        "deliveries",
         deliveries,
         _BY_TIME,
         _by_time(
@@ -208,6 +237,7 @@ _KINDS = (
         _old_deliveries,
     ),
     _Kind(
+        "audit",
         audit,
         (0,),
         _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE),
@@ -267,20 +297,25 @@ def _count(rows: CTE) -> ColumnElement[int]:
 class Pruner:
     """Deletes old records: a round through the tables, in small steps.
 
-    It remembers its place: rows that were kept are read again only every hour.
+    It remembers its place: rows that were kept are read again only every hour. With
+    `leaves_periods` it leaves to `histories` what goes with a whole period, and deletes what was
+    kept of those.
     """
 
-    #: The tables that it deletes from.
-    tables = tuple(kind.table.name for kind in _KINDS)
+    #: What it deletes.
+    names = tuple(kind.name for kind in _kinds(is_whole=False))
 
-    def __init__(self, settings: Settings, *, dry_run: bool = False) -> None:
-        self._settings = settings
-        self._statements = [_statement(kind, dry_run=dry_run) for kind in _KINDS]
+    def __init__(
+        self, settings: Settings, *, dry_run: bool = False, leaves_periods: bool = False
+    ) -> None:
+        self._settings, self._dry_run, self._leaves_periods = settings, dry_run, leaves_periods
+        self._kinds: tuple[_Kind, ...] = ()
+        self._statements: list[Select[Any]] = []
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
         #: The table that is next.
         self._kind = 0
-        #: Rows deleted so far by table; with `dry_run`, those that would be.
+        #: Rows deleted so far, by what they are; with `dry_run`, those that would be.
         self.deleted: Counter[str] = Counter()
 
     def step(self, connection: Connection) -> int:
@@ -290,9 +325,11 @@ class Pruner:
         """
         now = time.monotonic()
         if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
-            self._places, self._began_at = [kind.start for kind in _KINDS], now
-        while self._kind < len(_KINDS):
-            scanned = self._scan(connection, self._kind) if self._days(_KINDS[self._kind]) else 0
+            self._begin(connection)
+            self._began_at = now
+        while self._kind < len(self._kinds):
+            keeps = self._days(self._kinds[self._kind])
+            scanned = self._scan(connection, self._kind) if keeps else 0
             if scanned < BATCH:
                 self._kind += 1
             if scanned:
@@ -300,13 +337,21 @@ class Pruner:
         self._kind = 0
         return 0
 
+    def _begin(self, connection: Connection) -> None:
+        is_whole = self._leaves_periods and histories.drops_whole_periods(
+            connection, self._settings
+        )
+        self._kinds = _kinds(is_whole=is_whole)
+        self._statements = [_statement(kind, dry_run=self._dry_run) for kind in self._kinds]
+        self._places = [kind.start for kind in self._kinds]
+
     def _days(self, kind: _Kind) -> float:
         """Returns how long rows are kept; 0 for ever."""
         settings = self._settings
         return settings.audit_days if kind.table is audit else settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:
-        kind, place = _KINDS[number], self._places[number]
+        kind, place = self._kinds[number], self._places[number]
         values = {
             "namespace": self._settings.namespace,
             "seconds": self._days(kind) * 86_400,
@@ -316,7 +361,7 @@ class Pruner:
         }
         found = connection.execute(self._statements[number], values).one()
         scanned, deleted, dependents, *last = found
-        self.deleted[kind.table.name] += deleted
+        self.deleted[kind.name] += deleted
         if kind.dependents is not None:
             self.deleted["executions"] += dependents
         if scanned:

@@ -8,9 +8,11 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, text
 
-_NOTE = text("UPDATE pgbeat.jobs SET elsewhere_at = now() WHERE id = ANY (CAST(:ids AS uuid[]))")
+_NOTE = text(
+    "UPDATE pgbeat.unfinished_jobs SET elsewhere_at = now() WHERE id = ANY (CAST(:ids AS uuid[]))"
+)
 _SENT = text(
-    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND elsewhere_at >= dispatched_at"
 )
 

@@ -21,8 +21,8 @@ ACCEPT = """
     INSERT INTO pgbeat.message_ends (job_id, how, consumer_id, worker_id)
     SELECT a.job_id, 'accepted', $2::integer, $3::integer FROM acked a
      WHERE a.job_id IS NOT NULL
-       AND (SELECT j.state IN ('pending', 'scheduled', 'running')
-              FROM pgbeat.jobs j WHERE j.id = a.job_id)
+       AND EXISTS (SELECT FROM pgbeat.unfinished_jobs j
+                    WHERE j.id = a.job_id AND j.state <> 'paused')
 """
 #: The body of a CTE that records `how` the messages of a CTE `gone_messages` (job_id, queue) left.
 NOTE = """INSERT INTO pgbeat.message_ends (job_id, how, queue)
@@ -73,8 +73,7 @@ _PRUNE = text(
     """
     DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(
         SELECT m.id FROM pgbeat.message_ends m
-         WHERE NOT coalesce((SELECT j.state IN ('pending', 'scheduled', 'running', 'paused')
-                               FROM pgbeat.jobs j WHERE j.id = m.job_id), false)
+         WHERE NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs j WHERE j.id = m.job_id)
          LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
 )

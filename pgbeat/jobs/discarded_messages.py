@@ -26,7 +26,7 @@ def why(how: str, queue: str | None) -> str:
 
 _DISCARDED = """
     SELECT e.job_id, e.how, e.queue
-      FROM pgbeat.message_ends e JOIN pgbeat.jobs j ON j.id = e.job_id
+      FROM pgbeat.message_ends e JOIN pgbeat.unfinished_jobs j ON j.id = e.job_id
      WHERE e.how <> 'accepted' AND j.state IN ('pending', 'scheduled')
        AND j.dispatched_at <= e.ended_at
        AND NOT EXISTS (SELECT FROM pgbeat.message_ends n

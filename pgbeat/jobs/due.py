@@ -15,8 +15,8 @@ _OLDEST = f"namespace = :namespace AND {_IS_DUE} ORDER BY run_at LIMIT :limit"
 def _take(which: str) -> TextClause:
     return text(
         f"""
-        WITH due AS (SELECT id FROM pgbeat.jobs WHERE {which} FOR UPDATE SKIP LOCKED)
-        UPDATE pgbeat.jobs j SET state = 'pending',
+        WITH due AS (SELECT id FROM pgbeat.unfinished_jobs WHERE {which} FOR UPDATE SKIP LOCKED)
+        UPDATE pgbeat.unfinished_jobs j SET state = 'pending',
                dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
           FROM due WHERE j.id = due.id
         RETURNING {COLUMNS}
@@ -24,7 +24,7 @@ def _take(which: str) -> TextClause:
     )
 
 
-_FIND = text(f"SELECT id FROM pgbeat.jobs WHERE {_OLDEST}")  # noqa: S608
+_FIND = text(f"SELECT id FROM pgbeat.unfinished_jobs WHERE {_OLDEST}")  # noqa: S608
 _TAKE_OLDEST, _TAKE_GIVEN = _take(_OLDEST), _take(f"id = ANY (CAST(:ids AS uuid[])) AND {_IS_DUE}")
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database.tables import jobs
 from pgbeat.jobs.model import of_known
 
 
@@ -23,18 +24,24 @@ class Ended(NamedTuple):
     is_dispatched: bool = True
 
 
+_CHANGED = ("state", "finished_at", "error", "awaits_approval", "retried_by")
+_KEPT = [column.name for column in jobs.c if column.name not in _CHANGED]
 _END = text(
     f"""
     WITH mine AS (
-        SELECT id FROM pgbeat.jobs
+        SELECT id FROM pgbeat.unfinished_jobs
          WHERE id = ANY (CAST(:ids AS uuid[]))
            AND {of_known("state = ANY (CAST(:from AS text[]))")}
-           FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.jobs j
-       SET state = :to, finished_at = now(), error = coalesce(:error, error),
-           awaits_approval = false,
-           retried_by = CASE WHEN NOT :is_final THEN pgbeat.retry_id(j, CAST(:to AS text)) END
-      FROM mine WHERE j.id = mine.id
+           FOR UPDATE SKIP LOCKED),
+    moved AS (
+        DELETE FROM pgbeat.unfinished_jobs j USING mine WHERE j.id = mine.id
+        RETURNING {", ".join(f"j.{name}" for name in _KEPT)}, coalesce(:error, j.error) AS error,
+                  CASE WHEN NOT :is_final THEN pgbeat.retry_id(
+                      j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
+                      CAST(:to AS text)) END AS retried_by)
+    INSERT INTO pgbeat.ended_jobs AS j
+           ({", ".join(_KEPT)}, state, finished_at, error, awaits_approval, retried_by)
+    SELECT {", ".join(_KEPT)}, :to, now(), error, false, retried_by FROM moved
     RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by,
               j.dispatched_at IS NOT NULL
     """  # noqa: S608
@@ -64,7 +71,7 @@ def end(
 
 _REQUEST = text(
     f"""
-    UPDATE pgbeat.jobs
+    UPDATE pgbeat.unfinished_jobs
        SET cancel_requested_at = now(), cancel_requested_by = :by, cancel_reason = :reason
      WHERE id = ANY (CAST(:ids AS uuid[])) AND {of_known("state = 'running'")}
     RETURNING id

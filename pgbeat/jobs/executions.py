@@ -1,6 +1,6 @@
 """Records and reads executions: one row for each attempt at a job on a worker."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -8,13 +8,13 @@ from uuid import UUID
 
 import psycopg
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import IntegrityError
 
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
-from pgbeat.database.tables import executions
+from pgbeat.database.tables import executions, jobs
 from pgbeat.errors import NotFound
+from pgbeat.jobs import model
 from pgbeat.jobs.endings import Ended
 
 State = Literal["running", "completed", "failed", "cancelled", "skipped"]
@@ -41,8 +41,6 @@ class ExecutionRecord(NamedTuple):
     pid: int | None = None
     acks_late: bool | None = None
     retry_attempt: int | None = None
-    #: Execution number within the job; `None` assigns the next.
-    number: int | None = None
     began: float | None = None
     ended: float | None = None
     lost: bool | None = None
@@ -57,6 +55,8 @@ class ExecutionRecord(NamedTuple):
     traceback: str | None = None
     metadata: Mapping[str, Any] | None = None
     checkpoint: Any = None
+    #: Whether an earlier execution of the job, or this one, may have been recorded before.
+    is_repeated: bool | None = None
     #: Whether to insert a job, with the fields below, for a task that was published without one.
     makes_job: bool | None = None
     namespace: str | None = None
@@ -67,9 +67,43 @@ class ExecutionRecord(NamedTuple):
     created_by: str | None = None
 
 
+# What the end of a job leaves as it is, in these files.
+_CHANGED = [
+    "state",
+    "started_at",
+    "finished_at",
+    "run_at",
+    "worker",
+    "error",
+    "retried_by",
+    "checkpoint",
+    "executions",
+]
+_KEPT = [column.name for column in jobs.c if column.name not in _CHANGED]
+
+
+# What they write of a record, under names that no column of jobs has.
+_RECORD = {
+    "id": "execution_id", "job_id": "job_id", "state": "own_state", "worker": "own_worker",
+    "error": "own_error", "metadata": "reported",
+    **{name: name for name in (
+        "worker_id", "pid", "acks_late", "retry_attempt", "began_at", "ended_at", "lost",
+        "duration_ms", "cpu_time_ms", "memory_peak_mb", "progress_done", "progress_total",
+        "progress_message", "result", "traceback",
+    )},
+}  # fmt: skip
+
+
 def _statement(name: str) -> Statement:
-    path = Path(__file__).with_name(f"{name}.sql")
-    return Statement(name, path.read_text(encoding="utf-8"))
+    sql = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
+    for word, names in (
+        ("columns", _KEPT),
+        ("job_columns", [f"j.{each}" for each in _KEPT]),
+        ("record", [f"r.{name} AS {alias}" for name, alias in _RECORD.items()]),
+        ("record_names", _RECORD.values()),
+    ):
+        sql = sql.replace(f"{{{word}}}", ", ".join(names))
+    return Statement(name, sql)
 
 
 #: Record new executions, and changes of known ones. The parameter is a JSON array of objects with
@@ -81,11 +115,11 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     """Records executions, and changes the states of their jobs.
 
     Returns ended jobs for `lifecycle.follow`: those in a lane or a group, those that will be
-    retried, and cancelled ones. Recording again changes nothing. Raises psycopg's `UniqueViolation`
-    if another worker just began the same job: then record again.
+    retried, and cancelled ones. Recording again changes nothing.
     """
     ended: list[Ended] = []
     cursor = psycopg.RawCursor(connections.driver(connection))
+    lock_undecided(connection, records)
     for is_new, batch in _batches(records):
         statement = BEGIN if is_new else GO_ON
         rows = cursor.execute(statement.sql, [recordset(batch)])
@@ -93,10 +127,14 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     return ended
 
 
-def is_race(error: BaseException) -> bool:
-    """Returns whether two workers began the same job at once, so that one must record again."""
-    cause = error.orig if isinstance(error, IntegrityError) else error
-    return isinstance(cause, psycopg.errors.UniqueViolation) and "executions_number" in str(cause)
+def lock_undecided(connection: Connection, records: Iterable[ExecutionRecord]) -> None:
+    """Locks jobs that a request to cancel them would end, and that else go back to wait.
+
+    The statements decide that twice, and must see the same.
+    """
+    undecided = [each.job_id for each in records if each.job_state in ("scheduled", "pending")]
+    if undecided:
+        model.lock(connection, undecided)
 
 
 def _batches(

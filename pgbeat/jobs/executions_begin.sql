@@ -1,11 +1,15 @@
--- Records executions that are new to the database, with what they do to their jobs. $1 is a JSON
--- array of `ExecutionRecord`, each job once. Returns the ended jobs that something waits for: a
--- lane, a group, the job that retries; and cancelled ones, whose retry by Celery may be on its way.
+-- Records new executions, with what each does to its job. $1: a JSON array of `ExecutionRecord`, each
+-- job once. Returns the ended jobs that something waits for: a lane, a group, the job that retries;
+-- and cancelled ones, whose retry by Celery may be on its way.
 --
 -- Invariants: recording again changes nothing. Of a job, the execution that began last decides,
 -- unless an earlier one completed. A delivery that comes while another execution seems to run means
 -- that the other's worker is gone, unless it asked for this retry, and is about to record that. What
 -- a worker's main process has recorded for a process (such executions have no pid) is final.
+--
+-- A job that this ends moves, and only what is unfinished is looked at; `late_executions` records
+-- the few that belong to a job that has ended, or don't decide about it. The caller has locked jobs
+-- that go back to `scheduled` or `pending`: whether those end depends on a request to cancel them.
 --
 -- The plan may have been made when the tables were almost empty: rows are found through arrays of
 -- ids, or LATERAL, so that no table can be read whole; and CASE keeps conditions on states from
@@ -13,89 +17,135 @@
 WITH r AS MATERIALIZED (
     SELECT *, now() - coalesce(began, 0) * interval '1 second' AS began_at,
            CASE WHEN state <> 'running' THEN now() - coalesce(ended, 0) * interval '1 second' END
-               AS ended_at
+               AS ended_at,
+           job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job
       FROM json_to_recordset(CAST($1 AS json)) AS d (
                id uuid, job_id uuid, state text, job_state text, worker text,
                worker_id integer, pid integer, acks_late boolean, retry_attempt integer,
-               number integer, began float8, ended float8, lost boolean, duration_ms float8,
+               began float8, ended float8, lost boolean, duration_ms float8,
                cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
                progress_total float8, progress_message text, result text, error text,
-               traceback text, metadata jsonb, checkpoint jsonb, makes_job boolean, namespace text,
-               task text, args jsonb, kwargs jsonb, queue text, created_by text)),
-made AS (
-    INSERT INTO pgbeat.jobs AS j
-           (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
-            is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
-            checkpoint)
-    SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
-           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
-           CASE WHEN job_state NOT IN ('running', 'scheduled', 'pending') THEN ended_at END,
-           worker, error, checkpoint
-      FROM r WHERE makes_job
-    ON CONFLICT (id) DO NOTHING),
+               traceback text, metadata jsonb, checkpoint jsonb, is_repeated boolean,
+               makes_job boolean, namespace text, task text, args jsonb, kwargs jsonb, queue text,
+               created_by text)),
 gone AS (
-    UPDATE pgbeat.executions e
-       SET state = 'failed', lost = true, finished_at = now(), recorded_at = clock_timestamp(),
-           error = 'lost: the message was delivered again'
+    DELETE FROM pgbeat.running_executions e
      WHERE e.id = ANY (ARRAY(
                SELECT n.id FROM r CROSS JOIN LATERAL (
-                   SELECT o.id FROM pgbeat.executions o
-                    WHERE o.job_id = r.job_id AND o.id <> r.id
-                      AND CASE WHEN o.state = 'running' AND o.started_at <= r.began_at
-                               THEN true ELSE false END
+                   SELECT o.id FROM pgbeat.running_executions o
+                    WHERE o.job_id = r.job_id AND o.id <> r.id AND o.started_at <= r.began_at
                       AND o.retry_attempt >= coalesce(r.retry_attempt, 0)
                     LIMIT 1000) AS n))
-       AND CASE WHEN e.state = 'running' THEN true ELSE false END
-    RETURNING e.id),
+    RETURNING e.*),
+lost AS (
+    INSERT INTO pgbeat.ended_executions
+           (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id, pid,
+            acks_late, started_at, finished_at, recorded_at, progress_done, progress_total,
+            progress_message, error, metadata)
+    SELECT id, job_id, schedule_id, number, 'failed', true, retry_attempt, worker, worker_id, pid,
+           acks_late, started_at, now(), clock_timestamp(), progress_done, progress_total,
+           progress_message, 'lost: the message was delivered again', metadata FROM gone),
 counted AS (
     INSERT INTO pgbeat.counters AS c (namespace, metric, label, kind, value)
     SELECT '', 'stale_claims_released', '', '', count(*) FROM gone HAVING count(*) > 0
     ON CONFLICT (namespace, metric, label, kind)
     DO UPDATE SET value = c.value + excluded.value),
+moved AS (
+    DELETE FROM pgbeat.unfinished_jobs j USING (SELECT * FROM r OFFSET 0) AS r
+     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
+       AND CASE WHEN j.state <> 'paused' THEN true ELSE false END
+       AND (r.ends_job OR r.job_state <> 'running' AND j.cancel_requested_at IS NOT NULL)
+       AND (j.executions = 0 OR r.job_state = 'completed'
+            OR pgbeat.is_last_execution(j.id, r.id, r.began_at))
+    RETURNING {job_columns}, {record},
+              coalesce(j.started_at, r.began_at) AS started_at, r.ended_at AS finished_at,
+              r.worker, pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
+              pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
+                               j.cancel_reason, r.error) AS error,
+              pgbeat.retry_id(j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
+                              r.job_state) AS retried_by,
+              coalesce(r.checkpoint, j.checkpoint) AS checkpoint, j.executions + 1 AS executions),
+ended AS (
+    INSERT INTO pgbeat.ended_jobs ({columns}, started_at, finished_at, worker, state,
+                                   error, retried_by, checkpoint, executions)
+    SELECT {columns}, started_at, finished_at, worker, state, error, retried_by, checkpoint,
+           executions FROM moved),
 began AS (
-    UPDATE pgbeat.jobs j
+    UPDATE pgbeat.unfinished_jobs j
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker, run_at = NULL,
-           state = pgbeat.next_state(j, r.job_state),
-           finished_at = CASE WHEN pgbeat.next_state(j, r.job_state)
-                                   IN ('completed', 'failed', 'cancelled', 'skipped')
-                              THEN r.ended_at END,
-           error = pgbeat.end_error(pgbeat.next_state(j, r.job_state), j.cancel_reason, r.error),
-           retried_by = pgbeat.retry_id(j, r.job_state),
+           state = r.job_state, error = r.error, executions = j.executions + 1,
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
       FROM (SELECT * FROM r OFFSET 0) AS r
-     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
-       AND CASE WHEN j.state IN ('pending', 'scheduled', 'running') THEN true ELSE false END
-       AND (r.job_state = 'completed' OR NOT EXISTS (
-           SELECT FROM pgbeat.executions n WHERE n.job_id = r.job_id
-              AND CASE WHEN n.id = r.id THEN n.state <> 'running'
-                  ELSE n.started_at > r.began_at END))
-    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by,
-              j.dispatched_at IS NOT NULL AS is_dispatched),
-written AS (
-    INSERT INTO pgbeat.executions
+     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r WHERE NOT ends_job))
+       AND CASE WHEN j.state <> 'paused' THEN true ELSE false END
+       AND (r.job_state = 'running' OR j.cancel_requested_at IS NULL)
+       AND NOT (r.is_repeated AND EXISTS (
+           SELECT FROM pgbeat.running_executions n WHERE n.id = r.id))
+       AND (j.executions = 0 OR r.job_state = 'completed'
+            OR pgbeat.is_last_execution(j.id, r.id, r.began_at))
+    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by, j.schedule_id,
+              j.dispatched_at, j.cancel_reason, j.executions, {record}),
+fresh AS MATERIALIZED (
+    SELECT * FROM r
+     WHERE makes_job AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = r.job_id)
+       AND NOT (is_repeated AND pgbeat.has_ended(job_id))),
+made AS (
+    INSERT INTO pgbeat.unfinished_jobs
+           (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
+            is_system_job, dispatched_at, created_at, started_at, worker, error, checkpoint,
+            executions)
+    SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
+           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
+           worker, error, checkpoint, 1
+      FROM fresh WHERE NOT ends_job
+    ON CONFLICT (id) DO NOTHING),
+made_ended AS (
+    INSERT INTO pgbeat.ended_jobs
+           (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
+            is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
+            checkpoint, executions)
+    SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
+           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at, ended_at,
+           worker, error, checkpoint, 1
+      FROM fresh WHERE ends_job),
+placed AS (
+    SELECT {record_names}, schedule_id, cancel_reason, executions FROM moved
+    UNION ALL
+    SELECT {record_names}, schedule_id, cancel_reason, executions FROM began
+    UNION ALL
+    SELECT {record}, NULL, NULL, 1 FROM fresh AS r),
+running AS (
+    INSERT INTO pgbeat.running_executions
+           (id, job_id, schedule_id, number, state, retry_attempt, worker, worker_id, pid, acks_late,
+            started_at, progress_done, progress_total, progress_message, metadata)
+    SELECT execution_id, job_id, schedule_id, executions, 'running', coalesce(retry_attempt, 0),
+           coalesce(own_worker, ''), worker_id, pid, coalesce(acks_late, false), began_at,
+           progress_done, progress_total, progress_message, coalesce(reported, '{}')
+      FROM placed WHERE own_state = 'running'
+    ON CONFLICT (id) DO NOTHING),
+over AS (
+    INSERT INTO pgbeat.ended_executions
            (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
             pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
             progress_done, progress_total, progress_message, result, error, traceback,
             metadata, recorded_at)
-    SELECT r.id, r.job_id, j.schedule_id,
-           coalesce(r.number, 1 + coalesce((SELECT max(n.number) FROM pgbeat.executions n
-                                             WHERE n.job_id = r.job_id), 0)),
-           r.state, coalesce(r.lost, false), coalesce(r.retry_attempt, 0),
-           coalesce(r.worker, ''), r.worker_id, r.pid, coalesce(r.acks_late, false),
-           r.began_at, r.ended_at, r.duration_ms, r.cpu_time_ms, r.memory_peak_mb,
-           r.progress_done, r.progress_total, r.progress_message, r.result,
-           pgbeat.end_error(r.state, j.cancel_reason, r.error), r.traceback,
-           coalesce(r.metadata, '{}'),
-           CASE WHEN r.state <> 'running' THEN clock_timestamp() END
-      FROM r LEFT JOIN (
-               SELECT o.id, o.schedule_id, o.state, o.cancel_reason FROM pgbeat.jobs o
-                WHERE o.id = ANY (ARRAY(SELECT job_id FROM r)) ORDER BY o.id
-               OFFSET 0) AS j ON j.id = r.job_id
-     WHERE (j.id IS NOT NULL OR r.makes_job)
-       AND NOT (r.state = 'running' AND j.state IN ('failed', 'cancelled') AND EXISTS (
-           SELECT FROM pgbeat.executions n
-            WHERE n.job_id = r.job_id AND n.worker_id = r.worker_id AND n.pid IS NULL))
-    ON CONFLICT (id) DO NOTHING)
-SELECT * FROM began
- WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
-       OR retried_by IS NOT NULL OR state = 'cancelled')
+    SELECT execution_id, job_id, schedule_id, executions, own_state, coalesce(lost, false),
+           coalesce(retry_attempt, 0), coalesce(own_worker, ''), worker_id, pid,
+           coalesce(acks_late, false), began_at, ended_at, duration_ms, cpu_time_ms,
+           memory_peak_mb, progress_done, progress_total, progress_message, result,
+           pgbeat.end_error(own_state, cancel_reason, own_error), traceback,
+           coalesce(reported, '{}'), clock_timestamp()
+      FROM placed WHERE own_state <> 'running'),
+late AS (
+    SELECT pgbeat.late_executions(l.records) AS number FROM (
+        SELECT json_agg(r) AS records FROM r
+         WHERE (SELECT count(*) FROM placed) < (SELECT count(*) FROM r)
+           AND id NOT IN (SELECT execution_id FROM placed)) AS l
+     WHERE l.records IS NOT NULL)
+SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM moved
+ WHERE lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL OR state = 'cancelled'
+UNION ALL
+SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM began
+ WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0

@@ -1,63 +1,101 @@
--- Records how known executions go on or end, with what that does to their jobs. $1 and the rows
--- that it returns are as in `executions_begin.sql`, and so are the reasons for the plan's shape.
+-- Records how known executions go on or end, with what that does to their jobs. $1, the rows that it
+-- returns and the reasons for its shape are as in `executions_begin.sql`.
 --
 -- Invariants: recording again changes nothing. An execution never ends before it began, however much
 -- the ways of two messages differ. One that was given up as lost but was alive records how it really
--- ended; its job has gone on, and stays as it is.
+-- ended (`late_ends`); its job has gone on, and stays as it is.
 WITH r AS MATERIALIZED (
-    SELECT *, now() - coalesce(ended, 0) * interval '1 second' AS ended_at
+    SELECT *, now() - coalesce(ended, 0) * interval '1 second' AS ended_at,
+           job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job
       FROM json_to_recordset(CAST($1 AS json)) AS d (
                id uuid, job_id uuid, state text, job_state text, ended float8,
                lost boolean, duration_ms float8, cpu_time_ms float8, memory_peak_mb float8,
                progress_done float8, progress_total float8, progress_message text, result text,
                error text, traceback text, metadata jsonb, checkpoint jsonb)),
-jobs AS (
-    UPDATE pgbeat.jobs j
-       SET state = pgbeat.next_state(j, r.job_state),
-           finished_at = CASE WHEN pgbeat.next_state(j, r.job_state)
-                                   IN ('completed', 'failed', 'cancelled', 'skipped')
-                                   AND r.state <> 'running'
-                              THEN coalesce(
-                                  e.started_at + r.duration_ms * interval '1 millisecond',
-                                  r.ended_at) END,
-           error = pgbeat.end_error(pgbeat.next_state(j, r.job_state), j.cancel_reason, r.error),
-           retried_by = pgbeat.retry_id(j, r.job_state),
-           checkpoint = coalesce(r.checkpoint, j.checkpoint)
-      FROM (SELECT * FROM r OFFSET 0) AS r JOIN pgbeat.executions e
-        ON e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
-     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
-       AND CASE WHEN j.state = 'running' AND e.state = 'running' THEN true ELSE false END
-       AND (r.state <> 'running' OR r.checkpoint IS NOT NULL)
-       AND (r.job_state = 'completed' OR NOT EXISTS (
-           SELECT FROM pgbeat.executions n
-            WHERE n.job_id = r.job_id AND n.started_at > e.started_at))
-    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by,
-              j.dispatched_at IS NOT NULL AS is_dispatched),
-written AS (
-    UPDATE pgbeat.executions e
-       SET state = r.state,
-           finished_at = CASE WHEN r.state <> 'running' THEN coalesce(
-               e.started_at + r.duration_ms * interval '1 millisecond', r.ended_at) END,
-           recorded_at = CASE WHEN r.state <> 'running'
-                              THEN coalesce(e.recorded_at, clock_timestamp()) END,
-           lost = coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled'),
-           duration_ms = coalesce(r.duration_ms, e.duration_ms),
-           cpu_time_ms = coalesce(r.cpu_time_ms, e.cpu_time_ms),
-           memory_peak_mb = coalesce(r.memory_peak_mb, e.memory_peak_mb),
-           progress_done = coalesce(r.progress_done, e.progress_done),
+went_on AS (
+    UPDATE pgbeat.running_executions e
+       SET progress_done = coalesce(r.progress_done, e.progress_done),
            progress_total = coalesce(r.progress_total, e.progress_total),
            progress_message = coalesce(r.progress_message, e.progress_message),
-           result = coalesce(r.result, e.result),
-           error = CASE WHEN r.state = 'running' THEN e.error
-                   WHEN r.state = 'cancelled' THEN (
-                       SELECT pgbeat.end_error(r.state, j.cancel_reason, r.error)
-                         FROM pgbeat.jobs j WHERE j.id = e.job_id)
-                   ELSE r.error END,
-           traceback = coalesce(r.traceback, e.traceback),
            metadata = e.metadata || coalesce(r.metadata, '{}')
       FROM (SELECT * FROM r OFFSET 0) AS r
-     WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
-       AND (e.state = 'running' OR (e.lost AND r.state <> 'running')))
-SELECT * FROM jobs
- WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
-       OR retried_by IS NOT NULL OR state = 'cancelled')
+     WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r WHERE state = 'running'))
+    RETURNING e.id, e.job_id, e.started_at, r.state, r.job_state, r.ends_job, NULL::timestamptz
+              AS finished_at, r.error, r.checkpoint),
+gone AS (
+    DELETE FROM pgbeat.running_executions e USING (SELECT * FROM r OFFSET 0) AS r
+     WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r WHERE state <> 'running'))
+    RETURNING e.id, e.job_id, e.schedule_id, e.number, r.state,
+              coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled') AS lost,
+              e.retry_attempt, e.worker, e.worker_id, e.pid, e.acks_late, e.started_at,
+              coalesce(e.started_at + r.duration_ms * interval '1 millisecond', r.ended_at)
+                  AS finished_at,
+              r.duration_ms, r.cpu_time_ms, r.memory_peak_mb,
+              coalesce(r.progress_done, e.progress_done) AS progress_done,
+              coalesce(r.progress_total, e.progress_total) AS progress_total,
+              coalesce(r.progress_message, e.progress_message) AS progress_message,
+              r.result, r.error, r.traceback, e.metadata || coalesce(r.metadata, '{}') AS metadata,
+              r.job_state, r.ends_job, r.checkpoint),
+known AS (
+    SELECT id, job_id, started_at, state, job_state, ends_job, finished_at, error, checkpoint
+      FROM went_on
+    UNION ALL
+    SELECT id, job_id, started_at, state, job_state, ends_job, finished_at, error, checkpoint
+      FROM gone),
+moved AS (
+    DELETE FROM pgbeat.unfinished_jobs j USING (SELECT * FROM known OFFSET 0) AS r
+     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM gone))
+       AND CASE WHEN j.state = 'running' THEN true ELSE false END AND r.state <> 'running'
+       AND (r.ends_job OR r.job_state <> 'running' AND j.cancel_requested_at IS NOT NULL)
+       AND (r.job_state = 'completed'
+            OR j.executions <= 1 OR pgbeat.is_last_execution(j.id, r.id, r.started_at))
+    RETURNING {job_columns}, j.started_at, r.finished_at, j.worker, j.executions,
+              pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
+              pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
+                               j.cancel_reason, r.error) AS error,
+              pgbeat.retry_id(j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
+                              r.job_state) AS retried_by,
+              coalesce(r.checkpoint, j.checkpoint) AS checkpoint),
+ended AS (
+    INSERT INTO pgbeat.ended_jobs ({columns}, started_at, finished_at, worker, state,
+                                   error, retried_by, checkpoint, executions)
+    SELECT {columns}, started_at, finished_at, worker, state, error, retried_by, checkpoint,
+           executions FROM moved),
+jobs AS (
+    UPDATE pgbeat.unfinished_jobs j
+       SET state = r.job_state, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint)
+      FROM (SELECT * FROM known OFFSET 0) AS r
+     WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM known WHERE NOT ends_job))
+       AND CASE WHEN j.state = 'running' THEN true ELSE false END
+       AND (r.state <> 'running' AND (r.job_state = 'running' OR j.cancel_requested_at IS NULL)
+            OR r.checkpoint IS NOT NULL)
+       AND (r.job_state = 'completed'
+            OR j.executions <= 1 OR pgbeat.is_last_execution(j.id, r.id, r.started_at))
+    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by, j.dispatched_at),
+over AS (
+    INSERT INTO pgbeat.ended_executions
+           (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
+            pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
+            progress_done, progress_total, progress_message, result, error, traceback,
+            metadata, recorded_at)
+    SELECT g.id, g.job_id, g.schedule_id, g.number, g.state, g.lost, g.retry_attempt, g.worker,
+           g.worker_id, g.pid, g.acks_late, g.started_at, g.finished_at, g.duration_ms,
+           g.cpu_time_ms, g.memory_peak_mb, g.progress_done, g.progress_total,
+           g.progress_message, g.result,
+           CASE WHEN g.state = 'cancelled' THEN pgbeat.cancelled_error(g.job_id, g.error)
+                ELSE g.error END,
+           g.traceback, g.metadata, clock_timestamp()
+      FROM gone g),
+late AS (
+    SELECT pgbeat.late_ends(l.records) AS number FROM (
+        SELECT json_agg(r) AS records FROM r
+         WHERE state <> 'running' AND id NOT IN (SELECT id FROM gone)
+           AND (SELECT count(*) FROM known) < (SELECT count(*) FROM r)) AS l
+     WHERE l.records IS NOT NULL)
+SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM moved
+ WHERE lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL OR state = 'cancelled'
+UNION ALL
+SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM jobs
+ WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0

@@ -33,12 +33,10 @@ class JobReport(NamedTuple):
     is_unknown: bool = False
 
 
-# Each existing job, with its execution that this worker runs or has just ended, and the number of
-# its next execution.
+# Each existing job, with its execution that this worker runs or has just ended.
 _LAST = text(
     """
-    SELECT j.id, e.id, coalesce(e.state = 'running', false),
-           1 + coalesce((SELECT max(number) FROM pgbeat.executions WHERE job_id = j.id), 0)
+    SELECT j.id, e.id, coalesce(e.state = 'running', false)
       FROM pgbeat.jobs j LEFT JOIN LATERAL (
                SELECT id, state FROM pgbeat.executions
                 WHERE job_id = j.id AND worker_id = :worker
@@ -62,11 +60,11 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
     for report in reports:
         if report.job_id not in known:
             continue
-        execution_id, is_running, number = known[report.job_id]
+        execution_id, is_running = known[report.job_id]
         if is_running or (execution_id is None and report.began):
-            execution = _execution(report, worker, execution_id, number)
+            execution = _execution(report, worker, execution_id)
             ended += executions.record(connection, [execution])
-            known[report.job_id] = [execution.id, False, number]
+            known[report.job_id] = [execution.id, False]
         else:
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
             ended += endings.end(
@@ -77,9 +75,7 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
     return ended
 
 
-def _execution(
-    report: JobReport, worker: int, execution_id: UUID | None, number: int
-) -> ExecutionRecord:
+def _execution(report: JobReport, worker: int, execution_id: UUID | None) -> ExecutionRecord:
     return ExecutionRecord(
         str(execution_id or uuid4()),
         report.job_id,
@@ -91,5 +87,4 @@ def _execution(
         acks_late=report.acks_late,
         lost=report.lost,
         error=report.error,
-        number=number,
     )

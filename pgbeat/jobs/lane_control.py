@@ -131,7 +131,7 @@ def _lock(unit: UnitOfWork, name: str) -> Lane:
 # Jobs that will come into the line count too.
 _USES = text(
     """
-    SELECT (SELECT count(*) FROM pgbeat.jobs
+    SELECT (SELECT count(*) FROM pgbeat.unfinished_jobs
              WHERE namespace = :namespace AND lane = :lane AND dispatched_at IS NULL
                AND state IN ('pending', 'scheduled', 'paused')),
            (SELECT count(*) FROM pgbeat.reservations

@@ -165,12 +165,12 @@ def _follow(connection: Connection, publisher: Publisher, ended: Sequence[Ended]
 
 _START = (datetime(1, 1, 2, tzinfo=UTC), UUID(int=0))
 _DEAD_LETTERS = """
-    SELECT d.job_id, d.reason FROM {dead} d JOIN pgbeat.jobs j ON j.id = d.job_id
+    SELECT d.job_id, d.reason FROM {dead} d JOIN pgbeat.unfinished_jobs j ON j.id = d.job_id
      WHERE d.job_id IS NOT NULL AND d.died_at > now() - interval '1 day'
        AND j.namespace = :namespace
        AND (j.state IN ('pending', 'scheduled') AND j.dispatched_at IS NOT NULL
             OR j.state = 'running' AND NOT EXISTS (
-                SELECT FROM pgbeat.executions e WHERE e.job_id = j.id AND e.state = 'running'))
+                SELECT FROM pgbeat.running_executions e WHERE e.job_id = j.id))
        AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = d.job_id)
      LIMIT 500
 """
@@ -187,7 +187,7 @@ _ACCEPTED = """
     living AS MATERIALIZED (
         SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted)
         EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted))
-    SELECT j.id, a.name FROM accepted a JOIN pgbeat.jobs j ON j.id = a.job_id
+    SELECT j.id, a.name FROM accepted a JOIN pgbeat.unfinished_jobs j ON j.id = a.job_id
      WHERE j.namespace = :namespace AND j.state IN ('pending', 'scheduled')
        AND j.dispatched_at <= a.ended_at
        AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
@@ -200,7 +200,8 @@ _ACCEPTED = """
 # Postgres look suspects up by id.
 _UNACCEPTED = """
     WITH page AS (
-        SELECT id, dispatched_at, elsewhere_at, created_at, options FROM pgbeat.jobs
+        SELECT id, dispatched_at, elsewhere_at, created_at, options
+          FROM pgbeat.unfinished_jobs
          WHERE namespace = :namespace AND state = :state
            AND (created_at, id) > (:at, CAST(:after AS uuid))
          ORDER BY created_at, id LIMIT :limit),
@@ -209,7 +210,8 @@ _UNACCEPTED = """
          UNION ALL
         SELECT j.id, j.dispatched_at, j.elsewhere_at, j.created_at, j.options, false
           FROM unnest(CAST(:suspects AS uuid[])) AS suspect (id)
-               CROSS JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = suspect.id OFFSET 0) AS j
+               CROSS JOIN LATERAL (
+                   SELECT * FROM pgbeat.unfinished_jobs WHERE id = suspect.id OFFSET 0) AS j
          WHERE j.state = :state AND j.id NOT IN (SELECT id FROM page))
     SELECT id, created_at, in_page,
            jsonb_exists_any(options, '{{expires,expiration}}') AS may_expire,

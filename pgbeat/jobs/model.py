@@ -119,6 +119,8 @@ def get(
     if namespace is not None:
         query = query.where(jobs.c.namespace == namespace)
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None and for_update:  # what had locked it may have moved it to another table
+        row = connection.execute(query.with_for_update()).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {wanted}")
     return Job(*row)
@@ -190,12 +192,11 @@ def of_known(condition: str) -> str:
 
 UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
 _UNFINISHED_OF = text(
-    f"""
-    SELECT schedule_id, id, state FROM pgbeat.jobs
+    """
+    SELECT schedule_id, id, state FROM pgbeat.unfinished_jobs
      WHERE schedule_id = ANY (CAST(:schedules AS bigint[])) AND schedule_id IS NOT NULL
-       AND finished_at IS NULL AND {of_known(UNFINISHED)}
      ORDER BY created_at, id
-    """  # noqa: S608
+    """
 )
 
 
@@ -225,12 +226,13 @@ def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, 
 
 
 _LOCK = text(
-    "SELECT FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE"
+    "SELECT FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "ORDER BY id FOR NO KEY UPDATE"
 )
 
 
 def lock(connection: Connection, job_ids: Collection[str | UUID]) -> None:
-    """Locks jobs until the transaction ends, and waits for transactions that have locked them.
+    """Locks unfinished jobs until the transaction ends; waits for others that have locked them.
 
     Otherwise, a job that begins to run at this moment would be seen neither waiting nor running.
     """
@@ -238,7 +240,7 @@ def lock(connection: Connection, job_ids: Collection[str | UUID]) -> None:
 
 
 _TRY_LOCK = text(
-    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) AND finished_at IS NULL "
+    "SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "FOR NO KEY UPDATE SKIP LOCKED"
 )
 

@@ -61,7 +61,7 @@ class NewJob(NamedTuple):
 
 
 _INSERT = """
-    INSERT INTO pgbeat.jobs AS j
+    INSERT INTO pgbeat.unfinished_jobs AS j
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
@@ -91,7 +91,7 @@ _INSERT = """
 #: Inserts the jobs of schedules that launch what their rows say: those of a relation `launch`, with
 #: columns of the schedules and of the launches.
 OF_SCHEDULES = """
-    INSERT INTO pgbeat.jobs
+    INSERT INTO pgbeat.unfinished_jobs
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             schedule_id, schedule, due_at, queue, options, max_attempts, retry_base, retry_cap,
             trigger, interval_start, labels)
@@ -106,7 +106,7 @@ _COUNT, _RETURN = text(_INSERT), text(f"{_INSERT} RETURNING {COLUMNS}")
 def insert(connection: Connection, batch: Sequence[NewJob]) -> int:
     """Inserts jobs, and returns how many are new.
 
-    Leaves out a job whose id exists, or whose unique key an unfinished job has.
+    Leaves out a job whose id or unique key an unfinished job has.
     """
     return connection.execute(_COUNT, {"batch": recordset(batch)}).rowcount if batch else 0
 

@@ -167,8 +167,8 @@ _rescuers: "WeakKeyDictionary[Publisher, Rescuer]" = WeakKeyDictionary()
 _ANY_ABANDONED = text(
     """
     SELECT EXISTS (
-        SELECT FROM pgbeat.executions e
-         WHERE e.state = 'running' AND e.worker_id IS NOT NULL
+        SELECT FROM pgbeat.running_executions e
+         WHERE e.worker_id IS NOT NULL
            AND (e.worker_id = ANY (CAST(:dead AS integer[]))
                 OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)))
     """

@@ -15,7 +15,7 @@ _SAME = """namespace, schedule_id, schedule, due_at, template, task, args, kwarg
 
 _AUTOMATIC = text(
     f"""
-    INSERT INTO pgbeat.jobs AS j
+    INSERT INTO pgbeat.unfinished_jobs AS j
            ({_SAME}, id, retry_of, state, run_at, dispatched_at, attempt, priority, job_source,
             group_id, group_position, approved_by, approved_at, awaits_approval)
     SELECT {_SAME}, retried_by, id, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
@@ -23,7 +23,7 @@ _AUTOMATIC = text(
            CASE WHEN lane IS NULL AND is_approved THEN now() END, attempt + 1, priority, job_source,
            group_id, group_position, approved_by, approved_at, NOT is_approved
       FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
-              FROM pgbeat.jobs
+              FROM pgbeat.ended_jobs
              WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old
     ON CONFLICT DO NOTHING
     RETURNING {COLUMNS}
@@ -46,7 +46,7 @@ def insert_automatic(connection: Connection, job_ids: Collection[UUID]) -> list[
 _BY_HAND = text(
     f"""
     WITH made AS (
-        INSERT INTO pgbeat.jobs AS j
+        INSERT INTO pgbeat.unfinished_jobs AS j
                ({_SAME}, id, retry_of, state, dispatched_at, priority, job_source, group_id,
                 group_position, awaits_approval)
         SELECT {_SAME}, gen_random_uuid(), id,
@@ -57,14 +57,14 @@ _BY_HAND = text(
                requires_approval
           FROM (SELECT old.*, EXISTS (SELECT FROM pgbeat.groups g
                                        WHERE g.id = old.group_id AND g.state = 'running') AS is_open
-                  FROM pgbeat.jobs old
+                  FROM pgbeat.ended_jobs old
                  WHERE old.id = :id
                    AND {of_known("old.state IN ('failed', 'cancelled', 'skipped')")}) AS old
         ON CONFLICT DO NOTHING
         RETURNING {COLUMNS}),
     linked AS (
-        UPDATE pgbeat.jobs SET retried_by = made.id
-          FROM made WHERE jobs.id = :id AND jobs.retried_by IS NULL)
+        UPDATE pgbeat.ended_jobs old SET retried_by = made.id
+          FROM made WHERE old.id = :id AND old.retried_by IS NULL)
     SELECT * FROM made
     """  # noqa: S608
 )
@@ -100,7 +100,7 @@ def chain(connection: Connection, job_id: UUID) -> list[Job]:
 _LAST = text(
     f"""
     SELECT {COLUMNS} FROM pgbeat.attempts_from(CAST(:id AS uuid)) AS c
-           JOIN pgbeat.jobs j ON j.id = c.id
+           CROSS JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS j
      ORDER BY c.number DESC LIMIT 1
     """  # noqa: S608
 )

@@ -23,7 +23,7 @@ _BACK = """
 def _guarded(changes: str, state: str, also: str = "true") -> TextClause:
     return text(
         f"""
-        UPDATE pgbeat.jobs j SET {changes}
+        UPDATE pgbeat.unfinished_jobs j SET {changes}
          WHERE id = :id AND {of_known(state)} AND {also}
         RETURNING {COLUMNS}
         """  # noqa: S608
@@ -88,14 +88,11 @@ def change(connection: Connection, job_id: UUID, columns: Mapping[str, Any]) -> 
 
 
 _DELETE = text(
-    f"""
+    """
     WITH gone AS (
-        DELETE FROM pgbeat.jobs
-         WHERE id = :id
-           AND {of_known("state IN ('completed', 'failed', 'cancelled', 'skipped')")}
-        RETURNING id)
-    DELETE FROM pgbeat.executions WHERE job_id IN (SELECT id FROM gone)
-    """  # noqa: S608
+        DELETE FROM pgbeat.ended_jobs WHERE id = :id RETURNING id)
+    DELETE FROM pgbeat.executions WHERE job_id = :id AND EXISTS (SELECT FROM gone)
+    """
 )
 
 

@@ -20,11 +20,15 @@ _FIND = text(
     SELECT k.key, j.id, j.state
       FROM unnest(CAST(:keys AS text[]), CAST(:seconds AS float8[])) AS k (key, seconds)
            CROSS JOIN LATERAL (
-               SELECT id, state FROM pgbeat.jobs
+               SELECT id, state, created_at FROM pgbeat.unfinished_jobs
                 WHERE namespace = :namespace AND unique_key = k.key
-                  AND (state IN ('pending', 'scheduled', 'running', 'paused')
-                       OR created_at > now() - k.seconds * interval '1 second')
-                ORDER BY created_at DESC LIMIT 1) AS j
+               UNION ALL (
+               SELECT id, state, created_at FROM pgbeat.ended_jobs
+                WHERE namespace = :namespace AND unique_key = k.key AND k.seconds > 0
+                  AND created_at > now() - k.seconds * interval '1 second'
+                  AND finished_at > now() - CAST(:longest AS float8) * interval '1 second'
+                ORDER BY created_at DESC LIMIT 1)
+               ORDER BY created_at DESC LIMIT 1) AS j
     """
 )
 
@@ -58,5 +62,7 @@ def find(
     if not keys:
         return {}
     seconds = [0.0 if span is None else span.total_seconds() for span in keys.values()]
-    values = {"namespace": namespace, "keys": list(keys), "seconds": seconds}
+    values = {
+        "namespace": namespace, "keys": list(keys), "seconds": seconds, "longest": max(seconds)
+    }  # fmt: skip
     return {key: (str(job_id), state) for key, job_id, state in connection.execute(_FIND, values)}

@@ -129,7 +129,7 @@ _FORGIVE = text(
 )
 _FORGET = text(
     "DELETE FROM pgbeat.workers w WHERE id = ANY (CAST(:ids AS integer[])) AND NOT EXISTS ("
-    "SELECT FROM pgbeat.executions e WHERE e.worker_id = w.id AND e.state = 'running')"
+    "SELECT FROM pgbeat.running_executions e WHERE e.worker_id = w.id)"
 )
 
 
@@ -164,8 +164,8 @@ class LostExecution(NamedTuple):
 _ABANDONED = text(
     """
     SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
-      FROM pgbeat.executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
-     WHERE e.state = 'running' AND e.worker_id IS NOT NULL
+      FROM pgbeat.running_executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
+     WHERE e.worker_id IS NOT NULL
        AND coalesce(j.namespace, :namespace) = :namespace
        AND (e.worker_id = ANY (CAST(:dead AS integer[]))
             OR e.started_at < now() - interval '10 seconds'
@@ -186,7 +186,7 @@ def abandoned_executions(
     return [LostExecution(*row) for row in connection.execute(_ABANDONED, values)]
 
 
-_RUNNING = text("SELECT id, pid FROM pgbeat.executions WHERE worker_id = :id AND state = 'running'")
+_RUNNING = text("SELECT id, pid FROM pgbeat.running_executions WHERE worker_id = :id")
 
 
 def running_executions(connection: Connection, worker: int) -> dict[UUID, int | None]:
@@ -195,8 +195,8 @@ def running_executions(connection: Connection, worker: int) -> dict[UUID, int | 
 
 
 _LOCK_RUNNING = text(
-    "SELECT id, job_id, worker, worker_id, acks_late FROM pgbeat.executions "
-    "WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' FOR UPDATE SKIP LOCKED"
+    "SELECT id, job_id, worker, worker_id, acks_late FROM pgbeat.running_executions "
+    "WHERE id = ANY (CAST(:ids AS uuid[])) FOR UPDATE SKIP LOCKED"
 )
 
 

@@ -35,7 +35,7 @@ _BEGIN = text(
     SELECT '', 'mark', 'ticks', '', coalesce(max(id), 0) - :most FROM pgbeat.ticks
      UNION ALL
     SELECT '', 'mark', 'executions', '', coalesce(extract(epoch FROM (
-               SELECT recorded_at FROM pgbeat.executions WHERE recorded_at IS NOT NULL
+               SELECT recorded_at FROM pgbeat.ended_executions WHERE recorded_at IS NOT NULL
                 ORDER BY recorded_at DESC OFFSET :most LIMIT 1)) * 1000000, 0)
     ON CONFLICT DO NOTHING
     """
@@ -118,16 +118,18 @@ _EXECUTIONS = text(
         SELECT (extract(epoch FROM recorded_at) * 1000000)::float8 AS place, job_id,
                CASE WHEN lost THEN 'lost' ELSE state END AS state,
                coalesce(duration_ms / 1000, extract(epoch FROM finished_at - started_at)) AS took
-          FROM pgbeat.executions
+          FROM pgbeat.ended_executions
          WHERE recorded_at > (SELECT at FROM since)
            AND recorded_at < now() - make_interval(secs => :lag)
            AND recorded_at <= coalesce((
-               SELECT recorded_at FROM pgbeat.executions WHERE recorded_at > (SELECT at FROM since)
+               SELECT recorded_at FROM pgbeat.ended_executions
+                WHERE recorded_at > (SELECT at FROM since)
                 ORDER BY recorded_at OFFSET :most LIMIT 1), 'infinity')),
     owned AS MATERIALIZED (
         SELECT j.namespace, j.task, j.job_source, f.state, greatest(f.took, 0)::float8 AS took
           FROM fresh f CROSS JOIN LATERAL (
-               SELECT namespace, task, job_source FROM pgbeat.jobs WHERE id = f.job_id) AS j),
+               SELECT namespace, task, job_source FROM pgbeat.jobs WHERE id = f.job_id
+               OFFSET 0) AS j),
     summed AS MATERIALIZED (
         SELECT namespace, 'executions' AS metric, task AS label, state || :by || job_source AS kind,
                count(*)::float8 AS value

@@ -130,7 +130,8 @@ class Entry:
     jobs: tuple[JobOutcome, ...] = ()
 
 
-# `r` is the last retry of the job `j`.
+# `r` is the last retry of the job `j`. OFFSET 0 has jobs looked up by their ids: no partition of
+# them must be gone through.
 _HISTORY = text(
     """
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
@@ -140,10 +141,12 @@ _HISTORY = text(
            coalesce(r.run_at, j.run_at), j.lane,
            CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
            t.more_job_ids
-      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+      FROM pgbeat.ticks t
+      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = t.job_id OFFSET 0) AS j ON true
       LEFT JOIN LATERAL (
                SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
-                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
+                 FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
+                      SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS n
                 WHERE j.retried_by IS NOT NULL
                 ORDER BY c.number DESC LIMIT 1) AS r ON true
      WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at
@@ -155,10 +158,12 @@ _OUTCOMES = text(
     """
     SELECT i.id, j.run_key, coalesce(r.state, j.state),
            CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END
-      FROM unnest(CAST(:ids AS uuid[])) AS i (id) LEFT JOIN pgbeat.jobs j ON j.id = i.id
+      FROM unnest(CAST(:ids AS uuid[])) AS i (id)
+      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = i.id OFFSET 0) AS j ON true
       LEFT JOIN LATERAL (
                SELECT n.state, c.error
-                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
+                 FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
+                      SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS n
                 WHERE j.retried_by IS NOT NULL
                 ORDER BY c.number DESC LIMIT 1) AS r ON true
     """

@@ -142,7 +142,8 @@ DECLARE
     used      text[] := '{}';
 BEGIN
     FOR name IN SELECT c.oid::regclass FROM pg_class c
-         WHERE relkind = 'r' AND oid >= 16384 AND relname <> 'migrations' LOOP
+         WHERE relkind = 'r' AND oid >= 16384
+               AND relname NOT IN ('migrations', 'partitions') LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', name) INTO has_rows;
         IF has_rows THEN
             used := used || name;

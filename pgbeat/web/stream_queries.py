@@ -137,7 +137,7 @@ _MARKS = {
         SELECT id FROM pgbeat.jobs WHERE namespace = :namespace
          ORDER BY created_at DESC, id DESC LIMIT 1""",
     "began": "SELECT max(started_at) FROM pgbeat.executions",
-    "ended": "SELECT max(recorded_at) FROM pgbeat.executions WHERE recorded_at IS NOT NULL",
+    "ended": "SELECT max(recorded_at) FROM pgbeat.ended_executions",
     "lanes": """
         SELECT md5(string_agg(l::text, '' ORDER BY name)) FROM pgbeat.lanes l
          WHERE namespace = :namespace""",

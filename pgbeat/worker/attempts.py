@@ -71,6 +71,8 @@ class Attempt:
     makes: Callable[[], Mapping[str, Any]] | None = None
     #: Whether a lane or a group waits for its end.
     is_awaited = False
+    #: Whether its message was delivered before.
+    is_repeated = False
     #: Whether its job must be cancelled.
     cancel_asked = False
     # For the recorder: whether it is written, may be written in part, and is queued.
@@ -129,10 +131,12 @@ class Attempt:
             "acks_late": self.acks_late, "retry_attempt": self.retry_attempt,
             "began": now - self.began,
         }  # fmt: skip
+        if self.is_repeated:
+            first["is_repeated"] = True
         if self.makes is not None:
             first.update(self.makes())
         if self.was_tried:
-            begun = {"id": self.id, "job_id": self.job_id, "state": "running"}
+            begun = {"id": self.id, "job_id": self.job_id, "state": "running", "is_repeated": True}
             return [(True, {**first, **begun, "job_state": "running"}), (False, more)]
         more.update(first)
         return [(True, more)]

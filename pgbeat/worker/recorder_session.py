@@ -22,7 +22,7 @@ from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.errors import SchemaError
-from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
+from pgbeat.jobs import dispatch, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.job_reports import JobReport
@@ -218,7 +218,7 @@ class RecorderSession:
                         lanes = lifecycle.follow(self.open(), self.publisher(), ended)
                 break
             except (psycopg.Error, DBAPIError) as error:
-                if is_last or not (executions.is_race(error) or _is_deadlock(error)):
+                if is_last or not _is_deadlock(error):
                     raise
         return lanes
 
@@ -243,7 +243,7 @@ def _is_deadlock(error: Exception) -> bool:
 
 
 _CANCELLED = text(
-    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND cancel_requested_at IS NOT NULL"
 )
 # Returns the jobs that need a lock which another transaction holds. Locks the rest for as long as
@@ -251,14 +251,15 @@ _CANCELLED = text(
 _LOCKED = text(
     """
     WITH mine AS MATERIALIZED (
-        SELECT id, schedule_id, group_id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))),
+        SELECT id, schedule_id, group_id
+          FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[]))),
     touched AS MATERIALIZED (
         SELECT m.id AS job_id, m.schedule_id AS id FROM mine m WHERE m.schedule_id IS NOT NULL
          UNION
         SELECT m.id, d.id FROM mine m JOIN pgbeat.schedules s ON s.id = m.schedule_id
                JOIN pgbeat.schedules d ON d.namespace = s.namespace AND d.after = s.name),
     free_jobs AS MATERIALIZED (
-        SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))
+        SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[]))
            FOR NO KEY UPDATE SKIP LOCKED),
     free_schedules AS MATERIALIZED (
         SELECT id FROM pgbeat.schedules WHERE id = ANY (ARRAY(SELECT id FROM touched))

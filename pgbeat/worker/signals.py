@@ -158,6 +158,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         time.thread_time() if tracked.has_cpu_time else None,
     )
     if not is_job:
+        delivery = request.delivery_info or {}
+        attempt.is_repeated = bool(request.retries or delivery.get("redelivered"))
         attempt.makes = lambda: _makes(tracked, task, request)
     attempt.memory = tracked.memory
     attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))

@@ -12,6 +12,7 @@ from pgbeat.testing.databases import Databases
 from pgbeat.worker import recorder_session
 from tests.support.explained_plans import most
 from tests.support.many_rows import fill
+from tests.support.partitions import make_partitions, turn_off_autovacuum
 from tests.support.query_plans import QUERIES, explained
 
 
@@ -49,10 +50,8 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
     """
     batch, many = 100, 5_000
     with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
-        for table in ("jobs", "executions"):
-            connection.execute(
-                f"ALTER TABLE pgbeat.{table} SET (autovacuum_enabled = off)".encode()
-            )
+        make_partitions(connection, 31)
+        turn_off_autovacuum(connection)
         for script in _STATISTICS[known]:
             connection.execute(script.encode())
         connection.execute(_MANY, {"many": many})

@@ -1,5 +1,6 @@
 """Explains the statements that are sent, as Postgres plans them with and without parameters."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,9 @@ from sqlalchemy import Connection, event
 
 from pgbeat.database import connections
 from tests.support.many_rows import BIG
+from tests.support.partitions import history_of
+
+_BIG = re.compile(rf"pgbeat\.(\w+_)?({'|'.join(BIG)})\b")
 
 
 class Scan(NamedTuple):
@@ -21,6 +25,8 @@ class Scan(NamedTuple):
     by: str | None
     #: Rows that it met, those too that it left aside.
     rows: int
+    #: Pages of the table, or of the partition.
+    size: int
 
 
 class Plan(NamedTuple):
@@ -35,12 +41,19 @@ class Plan(NamedTuple):
     milliseconds: float
 
 
+_SIZES = """
+    SELECT relname, pg_relation_size(oid) / 8192 FROM pg_class
+     WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'
+"""
+
+
 class Explained:
     """Explains all that a connection sends to the big tables."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.plans: list[Plan] = []
+        self._sizes = dict(connections.driver(connection).execute(_SIZES).fetchall())
         event.listen(connection, "before_cursor_execute", self._note)
 
     def of(self, what: Callable[..., Any], *args: Any) -> list[Plan]:
@@ -50,7 +63,7 @@ class Explained:
         return self.plans
 
     def _note(self, _: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
-        if many or not any(f"pgbeat.{table}" in statement for table in BIG):
+        if many or not _BIG.search(statement):
             return
         raw = connections.driver(self.connection)
         inside = raw.info.transaction_status == TransactionStatus.INTRANS
@@ -64,7 +77,7 @@ class Explained:
             kept = self._kept(raw, statement, parameters, plan[0]["Plan"]["Total Cost"])
         finally:
             raw.execute("ROLLBACK TO explained" if inside else "ROLLBACK")
-        scans = list(_scans(plan[0]["Plan"]))
+        scans = list(self._scans(plan[0]["Plan"]))
         took = min(took, plan[0]["Planning Time"] + plan[0]["Execution Time"])
         top = plan[0]["Plan"]
         pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
@@ -85,29 +98,34 @@ class Explained:
         tables = len({node["Alias"] for node in _nodes(plan["Plan"]) if "Alias" in node})
         if plan["Plan"]["Total Cost"] >= cost + 2.5 * (tables + 1):
             return []
-        return list(_scans(plan["Plan"]))
+        return list(self._scans(plan["Plan"]))
+
+    def _scans(self, plan: Mapping[str, Any]) -> Iterator[Scan]:
+        for node in _nodes(plan):
+            relation = node.get("Relation Name", "")
+            table = history_of(relation)
+            # A bitmap's rows are met by its index scans, which have no table.
+            if node["Node Type"] == "Bitmap Index Scan":
+                table = history_of(node["Index Name"]).split("_")[0]
+            if table not in BIG or not node["Node Type"].endswith("Scan"):
+                continue
+            met = sum(
+                node.get(key, 0)
+                for key in (
+                    "Actual Rows",
+                    "Rows Removed by Filter",
+                    "Rows Removed by Index Recheck",
+                )
+            )
+            rows = round(met * node.get("Actual Loops", 1))
+            size = self._sizes.get(relation, 0)
+            yield Scan(node["Node Type"], table, node.get("Index Name"), rows, size)
 
 
 def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield node
     for child in node.get("Plans", ()):
         yield from _nodes(child)
-
-
-def _scans(plan: Mapping[str, Any]) -> Iterator[Scan]:
-    for node in _nodes(plan):
-        table = node.get("Relation Name")
-        # A bitmap's rows are met by its index scans, which have no table.
-        if node["Node Type"] == "Bitmap Index Scan":
-            table = node["Index Name"].split("_")[0]
-        if table not in BIG or not node["Node Type"].endswith("Scan"):
-            continue
-        met = sum(
-            node.get(key, 0)
-            for key in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-        )
-        rows = round(met * node.get("Actual Loops", 1))
-        yield Scan(node["Node Type"], table, node.get("Index Name"), rows)
 
 
 def most(plan: Mapping[str, Any]) -> int:

@@ -4,6 +4,8 @@ from typing import Any
 
 import psycopg
 
+from tests.support.partitions import make_partitions, turn_off_autovacuum
+
 #: Tables that grow with what is launched: no statement may go through one.
 BIG = {"jobs", "executions", "ticks", "deliveries", "groups"}
 
@@ -101,10 +103,8 @@ def fill(dsn: str, rows: int) -> None:
                 if statement.strip():
                     connection.execute(statement.encode())
 
-        for table in BIG:
-            connection.execute(
-                f"ALTER TABLE pgbeat.{table} SET (autovacuum_enabled = off)".encode()
-            )
+        make_partitions(connection, 31, 7)
+        turn_off_autovacuum(connection)
         run(_BEFORE)
         run(_ROWS, first=0, last=new, is_new="false")
         connection.execute("VACUUM ANALYZE")

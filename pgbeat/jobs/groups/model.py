@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 from pgbeat.database.tables import groups
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs import ids
-from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Job
+from pgbeat.jobs.model import COLUMNS, ENDED, Job
 from pgbeat.storable import is_storable
 
 Mode = Literal["parallel", "sequential"]
@@ -184,11 +184,11 @@ def members(connection: Connection, group_id: str | UUID, *, limit: int | None =
 
 
 _UNFINISHED = text(
-    f"""
-    SELECT id FROM pgbeat.jobs
-     WHERE group_id = :id AND {UNFINISHED} AND (:with_requested OR cancel_requested_at IS NULL)
+    """
+    SELECT id FROM pgbeat.unfinished_jobs
+     WHERE group_id = :id AND (:with_requested OR cancel_requested_at IS NULL)
      ORDER BY group_position, id
-    """  # noqa: S608
+    """
 )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.jobs.endings import Ended
-from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Job
+from pgbeat.jobs.model import COLUMNS, ENDED, Job
 
 
 class Ending(NamedTuple):
@@ -33,26 +33,29 @@ class NextSteps(NamedTuple):
 
 _LOCK = text(
     """
-    SELECT id, mode, on_failure, cancelled_by, cancelled_at IS NOT NULL FROM pgbeat.groups
+    SELECT id, mode, on_failure, cancelled_by, cancelled_at IS NOT NULL, created_at
+      FROM pgbeat.groups
      WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' ORDER BY id FOR UPDATE
     """
 )
 # A separate statement, after the lock, to see what earlier holders of the lock have written.
 _MEMBERS = text(
-    f"""
-    SELECT (SELECT id FROM pgbeat.jobs
-             WHERE group_id = :id AND state = 'failed' AND retried_by IS NULL LIMIT 1) AS failed,
-           (SELECT id FROM pgbeat.jobs
-             WHERE group_id = :id AND state = 'cancelled' AND retried_by IS NULL
+    """
+    SELECT (SELECT id FROM pgbeat.ended_jobs
+             WHERE group_id = :id AND finished_at >= :since AND state = 'failed'
+               AND retried_by IS NULL LIMIT 1) AS failed,
+           (SELECT id FROM pgbeat.ended_jobs
+             WHERE group_id = :id AND finished_at >= :since AND state = 'cancelled'
+               AND retried_by IS NULL
              LIMIT 1) AS cancelled,
-           EXISTS (SELECT FROM pgbeat.jobs WHERE group_id = :id AND {UNFINISHED}) AS unfinished,
-           EXISTS (SELECT FROM pgbeat.jobs
-                    WHERE group_id = :id AND {UNFINISHED} AND NOT blocked_by_group) AS moving
-    """  # noqa: S608
+           EXISTS (SELECT FROM pgbeat.unfinished_jobs WHERE group_id = :id) AS unfinished,
+           EXISTS (SELECT FROM pgbeat.unfinished_jobs
+                    WHERE group_id = :id AND NOT blocked_by_group) AS moving
+    """
 )
 _WAITING = text(
     """
-    SELECT id FROM pgbeat.jobs
+    SELECT id FROM pgbeat.unfinished_jobs
      WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused')
      ORDER BY group_position, id
     """
@@ -61,14 +64,14 @@ _WAITING = text(
 _UNBLOCK = text(
     f"""
     WITH first AS MATERIALIZED (
-        SELECT id FROM pgbeat.jobs
+        SELECT id FROM pgbeat.unfinished_jobs
          WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND blocked_by_group
          ORDER BY group_position, id LIMIT 1),
     mine AS (
-        SELECT id FROM pgbeat.jobs
+        SELECT id FROM pgbeat.unfinished_jobs
          WHERE id IN (SELECT id FROM first) AND state IN ('pending', 'scheduled', 'paused')
            AND blocked_by_group FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.jobs j
+    UPDATE pgbeat.unfinished_jobs j
        SET blocked_by_group = false,
            state = CASE WHEN state = 'scheduled' AND run_at <= now() THEN 'pending' ELSE state END,
            dispatched_at = CASE WHEN lane IS NULL AND state <> 'paused' THEN now() END
@@ -101,9 +104,10 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
     if not group_ids:
         return steps
     locked = connection.execute(_LOCK, {"ids": [str(each) for each in group_ids]}).all()
-    for group_id, mode, on_failure, cancelled_by, is_cancelled in locked:
+    for group_id, mode, on_failure, cancelled_by, is_cancelled, since in locked:
         which = {"id": group_id}
-        failed, cancelled, unfinished, moving = connection.execute(_MEMBERS, which).one()
+        members = connection.execute(_MEMBERS, {**which, "since": since})
+        failed, cancelled, unfinished, moving = members.one()
         # In a sequence, a member may build on the one before it: a cancelled one breaks it too.
         broken = failed or (cancelled if mode == "sequential" else None)
         if not unfinished:
@@ -128,23 +132,24 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
 
 # Subqueries instead of EXISTS, which Postgres may answer by reading all jobs.
 _STUCK = text(
-    f"""
+    """
     SELECT g.id FROM pgbeat.groups g CROSS JOIN LATERAL (
-           SELECT (SELECT true FROM pgbeat.jobs
-                    WHERE group_id = g.id AND {UNFINISHED} AND NOT blocked_by_group
+           SELECT (SELECT true FROM pgbeat.unfinished_jobs
+                    WHERE group_id = g.id AND NOT blocked_by_group
                     LIMIT 1) AS moves,
-                  (SELECT true FROM pgbeat.jobs
+                  (SELECT true FROM pgbeat.unfinished_jobs
                     WHERE group_id = g.id AND state IN ('pending', 'scheduled', 'paused')
                     LIMIT 1) AS waits,
                   g.cancelled_at IS NOT NULL OR g.on_failure <> 'continue' AND (
-                      SELECT true FROM pgbeat.jobs
-                       WHERE group_id = g.id AND retried_by IS NULL
+                      SELECT true FROM pgbeat.ended_jobs
+                       WHERE group_id = g.id AND finished_at >= g.created_at
+                         AND retried_by IS NULL
                          AND (state = 'failed' OR state = 'cancelled' AND g.mode = 'sequential')
                        LIMIT 1) AS ends) AS found
      WHERE g.namespace = :namespace AND g.finished_at IS NULL
        AND (found.moves IS NULL OR found.waits AND found.ends)
      ORDER BY g.created_at, g.id LIMIT :limit
-    """  # noqa: S608
+    """
 )
 
 

@@ -118,10 +118,10 @@ _LISTING = text(
            s.jobs + d.running, w.jobs + d.waiting, least(w.oldest, d.oldest)
       FROM pgbeat.lanes l
            CROSS JOIN LATERAL (
-               SELECT count(*) AS jobs FROM pgbeat.jobs j
+               SELECT count(*) AS jobs FROM pgbeat.unfinished_jobs j
                 WHERE j.namespace = l.namespace AND j.lane = l.name AND {HAS_SLOT}) AS s
            CROSS JOIN LATERAL (
-               SELECT count(*) AS jobs, min(created_at) AS oldest FROM pgbeat.jobs j
+               SELECT count(*) AS jobs, min(created_at) AS oldest FROM pgbeat.unfinished_jobs j
                 WHERE j.namespace = l.namespace AND j.lane = l.name AND {IS_WAITING}) AS w
            CROSS JOIN LATERAL (
                SELECT count(*) FILTER (WHERE started_at IS NOT NULL) AS running,
@@ -174,7 +174,7 @@ def parse_rate(written: str) -> tuple[int, timedelta]:
 _HAS_WAITING = text(
     f"""
     SELECT coalesce((
-               SELECT true FROM pgbeat.jobs j
+               SELECT true FROM pgbeat.unfinished_jobs j
                 WHERE j.namespace = :namespace AND j.lane = :lane AND {IS_WAITING}
                 ORDER BY j.priority DESC, j.position LIMIT 1), false)
         OR EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace AND lane = :lane)
@@ -193,7 +193,7 @@ _TO_DISPATCH = text(
     SELECT name FROM pgbeat.lanes l
      WHERE namespace = :namespace
        AND (paused_at IS NULL AND coalesce((
-                SELECT true FROM pgbeat.jobs j
+                SELECT true FROM pgbeat.unfinished_jobs j
                  WHERE j.namespace = l.namespace AND j.lane = l.name AND {IS_WAITING}
                  ORDER BY j.priority DESC, j.position LIMIT 1), false)
             OR EXISTS (SELECT FROM pgbeat.reservations r

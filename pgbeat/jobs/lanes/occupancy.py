@@ -28,7 +28,7 @@ class SlotHolder(NamedTuple):
 _HOLDERS = text(
     f"""
     SELECT CAST(id AS text), task, state, worker, dispatched_at, started_at, false
-      FROM pgbeat.jobs j WHERE namespace = :namespace AND lane = :lane AND {HAS_SLOT}
+      FROM pgbeat.unfinished_jobs j WHERE namespace = :namespace AND lane = :lane AND {HAS_SLOT}
      UNION ALL
     SELECT 'direct/' || id, task, 'running', created_by, started_at, started_at, true
       FROM pgbeat.reservations

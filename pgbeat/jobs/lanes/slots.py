@@ -20,8 +20,8 @@ from pgbeat.jobs.model import Job
 logger = logging.getLogger("pgbeat.lanes")
 
 _OF_LANE = "j.namespace = :namespace AND j.lane = :lane"
-_HOLDERS = f"FROM pgbeat.jobs j WHERE {_OF_LANE} AND {HAS_SLOT}"
-_LINE = f"FROM pgbeat.jobs j WHERE {_OF_LANE} AND {IS_WAITING}"
+_HOLDERS = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {HAS_SLOT}"
+_LINE = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {IS_WAITING}"
 _IN_ORDER = "ORDER BY j.priority DESC, j.position, j.created_at, j.id"
 _WORK = """
     CAST(j.id AS text), j.namespace, j.lane, j.task, j.args, j.kwargs, j.tags, j.resources,
@@ -38,7 +38,7 @@ _KEYS = """
 
 # Rows are found again by an array: for a join, Postgres may read the whole table.
 _TAKE = """
-    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
+    UPDATE pgbeat.unfinished_jobs j SET dispatched_at = statement_timestamp()
      WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
 """
 _TAKE_FIRST = text(
@@ -71,7 +71,8 @@ def take_first(
 _TAKE_THESE = text(
     f"""
     WITH mine AS (
-        SELECT id FROM pgbeat.jobs j WHERE id = ANY (CAST(:ids AS uuid[])) AND {IS_WAITING}
+        SELECT id FROM pgbeat.unfinished_jobs j
+         WHERE id = ANY (CAST(:ids AS uuid[])) AND {IS_WAITING}
            FOR UPDATE SKIP LOCKED)
     {_TAKE} RETURNING {jobs.COLUMNS}
     """  # noqa: S608
@@ -129,6 +130,8 @@ def waiting_jobs(
 _WITHIN = """
      WHERE j.namespace = :namespace AND j.lane = :lane
        AND j.dispatched_at > statement_timestamp() - CAST(:period AS interval)
+       AND (j.finished_at IS NULL
+            OR j.finished_at > statement_timestamp() - CAST(:period AS interval))
 """
 _SPENT = text(
     f"""

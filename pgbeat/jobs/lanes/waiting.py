@@ -17,7 +17,9 @@ Where = Literal["front", "back", "before", "after"]
 #: Places are counted up to here: the exact number further back is of no use.
 MOST = 10_000
 
-_LINE = f"FROM pgbeat.jobs j WHERE namespace = :namespace AND lane = :lane AND {IS_WAITING}"
+_LINE = (
+    f"FROM pgbeat.unfinished_jobs j WHERE namespace = :namespace AND lane = :lane AND {IS_WAITING}"
+)
 _OTHERS = f"{_LINE} AND priority = :priority AND id <> :moved"
 _BEFORE = "(position, created_at, id) < (:position, :created_at, :id)"
 _PLACE = text(
@@ -51,7 +53,7 @@ _NEIGHBOUR = {
 _MIDDLE = text("SELECT (CAST(:one AS numeric) + CAST(:other AS numeric)) * 0.5")
 _NUMBER = text(
     f"""
-    UPDATE pgbeat.jobs j SET position = n.number
+    UPDATE pgbeat.unfinished_jobs j SET position = n.number
       FROM (SELECT id, row_number() OVER (ORDER BY position, created_at, id) AS number
               {_LINE} AND priority = :priority) AS n
      WHERE j.id = n.id
@@ -59,7 +61,7 @@ _NUMBER = text(
 )
 _PUT = text(
     f"""
-    UPDATE pgbeat.jobs j SET position = :position, priority = :priority
+    UPDATE pgbeat.unfinished_jobs j SET position = :position, priority = :priority
      WHERE id = :moved
        AND {of_known(f"namespace = :namespace AND lane = :lane AND {IS_WAITING}")}
     RETURNING {COLUMNS}

@@ -89,7 +89,7 @@ _NONE = {
         SELECT t.schedule, t.due_at
           FROM pgbeat.ticks t JOIN pgbeat.jobs j ON j.id = ANY (t.job_id || t.more_job_ids)
          WHERE t.more_job_ids IS NOT NULL
-         GROUP BY t.id HAVING count(*) <> count(DISTINCT j.run_key)""",
+         GROUP BY t.id, t.schedule, t.due_at HAVING count(*) <> count(DISTINCT j.run_key)""",
     "a failed tick of a schedule without conditions": """
         SELECT schedule, due_at, error FROM pgbeat.ticks
          WHERE outcome = 'failed' AND schedule ~ '^(plain|all|lane|skip|queue|cancel)'""",

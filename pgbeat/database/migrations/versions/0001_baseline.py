@@ -24,6 +24,7 @@ PARTS = (
     "jobs",
     "job_states",
     "retries",
+    "executions",
     "lanes",
     "schedule_checks",
     "job_ends",
@@ -33,6 +34,7 @@ PARTS = (
     "metrics",
     "consumers",
     "results",
+    "partitions",
     "adopt_broker",
 )
 

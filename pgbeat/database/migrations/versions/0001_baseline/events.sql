@@ -44,11 +44,12 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER record_new_execution_event AFTER INSERT ON pgbeat.executions FOR EACH ROW
+CREATE TRIGGER record_execution_event AFTER INSERT ON pgbeat.ended_executions FOR EACH ROW
     WHEN (NEW.state IN ('completed', 'failed', 'skipped'))
     EXECUTE FUNCTION pgbeat.record_execution_event();
-CREATE TRIGGER record_execution_event AFTER UPDATE OF state ON pgbeat.executions FOR EACH ROW
-    WHEN (NEW.state IN ('completed', 'failed', 'skipped') AND OLD.state <> NEW.state)
+-- One that was given up as lost, but was alive, tells how it really ended.
+CREATE TRIGGER record_late_execution_event AFTER UPDATE OF state ON pgbeat.ended_executions
+    FOR EACH ROW WHEN (NEW.state IN ('completed', 'failed', 'skipped') AND OLD.state <> NEW.state)
     EXECUTE FUNCTION pgbeat.record_execution_event();
 
 -- A job that failed for good. (Not a delivery: its event would be delivered, and so on for ever.)
@@ -63,13 +64,8 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER record_job_event AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
-    WHEN (NEW.state = 'failed' AND OLD.state <> 'failed' AND NEW.retried_by IS NULL
-        AND NEW.task <> 'pgbeat.deliver')
-    EXECUTE FUNCTION pgbeat.record_job_event();
--- A task that was published without a job may be recorded when it has failed.
-CREATE TRIGGER record_new_job_event AFTER INSERT ON pgbeat.jobs FOR EACH ROW
-    WHEN (NEW.state = 'failed' AND NEW.task <> 'pgbeat.deliver')
+CREATE TRIGGER record_job_event AFTER INSERT ON pgbeat.ended_jobs FOR EACH ROW
+    WHEN (NEW.state = 'failed' AND NEW.retried_by IS NULL AND NEW.task <> 'pgbeat.deliver')
     EXECUTE FUNCTION pgbeat.record_job_event();
 
 CREATE FUNCTION pgbeat.record_schedule_event() RETURNS trigger

@@ -78,10 +78,8 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER job_ended AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
-    WHEN (NEW.state IN ('completed', 'failed', 'cancelled', 'skipped')
-        AND OLD.state IS DISTINCT FROM NEW.state AND NEW.schedule_id IS NOT NULL
-        AND NEW.retried_by IS NULL)
+CREATE TRIGGER job_ended AFTER INSERT ON pgbeat.ended_jobs FOR EACH ROW
+    WHEN (NEW.schedule_id IS NOT NULL AND NEW.retried_by IS NULL)
     EXECUTE FUNCTION pgbeat.job_ended();
 
 -- Pauses a schedule whose jobs fail, in the transaction that ends the last of them. Two jobs that
@@ -129,9 +127,8 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER pause_failing AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
-    WHEN (NEW.state = 'failed' AND OLD.state <> 'failed' AND NEW.retried_by IS NULL
-        AND NEW.schedule_id IS NOT NULL)
+CREATE TRIGGER pause_failing AFTER INSERT ON pgbeat.ended_jobs FOR EACH ROW
+    WHEN (NEW.state = 'failed' AND NEW.retried_by IS NULL AND NEW.schedule_id IS NOT NULL)
     EXECUTE FUNCTION pgbeat.pause_failing();
 
 -- Failures count from the last time that a person resumed or enabled the schedule.

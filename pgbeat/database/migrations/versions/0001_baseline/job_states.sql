@@ -4,9 +4,9 @@
 
 -- The state of a job that `target` is recorded for: a pending cancel request turns failed, scheduled
 -- or pending into cancelled.
-CREATE FUNCTION pgbeat.next_state(job pgbeat.jobs, target text) RETURNS text
+CREATE FUNCTION pgbeat.next_state(cancel_requested_at timestamptz, target text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN job.cancel_requested_at IS NOT NULL
+    SELECT CASE WHEN cancel_requested_at IS NOT NULL
                      AND target IN ('failed', 'scheduled', 'pending') THEN 'cancelled'
                 ELSE target END
 $$;

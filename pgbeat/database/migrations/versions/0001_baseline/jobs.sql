@@ -1,7 +1,12 @@
 -- Jobs and their executions, and what became of the messages that started them.
+--
+-- What changes is kept apart from what doesn't. A job is in `unfinished_jobs` until the statement
+-- that ends it moves it to `ended_jobs`: small tables whose rows come and go, and partitions by time
+-- that only grow, and go as a whole (partitions.sql). Executions likewise. Statements that end a job
+-- DELETE and INSERT: an UPDATE of `state` moves the row too, but fails whoever waits for its lock.
 
 CREATE TABLE pgbeat.jobs (
-    id               uuid PRIMARY KEY,
+    id               uuid NOT NULL,
     namespace        text NOT NULL DEFAULT 'default',
     description      text,
     labels           jsonb NOT NULL DEFAULT '{}',
@@ -61,6 +66,7 @@ CREATE TABLE pgbeat.jobs (
     cancel_requested_at timestamptz,
     cancel_reason    text,                             -- of a running job, until it has ended
     checkpoint       jsonb,
+    executions       integer NOT NULL DEFAULT 0,       -- that began
 
     CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
         'completed', 'failed', 'cancelled', 'skipped')),
@@ -83,36 +89,43 @@ CREATE TABLE pgbeat.jobs (
     CONSTRAINT jobs_resources_object CHECK (jsonb_typeof(resources) = 'object'),
     CONSTRAINT jobs_labels_object CHECK (jsonb_typeof(labels) = 'object'),
     CONSTRAINT jobs_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
-) WITH (fillfactor = 85);
+) PARTITION BY LIST (state);
 
-CREATE INDEX jobs_by_schedule ON pgbeat.jobs (schedule_id, created_at);
--- Not by the state: to a planner whose statistics are of before much was launched, an index on
--- states seems the quickest way to a job, even where its id is given.
-CREATE INDEX jobs_unfinished ON pgbeat.jobs (schedule_id)
-    WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+CREATE TABLE pgbeat.unfinished_jobs PARTITION OF pgbeat.jobs (
+    CONSTRAINT unfinished_jobs_pkey PRIMARY KEY (id)
+) FOR VALUES IN ('pending', 'scheduled', 'running', 'paused')
+WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+CREATE TABLE pgbeat.ended_jobs PARTITION OF pgbeat.jobs (PRIMARY KEY (id, finished_at))
+FOR VALUES IN ('completed', 'failed', 'cancelled', 'skipped') PARTITION BY RANGE (finished_at);
+
+-- An id is unique among the unfinished. Of all jobs it is so because none is made twice: a tick's by
+-- `ticks_one_decision`, a retry by the job that it retries, others by a random id.
+CREATE INDEX jobs_by_schedule ON pgbeat.jobs (schedule_id, created_at)
+    WHERE schedule_id IS NOT NULL;
 -- The outcomes of a schedule's jobs: the newest end, and those since. A job that is tried again
 -- has not ended.
-CREATE INDEX jobs_outcomes ON pgbeat.jobs (state, schedule_id, finished_at)
+CREATE INDEX ended_jobs_outcomes ON pgbeat.ended_jobs (state, schedule_id, finished_at)
     WHERE schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed');
 CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger)
     WHERE run_key IS NOT NULL;
 -- Those that wait: for their lane, or to be due.
-CREATE INDEX jobs_waiting ON pgbeat.jobs (namespace, lane, priority DESC, position, created_at)
+CREATE INDEX unfinished_jobs_waiting ON pgbeat.unfinished_jobs
+    (namespace, lane, priority DESC, position, created_at)
     WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group;
-CREATE INDEX jobs_to_come ON pgbeat.jobs (namespace, run_at)
+CREATE INDEX unfinished_jobs_to_come ON pgbeat.unfinished_jobs (namespace, run_at)
     WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group;
 -- Those that have a slot, and those that had one: rates are counted over them.
-CREATE INDEX jobs_in_lane ON pgbeat.jobs (namespace, lane)
+CREATE INDEX unfinished_jobs_in_lane ON pgbeat.unfinished_jobs (namespace, lane)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL
         AND state IN ('pending', 'scheduled', 'running');
 CREATE INDEX jobs_of_lane ON pgbeat.jobs (namespace, lane, dispatched_at)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL;
 CREATE INDEX jobs_of_group ON pgbeat.jobs (group_id, state, group_position)
     WHERE group_id IS NOT NULL;
-CREATE INDEX jobs_by_key ON pgbeat.jobs (namespace, unique_key, created_at)
+CREATE INDEX ended_jobs_by_key ON pgbeat.ended_jobs (namespace, unique_key, created_at)
     WHERE unique_key IS NOT NULL;
-CREATE UNIQUE INDEX jobs_one_of_key ON pgbeat.jobs (namespace, unique_key)
-    WHERE unique_key IS NOT NULL AND state IN ('pending', 'scheduled', 'running', 'paused');
+CREATE UNIQUE INDEX unfinished_jobs_one_of_key ON pgbeat.unfinished_jobs (namespace, unique_key)
+    WHERE unique_key IS NOT NULL;
 CREATE INDEX jobs_retries ON pgbeat.jobs (retry_of) WHERE retry_of IS NOT NULL;
 CREATE INDEX jobs_labels ON pgbeat.jobs USING gin (labels jsonb_path_ops) WHERE labels <> '{}';
 -- A page of them, newest first.
@@ -143,7 +156,7 @@ CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.jobs FOR EACH 
     EXECUTE FUNCTION pgbeat.refuse_transition();
 
 CREATE TABLE pgbeat.executions (
-    id               uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    id               uuid NOT NULL DEFAULT gen_random_uuid(),
     job_id           uuid NOT NULL,
     schedule_id      bigint,
     number           integer NOT NULL,
@@ -167,20 +180,26 @@ CREATE TABLE pgbeat.executions (
     error            text,
     traceback        text,
     metadata         jsonb NOT NULL DEFAULT '{}',     -- what the task reported
-    CONSTRAINT executions_number UNIQUE (job_id, number),
     CONSTRAINT executions_state CHECK (
         state IN ('running', 'completed', 'failed', 'cancelled', 'skipped')),
     CONSTRAINT executions_finished CHECK ((state = 'running') = (finished_at IS NULL)),
     CONSTRAINT executions_lost CHECK (NOT lost OR state IN ('failed', 'cancelled')),
     CONSTRAINT executions_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
-) WITH (fillfactor = 85);
+) PARTITION BY LIST (state);
 
-CREATE INDEX executions_running ON pgbeat.executions (worker_id)
-    WHERE worker_id IS NOT NULL AND state = 'running';
+CREATE TABLE pgbeat.running_executions PARTITION OF pgbeat.executions (
+    CONSTRAINT running_executions_pkey PRIMARY KEY (id)
+) FOR VALUES IN ('running') WITH (fillfactor = 70);
+CREATE TABLE pgbeat.ended_executions PARTITION OF pgbeat.executions (PRIMARY KEY (id, finished_at))
+FOR VALUES IN ('completed', 'failed', 'cancelled', 'skipped') PARTITION BY RANGE (finished_at);
+
+CREATE INDEX running_executions_of_worker ON pgbeat.running_executions (worker_id)
+    WHERE worker_id IS NOT NULL;
+CREATE INDEX executions_of_job ON pgbeat.executions (job_id, number);
 CREATE INDEX executions_of_schedule ON pgbeat.executions (schedule_id, started_at)
     WHERE schedule_id IS NOT NULL;
 CREATE INDEX executions_by_time ON pgbeat.executions (started_at);
-CREATE INDEX executions_recorded ON pgbeat.executions (recorded_at) WHERE recorded_at IS NOT NULL;
+CREATE INDEX ended_executions_recorded ON pgbeat.ended_executions (recorded_at);
 
 -- What became of the messages that started jobs. Rows are only ever inserted, so nothing that is
 -- locked elsewhere delays an acknowledgement.

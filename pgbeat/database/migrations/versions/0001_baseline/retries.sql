@@ -3,11 +3,13 @@
 
 -- The id of the job that retries a job which `target` is recorded for; NULL if none does. It is
 -- always the same, so that a retry is made once.
-CREATE FUNCTION pgbeat.retry_id(job pgbeat.jobs, target text) RETURNS uuid
+CREATE FUNCTION pgbeat.retry_id(
+    id uuid, args jsonb, attempt integer, max_attempts integer, cancel_requested_at timestamptz,
+    target text) RETURNS uuid
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN target = 'failed' AND job.cancel_requested_at IS NULL
-                     AND job.args IS NOT NULL AND job.attempt < job.max_attempts
-                THEN md5(job.id || '/retry')::uuid END
+    SELECT CASE WHEN target = 'failed' AND cancel_requested_at IS NULL
+                     AND args IS NOT NULL AND attempt < max_attempts
+                THEN md5(id || '/retry')::uuid END
 $$;
 
 -- A job and those that retried it, one after the other and numbered from 1; each with the last error
@@ -19,7 +21,8 @@ LANGUAGE sql STABLE AS $$
         SELECT j.id, j.retried_by, j.error, 1 AS number FROM pgbeat.jobs j WHERE j.id = first
         UNION ALL
         SELECT n.id, n.retried_by, coalesce(n.error, c.error), c.number + 1
-          FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by
+          FROM chain c CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.jobs WHERE id = c.retried_by OFFSET 0) AS n
          WHERE c.number < 1000)
     SELECT c.id, c.number, c.error FROM chain c
 $$;
@@ -30,10 +33,12 @@ LANGUAGE sql STABLE AS $$
     WITH RECURSIVE before AS (
         SELECT j.id, j.retry_of FROM pgbeat.jobs j WHERE j.id = member
         UNION
-        SELECT j.id, j.retry_of FROM before b JOIN pgbeat.jobs j ON j.id = b.retry_of),
+        SELECT j.id, j.retry_of FROM before b CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.jobs WHERE id = b.retry_of OFFSET 0) AS j),
     chain AS (
         SELECT b.id FROM before b
         UNION
-        SELECT j.id FROM chain c JOIN pgbeat.jobs j ON j.retry_of = c.id)
+        SELECT j.id FROM chain c CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.jobs WHERE retry_of = c.id OFFSET 0) AS j)
     SELECT c.id FROM chain c
 $$;

@@ -25,10 +25,13 @@ $$;
 CREATE TRIGGER touch_calendar
     BEFORE UPDATE ON pgbeat.calendars FOR EACH ROW EXECUTE FUNCTION pgbeat.touch_calendar();
 
--- The time zone in which the times of each app's schedules were computed, for rows without one.
+-- What the leading beat of each app has noted: the time zone in which it computed the times of
+-- schedules without one, and how long it keeps history.
 CREATE TABLE pgbeat.namespaces (
-    name     text PRIMARY KEY,
-    timezone text NOT NULL,
+    name            text PRIMARY KEY,
+    timezone        text NOT NULL,
+    retention_days  double precision,                 -- 0: for ever
+    retention_count integer,                          -- of each schedule, the newest
     CONSTRAINT namespaces_name CHECK (name ~ '^[A-Za-z0-9_.-]{1,63}$')
 );
 

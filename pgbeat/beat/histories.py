@@ -1,0 +1,241 @@
+"""Keeps histories in partitions: adds periods ahead, and drops those that are old.
+
+Dropping a period takes as long for a hundred million rows as for none. What retention keeps of it
+(each schedule's newest) moves to the history's partition of all older times, where the pruner
+deletes it row by row later.
+
+Every namespace of a database has its rows in the same partitions. So each leading beat notes its
+retention, and a period is dropped once it is old for all of them.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import Settings
+from pgbeat.database import connections, lock_waits
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: The histories, in the order in which their periods are dropped: jobs before their executions.
+HISTORIES = ("ended_jobs", "ended_executions", "ticks")
+#: What is to come begins so far ahead.
+_AHEAD = timedelta(days=3)
+#: Periods that cover the retention, about.
+_PERIODS = 31
+#: Seconds until the first round of a beat, between two, and after one that locks held up.
+_FIRST, _ROUND, _AGAIN = 60.0, 600.0, 5.0
+#: Tries of one step in a round. Each waits for locks for a moment only.
+_TRIES = 20
+
+
+class Retention(NamedTuple):
+    """How long the namespaces of a database keep history."""
+
+    #: The longest of them; `None`: for ever.
+    longest: timedelta | None
+
+    @property
+    def step(self) -> timedelta:
+        """Returns the length of a period: a day, a week or thirty days."""
+        if self.longest is None:
+            return timedelta(days=30)
+        days = self.longest / _PERIODS / timedelta(days=1)
+        return timedelta(days=1 if days <= 1 else 7 if days <= 7 else 30)
+
+
+_NOTE = text(
+    """
+    UPDATE pgbeat.namespaces SET retention_days = :days, retention_count = :count
+     WHERE name = :namespace AND (retention_days, retention_count)
+           IS DISTINCT FROM (CAST(:days AS float8), CAST(:count AS integer))
+    """
+)
+_LONGEST = text(
+    """
+    SELECT CASE WHEN bool_or(retention_days = 0) THEN 0 ELSE max(retention_days) END
+      FROM pgbeat.namespaces
+    """
+)
+
+
+def note(connection: Connection, settings: Settings) -> None:
+    """Notes the retention of this namespace, which others in the database must heed."""
+    values = {"days": settings.retention_days, "count": settings.retention_count}
+    connection.execute(_NOTE, {**values, "namespace": settings.namespace})
+
+
+def retention(connection: Connection) -> Retention:
+    """Returns the retention of all namespaces, as their beats have noted it."""
+    days = connection.scalar(_LONGEST)
+    return Retention(timedelta(days=days) if days else None)
+
+
+def drops_whole_periods(connection: Connection, settings: Settings) -> bool:
+    """Returns whether this namespace's rows go with their periods, since none keeps them longer."""
+    longest = retention(connection).longest
+    return longest is not None and timedelta(days=settings.retention_days) >= longest
+
+
+_TO_COME = text(
+    "SELECT starts_at FROM pgbeat.partitions WHERE history = :history AND ends_at IS NULL"
+)
+_ADD = text("SELECT pgbeat.add_partition(:history, :ends)")
+
+
+def add_ahead(connection: Connection) -> list[str]:
+    """Adds the periods that begin soon, each in a transaction; returns the new partitions."""
+    step, added = retention(connection).step, []
+    for history in HISTORIES:
+        until = connections.now(connection) + _AHEAD
+        while (starts := connection.execute(_TO_COME, {"history": history}).scalar_one()) < until:
+            values = {"history": history, "ends": starts + step}
+            added.append(_briefly(connection, _ADD, values))
+    return added
+
+
+class Partition(NamedTuple):
+    """A period of a history."""
+
+    history: str
+    name: str
+    starts_at: datetime
+    ends_at: datetime
+
+
+_OLDEST = text(
+    """
+    SELECT history, name, starts_at, ends_at FROM pgbeat.partitions
+     WHERE history = :history AND starts_at IS NOT NULL AND ends_at <= :before
+     ORDER BY starts_at LIMIT 1
+    """
+)
+# The rows of a period that are among the newest of their schedule.
+_NEWEST = """
+    SELECT p.id FROM (
+            SELECT s.id, coalesce(n.retention_count,
+                                  (SELECT max(retention_count) FROM pgbeat.namespaces), 0) AS count
+              FROM pgbeat.schedules s LEFT JOIN pgbeat.namespaces n ON n.name = s.namespace
+             WHERE EXISTS (SELECT FROM pgbeat.{name} p WHERE p.schedule_id = s.id)) AS s
+      LEFT JOIN LATERAL (SELECT h.{moment} FROM pgbeat.{table} h WHERE h.schedule_id = s.id
+                          ORDER BY h.{moment} DESC OFFSET greatest(s.count - 1, 0) LIMIT 1) AS last
+             ON true
+      JOIN pgbeat.{name} p ON p.schedule_id = s.id AND s.count > 0
+       AND p.{moment} >= coalesce(last.{moment}, '-infinity')
+"""
+# Members of groups that run.
+_OF_GROUPS = """
+    SELECT p.id FROM pgbeat.{name} p JOIN pgbeat.groups g ON g.id = p.group_id
+     WHERE g.finished_at IS NULL
+"""
+# Executions of jobs that are still there: kept ones, and those that ended later, or not at all.
+_OF_JOBS = """
+    SELECT p.id FROM pgbeat.{name} p
+     WHERE p.job_id = ANY (ARRAY(
+               SELECT id FROM pgbeat.unfinished_jobs WHERE started_at IS NOT NULL
+               UNION ALL
+               SELECT id FROM pgbeat.ended_jobs
+                WHERE finished_at >= :starts_at AND created_at < :ends_at))
+"""
+# A tick may have been decided long after its time.
+_LATE = "SELECT p.id FROM pgbeat.{name} p WHERE p.decided_at >= :before"
+#: Of each history, what finds the rows to keep, the table of all of them, and what their order is.
+_KEPT = {
+    "ended_jobs": ((_NEWEST, _OF_GROUPS), "jobs", "created_at"),
+    "ended_executions": ((_OF_JOBS,), "executions", ""),
+    "ticks": ((_NEWEST, _LATE), "ticks", "due_at"),
+}
+_DROP = text("SELECT pgbeat.drop_partition(:name, CAST(:kept AS text[]))")
+
+
+def drop_oldest(connection: Connection) -> Partition | None:
+    """Drops the oldest period that is old for all namespaces; returns it, `None` if there is none.
+
+    What is kept of it is looked up before any lock is taken. Executions wait for their jobs.
+    """
+    longest = retention(connection).longest
+    if longest is None:
+        return None
+    before = connections.now(connection) - longest
+    for history in HISTORIES:
+        row = connection.execute(_OLDEST, {"history": history, "before": before}).one_or_none()
+        if row is None:
+            continue
+        oldest = Partition(*row)
+        queries, table, moment = _KEPT[history]
+        names = {"name": oldest.name, "table": table, "moment": moment}
+        values = {**oldest._asdict(), "before": before}
+        ids = {
+            str(row_id)
+            for query in queries
+            for row_id in connection.scalars(text(query.format(**names)), values)
+        }
+        _briefly(connection, _DROP, {"name": oldest.name, "kept": list(ids)})
+        return oldest
+    return None
+
+
+def _briefly(connection: Connection, statement: TextClause, values: dict[str, object]) -> str:
+    """Runs a statement that needs a table for itself for a moment; waits for none longer than that.
+
+    Raises the error of the lock if it can't have the table in any of its tries.
+    """
+    for is_last in (*(False,) * (_TRIES - 1), True):
+        try:
+            with connections.transaction(connection):
+                lock_waits.briefly(connection)
+                return str(connection.execute(statement, values).scalar_one())
+        except DBAPIError as error:
+            if is_last or not lock_waits.is_lock_timeout(error):
+                raise
+        time.sleep(0.25)
+    raise AssertionError("unreachable")
+
+
+class HistoryKeeper:
+    """Keeps the histories of a database from time to time, in a thread with its own connection."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+        self._next_at = time.monotonic() + _FIRST
+
+    def step(self, now: float) -> None:
+        """Begins a round if it is time to (`time.monotonic()`); returns at once."""
+        if now < self._next_at or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next_at = now + _ROUND
+        self._thread = threading.Thread(target=self._round, name="pgbeat histories", daemon=True)
+        self._thread.start()
+
+    def _round(self) -> None:
+        try:
+            with connections.kept(self._settings.url, "pgbeat retention") as connection:
+                keep(connection, self._settings, lambda told: logger.info("%s", told))
+        except DBAPIError as error:
+            self._next_at = time.monotonic() + _AGAIN
+            logger.debug("Histories wait: %s", connections.first_line(error))
+
+    def close(self, seconds: float) -> None:
+        """Waits up to so many seconds for a round that is under way."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+
+def keep(
+    connection: Connection, settings: Settings, tell: Callable[[str], object] = lambda told: None
+) -> None:
+    """Adds the periods that come soon, and drops all that are old.
+
+    `connection` is in autocommit mode. `tell` is called with a sentence about each dropped period.
+    """
+    note(connection, settings)
+    add_ahead(connection)
+    while (dropped := drop_oldest(connection)) is not None:
+        tell(f"Dropped {dropped.name}: what it kept is older than the retention")

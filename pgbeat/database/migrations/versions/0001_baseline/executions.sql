@@ -1,0 +1,107 @@
+-- What the statements that record executions (`pgbeat/jobs/executions_*.sql`) ask and do in rare
+-- cases. They are functions so that the statements themselves plan and open no partition of history.
+
+-- Whether a job has no execution that began after this one, and this one has not ended.
+CREATE FUNCTION pgbeat.is_last_execution(job uuid, execution uuid, began timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT FROM pgbeat.executions n WHERE n.job_id = job
+           AND CASE WHEN n.id = execution THEN n.state <> 'running' ELSE n.started_at > began END);
+END
+$$;
+
+CREATE FUNCTION pgbeat.has_ended(job uuid) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pgbeat.ended_jobs j WHERE j.id = job);
+END
+$$;
+
+-- The error of a cancelled execution.
+CREATE FUNCTION pgbeat.cancelled_error(job uuid, error text) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN pgbeat.end_error('cancelled',
+        (SELECT j.cancel_reason FROM pgbeat.jobs j WHERE j.id = job), error);
+END
+$$;
+
+-- Records executions that don't decide about their job: it has ended or is paused, or an execution
+-- that began later has been recorded. Returns how many.
+CREATE FUNCTION pgbeat.late_executions(records json) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    r      record;
+    j      record;
+    number integer;
+    count  integer := 0;
+BEGIN
+    FOR r IN SELECT * FROM json_to_recordset(records) AS d (
+            id uuid, job_id uuid, state text, worker text, worker_id integer, pid integer,
+            acks_late boolean, retry_attempt integer, began_at timestamptz, ended_at timestamptz,
+            lost boolean, duration_ms float8, cpu_time_ms float8, memory_peak_mb float8,
+            progress_done float8, progress_total float8, progress_message text, result text,
+            error text, traceback text, metadata jsonb) ORDER BY job_id LOOP
+        SELECT o.schedule_id, o.state, o.cancel_reason INTO j FROM pgbeat.jobs o
+         WHERE o.id = r.job_id;
+        CONTINUE WHEN NOT FOUND
+            OR EXISTS (SELECT FROM pgbeat.executions n WHERE n.job_id = r.job_id AND n.id = r.id)
+            OR r.state = 'running' AND j.state IN ('failed', 'cancelled') AND EXISTS (
+                SELECT FROM pgbeat.executions n
+                 WHERE n.job_id = r.job_id AND n.worker_id = r.worker_id AND n.pid IS NULL);
+        SELECT 1 + coalesce(max(n.number), 0) INTO number FROM pgbeat.executions n
+         WHERE n.job_id = r.job_id;
+        UPDATE pgbeat.unfinished_jobs o SET executions = greatest(executions, number)
+         WHERE o.id = r.job_id;
+        INSERT INTO pgbeat.executions
+               (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id, pid,
+                acks_late, started_at, finished_at, recorded_at, duration_ms, cpu_time_ms,
+                memory_peak_mb, progress_done, progress_total, progress_message, result, error,
+                traceback, metadata)
+        VALUES (r.id, r.job_id, j.schedule_id, number, r.state, coalesce(r.lost, false),
+                coalesce(r.retry_attempt, 0), coalesce(r.worker, ''), r.worker_id, r.pid,
+                coalesce(r.acks_late, false), r.began_at, r.ended_at,
+                CASE WHEN r.state <> 'running' THEN clock_timestamp() END, r.duration_ms,
+                r.cpu_time_ms, r.memory_peak_mb, r.progress_done, r.progress_total,
+                r.progress_message, r.result, pgbeat.end_error(r.state, j.cancel_reason, r.error),
+                r.traceback, coalesce(r.metadata, '{}'));
+        count := count + 1;
+    END LOOP;
+    RETURN count;
+END
+$$;
+
+-- Records how executions really ended that were given up as lost. Returns how many.
+CREATE FUNCTION pgbeat.late_ends(records json) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    r     record;
+    count integer := 0;
+BEGIN
+    FOR r IN SELECT * FROM json_to_recordset(records) AS d (
+            id uuid, job_id uuid, state text, ended_at timestamptz, lost boolean,
+            duration_ms float8, cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
+            progress_total float8, progress_message text, result text, error text, traceback text,
+            metadata jsonb) ORDER BY job_id LOOP
+        UPDATE pgbeat.ended_executions e
+           SET state = r.state, lost = coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled'),
+               finished_at = coalesce(
+                   e.started_at + r.duration_ms * interval '1 millisecond', r.ended_at),
+               duration_ms = r.duration_ms, cpu_time_ms = r.cpu_time_ms,
+               memory_peak_mb = r.memory_peak_mb,
+               progress_done = coalesce(r.progress_done, e.progress_done),
+               progress_total = coalesce(r.progress_total, e.progress_total),
+               progress_message = coalesce(r.progress_message, e.progress_message),
+               result = r.result, traceback = r.traceback,
+               error = CASE WHEN r.state = 'cancelled'
+                            THEN pgbeat.cancelled_error(r.job_id, r.error)
+                            ELSE r.error END,
+               metadata = e.metadata || coalesce(r.metadata, '{}')
+         WHERE e.job_id = r.job_id AND e.id = r.id AND e.lost;
+        count := count + 1;
+    END LOOP;
+    RETURN count;
+END
+$$;

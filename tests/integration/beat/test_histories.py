@@ -1,0 +1,319 @@
+"""History in partitions: periods are added ahead, and dropped as a whole."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import Connection
+
+from pgbeat.beat import histories
+from pgbeat.beat.histories import HISTORIES, HistoryKeeper
+from pgbeat.beat.pruner import Pruner
+from pgbeat.config import Settings, postgres_url
+from tests.support.databases import connected
+from tests.support.partitions import make_partitions
+from tests.support.processes import until
+from tests.support.rows import Sql
+
+DAYS = 40
+
+
+@pytest.fixture
+def connection(database: str, sql: Sql) -> Iterator[Connection]:
+    with psycopg.connect(database, autocommit=True) as own:
+        make_partitions(own, DAYS)
+    sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
+    with connected(database) as found:
+        yield found
+
+
+@pytest.fixture
+def settings(database: str) -> Settings:
+    return Settings(postgres_url(database), retention_days=30, retention_count=2)
+
+
+def names(sql: Sql, history: str) -> list[str]:
+    rows = sql("SELECT name FROM pgbeat.partitions WHERE history = %s ORDER BY starts_at", history)
+    return [name for (name,) in rows]
+
+
+def add_jobs(sql: Sql, ages: list[int], *, schedule: int | None = None, more: str = "") -> None:
+    """Adds ended jobs, each with an execution and a tick; `ages` are in days."""
+    for age in ages:
+        job = str(uuid4())
+        at = f"now() - interval '{age} days'"
+        sql(
+            f"INSERT INTO pgbeat.jobs (id, schedule_id, task, state, job_source, created_by, "
+            f"is_system_job, created_at, started_at, finished_at, description {more and ', '}"
+            f"{more.partition('=')[0]}) VALUES (%s, %s, 't', 'completed', 'system', 'me', true, "
+            f"{at}, {at}, {at}, %s {more and ', '}{more.partition('=')[2]})",
+            job, schedule, str(age),
+        )  # fmt: skip
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, number, state, worker, started_at, finished_at)"
+            f" VALUES (%s, 1, 'completed', 'w', {at}, {at})",
+            job,
+        )
+        if schedule is not None:
+            sql(
+                "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
+                f"job_id) VALUES (%s, 's', {at}, {at}, 'launched', %s)",
+                schedule, job,
+            )  # fmt: skip
+
+
+def ages(sql: Sql) -> list[int]:
+    return sorted(int(age) for (age,) in sql("SELECT description FROM pgbeat.jobs"))
+
+
+def a_schedule(sql: Sql, name: str = "s") -> int:
+    [(key,)] = sql(
+        "INSERT INTO pgbeat.schedules (name, task, every) VALUES (%s, 't', '1 day') RETURNING id",
+        name,
+    )
+    return int(key)
+
+
+def test_periods_are_added_ahead(connection: Connection, sql: Sql) -> None:
+    sql("UPDATE pgbeat.namespaces SET retention_days = 30")
+    before = {name for history in HISTORIES for name in names(sql, history)}
+    added = histories.add_ahead(connection)
+    assert {name for history in HISTORIES for name in names(sql, history)} == before | set(added)
+    assert len(added) == len(HISTORIES)
+    assert histories.add_ahead(connection) == []
+    [(ahead,)] = sql(
+        "SELECT min(starts_at) - now() FROM pgbeat.partitions WHERE name LIKE '%%_to_come'"
+    )
+    assert timedelta(days=3) <= ahead <= timedelta(days=4)
+
+
+def test_what_came_before_its_period_was_added_moves_there(
+    database: str, sql: Sql, settings: Settings
+) -> None:
+    """A database without a beat: all is in `…_to_come` until one leads."""
+    sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
+    schedule = a_schedule(sql)
+    add_jobs(sql, [0, 0], schedule=schedule)
+    with connected(database) as connection:
+        histories.keep(connection, settings)
+    places = sql(
+        "SELECT DISTINCT tableoid::regclass::text FROM pgbeat.jobs "
+        "UNION SELECT tableoid::regclass::text FROM pgbeat.executions "
+        "UNION SELECT tableoid::regclass::text FROM pgbeat.ticks ORDER BY 1"
+    )
+    [(today,)] = sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    assert [place for (place,) in places] == [
+        f"pgbeat.ended_executions_{today}", f"pgbeat.ended_jobs_{today}", f"pgbeat.ticks_{today}"
+    ]  # fmt: skip
+    # Moving is not ending: nothing that follows the end of a job happens twice.
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(2,)]
+
+
+def test_old_periods_go_as_a_whole(connection: Connection, settings: Settings, sql: Sql) -> None:
+    add_jobs(sql, [5, 20, 32, 35, 39])
+    told: list[str] = []
+    histories.keep(connection, settings, told.append)
+    assert ages(sql) == [5, 20]
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [(2,)]
+    gone = DAYS - 30
+    assert len(told) == gone * len(HISTORIES)
+    for history in HISTORIES:
+        found = names(sql, history)
+        assert len(found) == 31 + 3 + 2, found
+
+
+def test_the_newest_of_a_schedule_are_kept(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    add_jobs(sql, [33, 34, 35, 36], schedule=a_schedule(sql))
+    add_jobs(sql, [3, 37, 38], schedule=a_schedule(sql, "other"))
+    add_jobs(sql, [39], schedule=12345)  # deleted
+    histories.keep(connection, settings)
+    assert ages(sql) == [3, 33, 34, 37]
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [(4,)]
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(4,)]
+    places = sql("SELECT DISTINCT tableoid::regclass::text FROM pgbeat.jobs ORDER BY 1")
+    assert ("pgbeat.ended_jobs_kept",) in places
+
+
+def test_what_was_kept_goes_once_there_are_newer_ones(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    schedule = a_schedule(sql)
+    add_jobs(sql, [33, 34], schedule=schedule)
+    histories.keep(connection, settings)
+    add_jobs(sql, [1, 31], schedule=schedule)
+    pruner = Pruner(settings, leaves_periods=True)
+    while pruner.step(connection):
+        pass
+    # The one of 31 days is in a period that is not old as a whole.
+    assert ages(sql) == [1, 31]
+    assert pruner.deleted["jobs"] == pruner.deleted["executions"] == 2
+
+
+def test_members_of_a_running_group_are_kept(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    [(group,)] = sql(
+        "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'me') RETURNING id"
+    )
+    add_jobs(sql, [35], more=f"group_id='{group}'")
+    histories.keep(connection, settings)
+    assert ages(sql) == [35]
+
+
+def test_executions_of_a_job_that_has_not_ended_are_kept(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    job = str(uuid4())
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, "
+        "created_at, started_at) VALUES (%s, 't', 'running', 'system', 'me', true, "
+        "now() - interval '40 days', now() - interval '40 days')",
+        job,
+    )
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, state, worker, started_at, finished_at) "
+        "VALUES (%s, 1, 'failed', 'w', now() - interval '36 days', now() - interval '36 days')",
+        job,
+    )
+    histories.keep(connection, settings)
+    assert sql("SELECT number FROM pgbeat.executions") == [(1,)]
+
+
+def test_a_tick_that_was_decided_late_is_kept(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    """Of a backfill: its due time is old, the decision is not."""
+    for due, decided in ((36, 1), (36, 36), (36, 35)):
+        sql(
+            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason) "
+            f"VALUES (1, 's', now() - interval '{due} days' - random() * interval '1 hour', "
+            f"now() - interval '{decided} days', 'skipped', 'r')"
+        )
+    histories.keep(connection, settings)
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
+
+
+def test_a_namespace_that_keeps_longer_is_heeded(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    sql(
+        "INSERT INTO pgbeat.namespaces (name, timezone, retention_days) VALUES ('other', 'UTC', 36)"
+    )
+    add_jobs(sql, [32, 38])
+    histories.keep(connection, settings)
+    assert ages(sql) == [32]
+    # This namespace deletes its own rows one by one.
+    pruner = Pruner(settings, leaves_periods=True)
+    while pruner.step(connection):
+        pass
+    assert ages(sql) == []
+
+
+def test_for_ever_means_for_ever(connection: Connection, settings: Settings, sql: Sql) -> None:
+    add_jobs(sql, [39])
+    histories.keep(connection, replace(settings, retention_days=0))
+    assert ages(sql) == [39]
+
+
+def test_a_due_time_is_decided_once_in_whichever_period(connection: Connection, sql: Sql) -> None:
+    insert = (
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) VALUES "
+        "(1, 's', date_trunc('day', now()) - interval '20 days', 'skipped', 'r') "
+        "ON CONFLICT ON CONSTRAINT ticks_one_decision DO NOTHING RETURNING id"
+    )
+    assert len(sql(insert)) == 1
+    assert sql(insert) == []
+
+
+def test_an_open_transaction_holds_nobody_up(
+    connection: Connection, settings: Settings, sql: Sql, database: str
+) -> None:
+    """The drop waits for a moment, again and again; others wait for it no longer than that."""
+    add_jobs(sql, [35])
+    with psycopg.connect(database) as reader:
+        reader.execute("SELECT count(*) FROM pgbeat.jobs")
+        dropped = threading.Event()
+
+        def drop() -> None:
+            with connected(database) as own:
+                histories.keep(own, settings)
+            dropped.set()
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        for _ in range(5):
+            with psycopg.connect(database, autocommit=True) as other:
+                other.execute("SET statement_timeout = '2s'")
+                other.execute("SELECT count(*) FROM pgbeat.jobs")
+        assert not dropped.is_set()
+        reader.rollback()
+        assert dropped.wait(20)
+        thread.join()
+    assert ages(sql) == []
+
+
+def test_only_the_oldest_period_can_be_dropped(connection: Connection, sql: Sql) -> None:
+    newer = names(sql, "ticks")[2]
+    with pytest.raises(psycopg.errors.RaiseException, match="oldest"):
+        sql("SELECT pgbeat.drop_partition(%s, '{}')", newer)
+    with pytest.raises(psycopg.errors.RaiseException, match="oldest"):
+        sql("SELECT pgbeat.drop_partition('ticks_kept', '{}')")
+
+
+def test_a_role_that_may_not_delete_drops_nothing(connection: Connection, sql: Sql) -> None:
+    role = f"reader_{uuid4().hex[:8]}"
+    sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}")
+    sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat TO {role}")
+    try:
+        for call in (
+            f"SELECT pgbeat.drop_partition('{names(sql, 'ticks')[0]}', '{{}}')",
+            "SELECT pgbeat.add_partition('ticks', now() + interval '99 days')",
+        ):
+            with pytest.raises(InsufficientPrivilege):
+                sql(f"SET ROLE {role}; {call}")
+    finally:
+        sql("RESET ROLE")
+        sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_that_may_use_the_tables_keeps_them(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    """It owns none of them: the functions act for it."""
+    role = f"beat_{uuid4().hex[:8]}"
+    sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}")
+    sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role}")
+    add_jobs(sql, [35], schedule=a_schedule(sql))
+    try:
+        connection.exec_driver_sql(f"SET ROLE {role}")
+        histories.keep(connection, settings)
+        connection.exec_driver_sql("RESET ROLE")
+        assert ages(sql) == [35]
+        assert len(names(sql, "ticks")) == 31 + 3 + 2
+    finally:
+        sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_beat_keeps_them_in_a_thread(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    add_jobs(sql, [35])
+    keeper = HistoryKeeper(settings)
+    keeper.step(keeper._next_at - 1)
+    assert keeper._thread is None
+    keeper.step(keeper._next_at)
+    until(lambda: ages(sql) == [] or None)
+    keeper.close(10)
+
+
+@pytest.mark.parametrize(("days", "step"), [(1, 1), (31, 1), (32, 7), (365, 30), (0, 30)])
+def test_a_retention_is_about_thirty_periods(days: int, step: int) -> None:
+    longest = timedelta(days=days) if days else None
+    assert histories.Retention(longest).step == timedelta(days=step)
