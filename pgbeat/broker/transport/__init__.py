@@ -1,7 +1,7 @@
 """A transport for kombu and Celery on Postgres: `pgbeat+postgresql://user:password@host/database`.
 
-It is a subclass of kombu's SQLAlchemy transport and uses the same two tables, so that each can
-consume what the other publishes.
+It uses the same two tables as kombu's SQLAlchemy transport, so that each can consume what the other
+publishes.
 """
 
 import sys

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
-from kombu.transport import sqlalchemy as stock
+from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 from sqlalchemy.exc import DBAPIError
@@ -85,7 +85,7 @@ def at_once(declare: Callable[..., Any]) -> Callable[..., Any]:
     return declare_at_once
 
 
-class DeclaringChannel(stock.Channel):
+class DeclaringChannel(virtual.Channel):
     """The part of a channel that declares, binds and deletes queues and exchanges."""
 
     exchange_types: Any
@@ -93,9 +93,6 @@ class DeclaringChannel(stock.Channel):
     session: Any
     #: Seconds to wait for locks, during a declaration for a caller's transaction.
     patience: float | None = None
-
-    def _configure_entity_tablenames(self, opts: Any) -> None:
-        """Does nothing, since the tables' names are options of the broker."""
 
     @property
     def broker(self) -> Any:

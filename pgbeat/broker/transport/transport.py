@@ -9,7 +9,6 @@ from queue import Empty
 from typing import Any
 
 import psycopg
-from kombu.transport import sqlalchemy as stock
 from kombu.transport.virtual import base as virtual
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -32,7 +31,7 @@ _SLICE = 0.005
 _TICK = 0.5
 
 
-class Transport(stock.Transport):
+class Transport(virtual.Transport):
     """kombu's transport for `pgbeat+postgresql://user:password@host:5432/database`."""
 
     Channel = Channel

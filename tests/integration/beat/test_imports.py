@@ -1,0 +1,37 @@
+"""A beat loads no module that it doesn't need: they cost memory and time at each start."""
+
+import subprocess
+import sys
+
+from tests.support.processes import Processes
+from tests.support.rows import Sql, make_schedule
+
+#: Installed for the tests, and heavy.
+NEEDLESS = {
+    "alembic", "django.db", "ephem", "fastapi", "flower", "holidays", "jinja2",
+    "opentelemetry", "prometheus_client", "rich", "sqlalchemy.orm", "starlette", "uvicorn",
+}  # fmt: skip
+CODE = """
+import sys
+from pgbeat.beat.scheduler import Scheduler
+from tests.support.apps.basic import app
+
+# Celery loads the app's transport with the first message that it makes.
+app.conf.broker_url = app.conf.broker_url.replace("sqla+", "pgbeat+")
+scheduler = Scheduler(app=app)
+assert scheduler.run_due() == 2
+scheduler.close()
+print(*sys.modules)
+"""
+
+
+def test_a_beat_loads_only_what_it_needs(processes: Processes, sql: Sql) -> None:
+    make_schedule(sql, "plain", due="0 seconds", cron="0 * * * *")
+    make_schedule(sql, "policy", due="0 seconds", overlap="skip")
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=processes.env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "pgbeat.beat.enqueuer" in loaded
+    assert loaded & NEEDLESS == set()
