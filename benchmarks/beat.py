@@ -1,26 +1,20 @@
 """Measures pgbeat beside its peers in one run: `python benchmarks/beat.py --help`."""
 
 import argparse
-import json
 import os
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 from beats.contenders import Contender, Pgbeat
 from beats.machine import description
 from beats.measures import WITH, Bench, Figures, change, idle, lateness, launch
 from beats.peers import CONTENDERS, RedBeat
 from beats.processes import ProcessError, Processes
-from beats.report import Results, number, print_results
+from beats.report import number, print_results
 from beats.spec import Spec
 from beats.takeover import takeover
-from rich.console import Console
-from runner import arguments_parser, interrupt, measure_all
-from servers import Postgres, Redis
+from runner import Run, arguments_parser, measure_all
+from servers import Redis
 
 MEASURES = ("idle", "launch", "change", "late", "takeover")
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -120,51 +114,40 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main() -> int:
     """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, interrupt)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    names = contenders_for(options, progress.print)
-    results: Results = {}
-    machine: dict[str, object] = {}
-    code = 0
-    with ExitStack() as stack:
-        try:
-            postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-            machine = description((kind.package for kind in CONTENDERS.values()), postgres.settings)
-            needs_redis = any(CONTENDERS[name].uses_redis for name in names)
-            redis = stack.enter_context(Redis()) if needs_redis else None
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-"))
-            processes = stack.enter_context(Processes())
-            bench = Bench(processes, progress.print)
-            contenders = []
-            for number_, name in enumerate(names):
-                kind = CONTENDERS[name]
-                own = Path(folder) / name
-                own.mkdir()
-                database = ""
-                if kind.uses_postgres:
-                    database = postgres.database(f"pgbeat_bench_{os.getpid()}_{number_}")
-                spec = Spec(name, str(own), database, redis.url if redis else "")
-                try:
-                    processes.run(spec, "migrate", limit=120)
-                    contenders.append(kind(spec))
-                except ProcessError as error:
-                    progress.print(f"{name}: skipped ({error})")
-            all_cases = (
-                (measure, *case)
-                for measure in options.only
-                for case in cases(measure, bench, options)
+    with Run(options) as run:
+        names = contenders_for(options, run.say)
+        postgres = run.stack.enter_context(run.postgres())
+        packages = [kind.package for kind in CONTENDERS.values()]
+        run.environment = description(packages, postgres.settings)
+        needs_redis = any(CONTENDERS[name].uses_redis for name in names)
+        redis = run.stack.enter_context(Redis()) if needs_redis else None
+        processes = run.stack.enter_context(Processes())
+        contenders = []
+        for number_, name in enumerate(names):
+            kind = CONTENDERS[name]
+            own = run.folder / name
+            own.mkdir()
+            database = ""
+            if kind.uses_postgres:
+                database = postgres.database(f"pgbeat_bench_{os.getpid()}_{number_}")
+            servers = (
+                postgres.pid if kind.uses_postgres else None,
+                redis.pid if redis and kind.uses_redis else None,
             )
-            measure_all(all_cases, contenders, processes, progress.print, results)
-        except KeyboardInterrupt:
-            progress.print("interrupted")
-            code = 130
-    print_results(console, results, names)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
+            servers = tuple(pid for pid in servers if pid is not None)
+            spec = Spec(name, str(own), database, redis.url if redis else "", servers)
+            try:
+                processes.run(spec, "migrate", limit=120)
+                contenders.append(kind(spec))
+            except ProcessError as error:
+                run.say(f"{name}: skipped ({error})")
+        bench = Bench(processes, run.say)
+        all_cases = (
+            (measure, *case) for measure in options.only for case in cases(measure, bench, options)
         )
-    return code
+        measure_all(all_cases, contenders, processes, run.say, run.results)
+    print_results(run.console, run.results, options.schedulers)
+    return run.finish()
 
 
 if __name__ == "__main__":

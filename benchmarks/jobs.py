@@ -1,12 +1,9 @@
 """Measures submitting and lanes: `python benchmarks/jobs.py --help`."""
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -17,9 +14,8 @@ from beats.spec import TASK
 from brokers.contenders import Pgbeat
 from brokers.measures import PREFORK, Bench, rates
 from brokers.processes import Workers
-from rich.console import Console
 from rich.table import Table
-from servers import Postgres
+from runner import Run
 
 #: Seconds that a measure may take.
 LIMIT = 180.0
@@ -83,39 +79,39 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the benchmark."""
+    """Runs the benchmark; 130 after Ctrl-C, with the table of what was measured until then."""
     options = parse(sys.argv[1:])
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    results: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-        processes = stack.enter_context(Workers())
-        contender = Pgbeat(postgres, folder)
-        bench = Bench(processes, progress.print)
+    with Run(options) as run:
+        postgres = run.stack.enter_context(run.postgres())
+        run.environment = description(["pgbeat", "celery"], postgres.settings)
+        contender = Pgbeat(postgres, run.folder)
+        bench = Bench(run.stack.enter_context(Workers()), run.say)
 
-        def note(what: str, per_s: float) -> None:
-            results.setdefault(what, []).append(per_s)
-            progress.print(f"{what}: {per_s:,.0f} a second")
+        def note(what: str, figures: Figures) -> None:
+            run.results.setdefault(what, []).append(figures)
+            run.say(f"{what}: {figures['per_s']:,.0f} a second")
 
         for _ in range(options.rounds):
             for what, command in SENDING.items():
                 contender.reset()
-                note(what, bench.child(contender.spec, command, options.tasks)["per_s"])
+                note(what, bench.child(contender.spec, command, options.tasks))
             for limit in (None, 100, 2, 1):
                 jobs = options.tasks if limit is None or limit > 2 else options.tasks // 4
                 what = "without a limit" if limit is None else f"limit {limit}"
-                note(f"lane, {what}", lane(bench, contender, limit, jobs)["per_s"])
-        machine = description(["pgbeat", "celery"], postgres.settings)
-    table = Table(title="Jobs: medians", show_header=False)
-    for what, figures_of in results.items():
-        table.add_row(what, f"{median(figures_of):,.0f} a second")
-    console.print(table)
-    if options.json:
-        document = {"environment": machine, "results": results}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+                note(f"lane, {what}", lane(bench, contender, limit, jobs))
+    table = Table(
+        "", "a second", "CPU of the client, us", "of the server, us", title="Jobs: medians"
+    )
+    for what, rounds in run.results.items():
+        keys = ("per_s", "client_us", "server_us")
+        table.add_row(what, *(_median(rounds, key) for key in keys))
+    run.console.print(table)
+    return run.finish()
+
+
+def _median(rounds: list[Figures], key: str) -> str:
+    values = [each[key] for each in rounds if key in each]
+    return f"{median(values):,.0f}" if values else "–"
 
 
 if __name__ == "__main__":

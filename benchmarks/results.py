@@ -1,15 +1,9 @@
 """Measures result backends beside each other: `python benchmarks/results.py --help`."""
 
 import argparse
-import json
-import os
-import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
@@ -18,11 +12,10 @@ from backends.kills import chord_kills
 from beats.machine import description
 from beats.measures import Figures
 from beats.processes import ProcessError, Processes, last_words, wait_until
-from beats.report import Comparison, Results, Row, against, number, print_results
+from beats.report import Comparison, Row, against, number, print_results
 from brokers.executions import Executions
-from rich.console import Console
-from runner import Case, arguments_parser, available, interrupt, measure_all
-from servers import Postgres, opened
+from runner import Case, Run, arguments_parser, available, measure_all
+from servers import opened
 
 MEASURES = ("latency", "drain", "rows", "group", "chord", "waits", "kills")
 #: Seconds that a worker may take to begin, and a command to end.
@@ -162,39 +155,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main() -> int:
     """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, interrupt)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    names = available(options.contenders, CONTENDERS, progress.print)
-    results: Results = {}
-    machine: dict[str, object] = {}
-    code = 0
-    with ExitStack() as stack:
-        try:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-            postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
-            needed = {server for name in names for server in CONTENDERS[name].needs}
-            servers = opened(stack, postgres, needed)
-            runner = stack.enter_context(Runner())
-            contenders = []
-            for name in names:
-                (folder / name).mkdir()
-                contenders.append(CONTENDERS[name](servers, folder / name))
-            settings = postgres.settings if Postgres in needed else {}
-            machine = description(["pgbeat", "celery", "kombu", "redis"], settings)
-            every = (case for measure in options.only for case in cases(measure, runner, options))
-            measure_all(every, contenders, runner, progress.print, results)
-        except KeyboardInterrupt:
-            progress.print("interrupted")
-            code = 130
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print_results(console, results, names, TABLES, COMPARISONS)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
-        )
-    return code
+    with Run(options) as run:
+        names = available(options.contenders, CONTENDERS, run.say)
+        postgres = run.postgres()
+        needed = {server for name in names for server in CONTENDERS[name].needs}
+        servers = opened(run.stack, postgres, needed)
+        runner = run.stack.enter_context(Runner())
+        contenders = []
+        for name in names:
+            (run.folder / name).mkdir()
+            contenders.append(CONTENDERS[name](servers, run.folder / name))
+        run.environment = description(["pgbeat", "celery", "kombu", "redis"], postgres.settings)
+        every = (case for measure in options.only for case in cases(measure, runner, options))
+        measure_all(every, contenders, runner, run.say, run.results)
+    print_results(run.console, run.results, options.contenders, TABLES, COMPARISONS)
+    return run.finish()
 
 
 if __name__ == "__main__":

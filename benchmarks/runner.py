@@ -1,15 +1,78 @@
 """Running a benchmark: its cases one after another, what it says meanwhile, and its end."""
 
 import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, Protocol, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from beats.machine import Stolen
 from beats.measures import Figures
 from beats.processes import Processes
 from beats.report import Results, number
+from rich.console import Console
+from servers import Postgres
+
+
+class Run:
+    """One run of a benchmark, with what is started for it. Ctrl-C ends the block, and says so."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._json: Path | None = options.json
+        self._code = 0
+        #: Ends with the block.
+        self.stack = ExitStack()
+        #: For tables; and how it goes meanwhile.
+        self.console = Console(width=None if sys.stdout.isatty() else 140)
+        self.say = Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print
+        #: Every figure, and what figures depend on: written at the end.
+        self.results: dict[str, Any] = {}
+        self.environment: dict[str, object] = {}
+
+    def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, _interrupt)
+        folder = tempfile.TemporaryDirectory(prefix="pgbeat-bench-")
+        #: A scratch folder, removed at the end.
+        self.folder = Path(self.stack.enter_context(folder))
+        return self
+
+    def postgres(self) -> Postgres:
+        """The server that `PGBEAT_TEST_URL` names, or an embedded one. It has not begun."""
+        return Postgres(os.environ.get("PGBEAT_TEST_URL"))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        if is_interrupted:
+            self.say("interrupted")
+            self._code = 130
+        # Nothing is left behind, however often somebody presses it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.stack.__exit__(kind, error, trace)
+        return is_interrupted
+
+    def finish(self) -> int:
+        """Writes the figures, and returns the exit code: 130 after Ctrl-C."""
+        if self._json:
+            document = {"environment": self.environment, "results": self.results}
+            self._json.write_text(json.dumps(document, indent=1) + "\n")
+        return self._code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal's handler: stops everything as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 class Named(Protocol):
@@ -80,11 +143,6 @@ def names_of(text: str, known: Sequence[str]) -> list[str]:
     if "" in names:
         raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
     return [name for name in known if name in names]
-
-
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """A signal's handler: stops everything as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 class Installable(Protocol):

@@ -2,15 +2,12 @@
 
 import argparse
 import asyncio
-import json
-import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +19,11 @@ from beats.measures import Figures
 from beats.processes import ProcessError
 from brokers.contenders import Pgbeat
 from brokers.processes import Workers
-from brokers.usage import Usage
 from rich.console import Console
 from rich.table import Table
-from servers import Postgres, free_ports, wait_for_port
+from runner import Run
+from servers import free_ports, wait_for_port
+from usage import Usage
 
 #: Jobs that the streams watch, in turn.
 JOBS = 20
@@ -314,32 +312,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main() -> int:
-    """Runs the benchmark."""
-    options = parse(sys.argv[1:])
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    results: dict[str, Figures] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-        processes = stack.enter_context(Workers())
-        for kind in options.kinds.split(","):
-            for count in map(int, options.streams.split(",")):
-                contender = Pgbeat(postgres, folder)
-                contender.spec = replace(contender.spec, settings={"pgbeat_url": contender.url})
-                results[f"{kind} {count}"] = _one(contender, processes, kind, count, options)
-                said = results[f"{kind} {count}"]
-                progress.print(f"{kind} × {count}: the last one after {said['last_p50']:.0f} ms")
-        report(console, results)
-        machine = description(["pgbeat", "fastapi", "uvicorn"], postgres.settings)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
-        )
-    return 0
-
-
 def _one(
     contender: Pgbeat, processes: Workers, kind: str, count: int, options: argparse.Namespace
 ) -> Figures:
@@ -359,6 +331,24 @@ def _one(
             bench.close()
     finally:
         processes.kill(process)
+
+
+def main() -> int:
+    """Runs the benchmark; 130 after Ctrl-C, with the table of what was measured until then."""
+    options = parse(sys.argv[1:])
+    with Run(options) as run:
+        postgres = run.stack.enter_context(run.postgres())
+        run.environment = description(["pgbeat", "fastapi", "uvicorn"], postgres.settings)
+        processes = run.stack.enter_context(Workers())
+        for kind in options.kinds.split(","):
+            for count in map(int, options.streams.split(",")):
+                contender = Pgbeat(postgres, run.folder)
+                contender.spec = replace(contender.spec, settings={"pgbeat_url": contender.url})
+                figures = _one(contender, processes, kind, count, options)
+                run.results[f"{kind} {count}"] = figures
+                run.say(f"{kind} × {count}: the last one after {figures['last_p50']:.0f} ms")
+    report(run.console, run.results)
+    return run.finish()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,22 @@
 """Measures what tracking costs a worker: `python benchmarks/tracking.py --help`."""
 
 import argparse
-import json
-import os
 import statistics
 import sys
-import tempfile
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from beats.machine import description
-from beats.measures import Figures
+from beats.measures import Figures, micros
 from beats.processes import ProcessError, wait_until
 from brokers.contenders import Pgbeat
-from brokers.measures import PREFORK, Bench, micros, rates
+from brokers.measures import PREFORK, Bench, rates
 from brokers.processes import Workers
-from brokers.usage import Usage
 from rich.console import Console
 from rich.table import Table
-from servers import Postgres
+from runner import Run
+from usage import Usage
 
 #: Tasks before those that count: the first of each process connect it.
 WARM = 1_000
@@ -167,40 +163,33 @@ def report(console: Console, pool: str, results: dict[str, list[Figures]]) -> No
 
 
 def main() -> int:
-    """Runs the benchmark."""
+    """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
     options = parse(sys.argv[1:])
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    everything: dict[str, dict[str, list[Figures]]] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-        processes = stack.enter_context(Workers())
+    with Run(options) as run:
+        postgres = run.stack.enter_context(run.postgres())
+        run.environment = description(["pgbeat", "celery"], postgres.settings)
+        processes = run.stack.enter_context(Workers())
         contenders = []
         for mode in MODES:
             if mode.name in options.modes.split(","):
-                (folder / mode.name).mkdir()
-                contender = mode(postgres, folder / mode.name)
+                (run.folder / mode.name).mkdir()
+                contender = mode(postgres, run.folder / mode.name)
                 settings = {"pgbeat_track": mode.track}
                 contender.spec = replace(contender.spec, settings=settings)
                 contenders.append(contender)
-        bench = Bench(processes, progress.print)
+        bench = Bench(processes, run.say)
         for pool in options.pools.split(","):
-            results = everything[pool] = {each.name: [] for each in contenders}
+            results = run.results[pool] = {each.name: [] for each in contenders}
             for turn in range(options.rounds):
                 # Who comes first changes, for a machine that gets slower or faster.
                 for contender in contenders if turn % 2 else reversed(contenders):
                     figures = drain(bench, contender, POOLS[pool], options.tasks)
                     results[contender.name].append(figures)
                     words = ", ".join(f"{label} {figures[key]:,.0f}" for label, key, _ in FIGURES)
-                    progress.print(f"{pool}, round {turn + 1}, {contender.name}: {words}")
-            report(console, pool, results)
-        machine = description(["pgbeat", "celery"], postgres.settings)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"environment": machine, "results": everything}, indent=1) + "\n"
-        )
-    return 0
+                    run.say(f"{pool}, round {turn + 1}, {contender.name}: {words}")
+    for pool, results in run.results.items():
+        report(run.console, pool, results)
+    return run.finish()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,19 @@
 """Measures brokers for Celery beside each other: `python benchmarks/transport.py --help`."""
 
 import argparse
-import json
-import os
-import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 from beats.machine import description
 from beats.measures import Figures
-from beats.report import Results, number, print_results
+from beats.report import number, print_results
 from brokers.contenders import CONTENDERS, Contender, Pgbeat, PostgresBroker
 from brokers.held import HELD, drain_held
 from brokers.measures import PREFORK, Bench, compete, drain, idle, latency, publish
 from brokers.processes import Workers
 from brokers.tables import COMPARISONS, TABLES
-from rich.console import Console
-from runner import Case, arguments_parser, available, interrupt, measure_all
-from servers import Postgres, opened
+from runner import Case, Run, arguments_parser, available, measure_all
+from servers import opened
 
 MEASURES = ("publish", "drain", "compete", "latency", "idle", "backlog", "held")
 POOLS = (PREFORK, ("solo", 1), ("threads", 2))
@@ -117,45 +110,25 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main() -> int:
     """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, interrupt)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    names = available(options.contenders, CONTENDERS, progress.print)
-    results: Results = {}
-    machine: dict[str, object] = {}
-    code = 0
-    with ExitStack() as stack:
-        try:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-            postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
-            needed = {CONTENDERS[name].server for name in names}
-            servers = opened(stack, postgres, needed)
-            processes = stack.enter_context(Workers())
-            contenders = []
-            for name in names:
-                (folder / name).mkdir()
-                broker = CONTENDERS[name]
-                contenders.append(broker(servers[broker.server], folder / name))
-            versions = {contender.name: contender.version() for contender in contenders}
-            machine = {
-                **description(["pgbeat", "amqp"], postgres.settings),
-                "servers": versions,
-            }
-            bench = Bench(processes, progress.print)
-            every = (case for measure in options.only for case in cases(measure, bench, options))
-            measure_all(every, contenders, processes, progress.print, results)
-        except KeyboardInterrupt:
-            progress.print("interrupted")
-            code = 130
-        # Nothing is left behind, however often somebody presses it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print_results(console, results, names, TABLES, COMPARISONS)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
-        )
-    return code
+    with Run(options) as run:
+        names = available(options.contenders, CONTENDERS, run.say)
+        postgres = run.postgres()
+        servers = opened(run.stack, postgres, {CONTENDERS[name].server for name in names})
+        processes = run.stack.enter_context(Workers())
+        contenders = []
+        for name in names:
+            (run.folder / name).mkdir()
+            broker = CONTENDERS[name]
+            contenders.append(broker(servers[broker.server], run.folder / name))
+        run.environment = {
+            **description(["pgbeat", "amqp"], postgres.settings),
+            "servers": {contender.name: contender.version() for contender in contenders},
+        }
+        bench = Bench(processes, run.say)
+        every = (case for measure in options.only for case in cases(measure, bench, options))
+        measure_all(every, contenders, processes, run.say, run.results)
+    print_results(run.console, run.results, options.contenders, TABLES, COMPARISONS)
+    return run.finish()
 
 
 if __name__ == "__main__":

@@ -5,19 +5,18 @@ of the tests of plans: run it with pgbeat's extras `test` and `web`.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import psycopg
 from beats.machine import description
+from beats.measures import Figures
 from celery import Celery
-from rich.console import Console
 from rich.table import Table
+from runner import Run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pgbeat.config import postgres_url
@@ -101,11 +100,11 @@ def fill(dsn: str, options: argparse.Namespace) -> dict[str, str]:
         }
 
 
-def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dict[str, Figures]:
     """Of each path: milliseconds and statements."""
     token = web.token("root", "admin")
     api, browser = web.client(token), web.browser(token)
-    found = []
+    found: dict[str, Figures] = {}
     for pattern in PATHS:
         path = pattern.format(**names)
         if options.only not in path:
@@ -119,53 +118,43 @@ def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> lis
         with web.counted() as statements:
             client.get(path)
         took = took[1:]  # the first compiles templates and statements
-        found.append(
-            {
-                "path": pattern, "status": answer.status_code, "ms": statistics.median(took),
-                "worst_ms": max(took), "statements": len(statements),
-            }
-        )  # fmt: skip
+        found[pattern] = {
+            "status": answer.status_code, "ms": statistics.median(took),
+            "worst_ms": max(took), "statements": len(statements),
+        }  # fmt: skip
     return found
 
 
 def main() -> int:
     """Runs the benchmark."""
     options = parse(sys.argv[1:])
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    progress = Console(stderr=True)
-    server = TemporaryServer()
-    databases = Databases(server.dsn)
-    try:
-        with databases.lent() as dsn:
-            begun = time.perf_counter()
-            names = fill(dsn, options)
-            progress.print(f"filled in {time.perf_counter() - begun:.0f} s")
-            url = postgres_url(dsn).render_as_string(hide_password=False)
-            app = Celery("bench", broker=f"pgbeat+{url}", set_as_current=False)
-            web = Web(app)
-            try:
-                found = measure(web, names, options)
-            finally:
-                web.close()
-            with psycopg.connect(dsn) as connection:
-                version = str(connection.info.server_version)
-    finally:
-        databases.close()
-        server.remove()
+    with Run(options) as run:
+        server = TemporaryServer()
+        run.stack.callback(server.remove)
+        databases = Databases(server.dsn)
+        run.stack.callback(databases.close)
+        dsn = run.stack.enter_context(databases.lent())
+        begun = time.perf_counter()
+        names = fill(dsn, options)
+        run.say(f"filled in {time.perf_counter() - begun:.0f} s")
+        url = postgres_url(dsn).render_as_string(hide_password=False)
+        web = Web(Celery("bench", broker=f"pgbeat+{url}", set_as_current=False))
+        run.stack.callback(web.close)
+        with psycopg.connect(dsn) as connection:
+            settings = {"server_version": str(connection.info.server_version)}
+        run.environment = description(["pgbeat", "fastapi"], settings)
+        run.results = measure(web, names, options)
     table = Table(title=f"{options.schedules:,} schedules, {options.jobs:,} jobs")
     for title in ("path", "status", "ms", "worst", "statements"):
         table.add_column(title, justify="left" if title == "path" else "right")
-    for each in sorted(found, key=lambda each: -each["ms"]):
+    for path, each in sorted(run.results.items(), key=lambda item: -item[1]["ms"]):
         mark = " *" if each["ms"] > GOAL else ""
         table.add_row(
-            each["path"], str(each["status"]), f"{each['ms']:.0f}{mark}", f"{each['worst_ms']:.0f}",
+            path, str(each["status"]), f"{each['ms']:.0f}{mark}", f"{each['worst_ms']:.0f}",
             str(each["statements"]),
         )  # fmt: skip
-    console.print(table)
-    if options.json:
-        machine = description(["pgbeat", "fastapi"], {"server_version": version})
-        options.json.write_text(json.dumps({"environment": machine, "results": found}, indent=1))
-    return 0
+    run.console.print(table)
+    return run.finish()
 
 
 if __name__ == "__main__":

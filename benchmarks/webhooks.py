@@ -1,28 +1,24 @@
 """Measures deliveries of webhooks by a beat: `python benchmarks/webhooks.py --help`."""
 
 import argparse
-import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 from beats.machine import description
-from beats.measures import Figures, percentiles
+from beats.measures import Figures, micros, percentiles
 from beats.processes import BENCHMARKS, ProcessError, wait_until
 from brokers.contenders import Pgbeat
-from brokers.measures import Bench, micros
+from brokers.measures import Bench
 from brokers.processes import Workers
-from brokers.usage import Usage
-from rich.console import Console
 from rich.table import Table
-from servers import Postgres
+from runner import Run
+from usage import Usage
 
 #: Seconds that a measure may take.
 LIMIT = 120.0
@@ -34,6 +30,11 @@ CASES = {
 }
 #: Webhooks that begin to hang at the same moment, beside one that answers in 20 ms.
 HANGING = (8, 60)
+#: Columns of the table.
+ROWS = {
+    "per_s": "a second", "beat_us": "CPU of beat, us", "server_us": "of the server, us",
+    "p50_ms": "p50, ms", "p99_ms": "p99, ms",
+}  # fmt: skip
 
 _ADD = """
     INSERT INTO pgbeat.webhooks (name, url, secret, events)
@@ -125,7 +126,7 @@ def rate(bench: Bench, contender: Pgbeat, receivers: int, seconds: float, count:
             ).fetchall()
     return {
         "per_s": float(row[0]), **micros(spent, total - already),
-        "deliveries": total, "attempts": row[1],
+        "deliveries": total, "attempts": int(row[1]),
     }  # fmt: skip
 
 
@@ -160,35 +161,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the benchmark."""
+    """Runs the benchmark; 130 after Ctrl-C, with the table of what was measured until then."""
     options = parse(sys.argv[1:])
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    results: dict[str, Figures] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
-        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-        processes = stack.enter_context(Workers())
-        contender = Pgbeat(postgres, folder)
+    with Run(options) as run:
+        postgres = run.stack.enter_context(run.postgres())
+        run.environment = description(["pgbeat"], postgres.settings)
+        contender = Pgbeat(postgres, run.folder)
         contender.spec = replace(contender.spec, settings={"pgbeat_webhook_private": True})
-        bench = Bench(processes, progress.print)
+        bench = Bench(run.stack.enter_context(Workers()), run.say)
         for what, (receivers, seconds) in CASES.items():
             count = options.deliveries if receivers > 1 else options.deliveries // 10
-            results[what] = rate(bench, contender, receivers, seconds, count)
-            progress.print(f"{what}: {results[what]}")
+            run.results[what] = rate(bench, contender, receivers, seconds, count)
+            run.say(f"{what}: {run.results[what]['per_s']:,.0f} a second")
         for hanging in HANGING:
-            what = f"beside {hanging} that hang"
-            results[what] = beside(bench, contender, hanging)
-            progress.print(f"{what}: {results[what]}")
-        machine = description(["pgbeat", "celery"], postgres.settings)
-    table = Table(title="Webhooks", show_header=False)
-    for what, figures in results.items():
-        table.add_row(what, str(figures))
-    console.print(table)
-    if options.json:
-        document = {"environment": machine, "results": results}
-        options.json.write_text(json.dumps(document, indent=1, default=str) + "\n")
-    return 0
+            what = f"an event beside {hanging} receivers that hang"
+            run.results[what] = beside(bench, contender, hanging)
+            run.say(f"{what}: {run.results[what]['p50_ms']:,.0f} ms")
+    table = Table("", *ROWS.values(), title="Webhooks")
+    for what, figures in run.results.items():
+        cells = [f"{figures[key]:,.0f}" if key in figures else "–" for key in ROWS]
+        table.add_row(what, *cells)
+    run.console.print(table)
+    return run.finish()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from usage import Usage
+
 from beats.contenders import Contender, Pgbeat
 from beats.processes import ProcessError, Processes, last_words, read_line, wait_until
 from beats.spec import Fleet
@@ -31,6 +33,15 @@ class Bench:
         if not in_time:
             raise ProcessError(f"seeding took more than {SEED_LIMIT:.0f} s")
         contender.queue().purge()
+
+
+def micros(spent: dict[str, float | None], count: int) -> Figures:
+    """CPU time of each of `count` things, in microseconds, of what could be told."""
+    return {
+        name: 1e6 * seconds / count
+        for name, seconds in spent.items()
+        if seconds is not None and count
+    }
 
 
 def with_fleet(contender: Contender, fleet: Fleet, **settings: Any) -> Contender:
@@ -76,6 +87,7 @@ def launch(
             if process.poll() is not None:
                 raise ProcessError(last_words(contender.spec) or "it ended")
             return {"limit_s": START_LIMIT}
+        usage = {"beat_us": Usage(process.pid), "server_us": Usage(*contender.spec.servers)}
         begun = time.perf_counter()
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -84,9 +96,11 @@ def launch(
             if launched >= due or seconds >= LAUNCH_LIMIT:
                 break
             time.sleep(0.01)
+        spent = {name: each.seconds() for name, each in usage.items()}
     finally:
         bench.processes.kill(process)
-    return {"launched": launched, "seconds": seconds, "per_s": launched / seconds}
+    rate = {"launched": launched, "seconds": seconds, "per_s": launched / seconds}
+    return {**rate, **micros(spent, launched)}
 
 
 def change(bench: Bench, contender: Contender, size: int, repeats: int) -> Figures:

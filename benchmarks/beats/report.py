@@ -40,6 +40,8 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
         [
             Row("launches a second", "per_s", "more"),
             Row("launched in 15 s at most", "launched", ""),
+            Row("CPU of beat, µs a launch", "beat_us"),
+            Row("CPU of its servers, µs a launch", "server_us"),
         ],
     ),
     "change": (

@@ -47,6 +47,8 @@ class Spec:
     folder: str
     database: str = ""
     redis: str = ""
+    #: The processes of both, where they are on this machine.
+    servers: tuple[int | None, ...] = ()
     fleet: Fleet = field(default_factory=lambda: Fleet(0))
     #: Celery settings on top of the contender's own.
     settings: dict[str, Any] = field(default_factory=dict)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from usage import Usage
+
 from brokers.app import noop, spec
-from brokers.usage import Usage
 
 
 @contextmanager

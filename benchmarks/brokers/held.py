@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 from beats.measures import Figures
 from beats.processes import ProcessError
+from usage import Usage
 
 from brokers.contenders import PostgresBroker
 from brokers.measures import PREFORK, Bench, Crew, micros
-from brokers.usage import Usage
 
 #: What is held open: statements of its session.
 HELD: dict[str, tuple[str, ...]] = {

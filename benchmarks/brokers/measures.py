@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from beats.measures import Figures, percentiles
+from beats.measures import Figures, micros, percentiles
 from beats.processes import ProcessError, last_words, wait_until
+from usage import Usage
 
 from brokers.contenders import Contender
 from brokers.executions import Execution, Executions
 from brokers.processes import Workers
 from brokers.spec import Spec
-from brokers.usage import Usage
 
 #: Limits in seconds: a worker's start until its first task, a drain, publishing.
 START_LIMIT = 60.0
@@ -219,12 +219,3 @@ def rates(done: list[Execution]) -> Figures:
             f"did nothing in {paused:.1f} of {seconds:.1f} s, in {len(pauses)} pauses"
         )
     return figures
-
-
-def micros(spent: dict[str, float | None], count: int) -> Figures:
-    """CPU time a task, in microseconds, of what could be told."""
-    return {
-        name: 1e6 * seconds / count
-        for name, seconds in spent.items()
-        if seconds is not None and count
-    }

@@ -1,0 +1,1 @@
+"""Draws charts of the figures, as plain SVG."""
