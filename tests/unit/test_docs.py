@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -42,6 +43,17 @@ def test_every_table_is_described(generate: ModuleType) -> None:
         assert set(note.get("columns") or {}) <= schema[name], name
     page = generate.database_tables()
     assert all(f"## {name}\n" in page for name in schema)
+
+
+def test_the_table_of_scale_is_that_of_the_recorded_figures() -> None:
+    spec = importlib.util.spec_from_file_location("scale", ROOT / "benchmarks/charts/scale.py")
+    assert spec is not None and spec.loader is not None
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    page = (DOCS / "concepts" / "scale.md").read_text()
+    figures = json.loads((ROOT / "benchmarks" / "figures.json").read_text())
+    assert page == scale.rewritten(page, figures)
+    assert page.count("\n| launches of schedules |") == 1
 
 
 def test_every_endpoint_is_listed(generate: ModuleType) -> None:
