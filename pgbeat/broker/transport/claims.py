@@ -18,7 +18,7 @@ from pgbeat.database.prepared import Parameter, Statement, array
 
 #: The share of time for claims from the queues' start, and the seconds after which there is one in
 #: any case.
-_DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
+_DEEP_SHARE, _DEEP_LATEST = 0.05, 60.0
 #: Priorities that a claim from marks looks for.
 _PRIORITIES = range(10)
 #: The most queues of a claim from marks.
