@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
-from pgbeat.broker import claim_sql, message_ends
+from pgbeat.broker import claim_sql, message_copies, message_ends
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import SchemaError
@@ -193,7 +193,7 @@ class BrokerTables:
         """
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
-        if direct:
+        if direct and not message_copies.copy(connection, self, direct):
             put = self.text(_PUT, rows=":batch", batch=_BATCH, insert=_INSERT, commit="true")
             missing = set(connection.scalars(put, {"batch": recordset(direct)}))
             if missing:

@@ -175,6 +175,7 @@ class _Repr:
 
 #: Up to these lengths `repr` of plain values equals Celery's `saferepr` and stays below its limit.
 _FEW, _SHORT = 8, 40
+_ATOMS = {bool, float, type(None)}
 _word = re.compile(r"[\w .:/@+-]*", re.ASCII).fullmatch
 
 
@@ -182,7 +183,7 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) <= _SHORT and _word(value) is not None
-    return (kind is int and -(10**18) < value < 10**18) or kind is bool or value is None
+    return (kind is int and -(10**18) < value < 10**18) or kind in _ATOMS
 
 
 #: Encodes JSON as kombu does. kombu itself must encode other values.

@@ -209,7 +209,11 @@ def test_other_serializers_are_left_to_celery(app: Celery) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0, -5, 10**17, True, None, "", "plain words", "a/b:c.d@e+f-g_h", "2026-01-01"]
+    "value",
+    [
+        *(0, -5, 10**17, True, None, 1.5, -0.0, 1e300, 5e-324, float("inf"), float("nan")),
+        *("", "plain words", "a/b:c.d@e+f-g_h", "2026-01-01"),
+    ],
 )
 def test_plain_values_are_shown_as_celery_shows_them(value: Any) -> None:
     assert _is_plain(value)
