@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from usage import Usage
@@ -42,6 +43,17 @@ def publish(count: int, warm: int = 100) -> None:
     send(warm)
     with published(count):
         send(count)
+
+
+def threads(count: int, threads: int = 8, warm: int = 100) -> None:
+    """Publishes one by one in each of several threads."""
+    send(warm)
+    with ThreadPoolExecutor(threads) as pool:
+        list(
+            pool.map(send, [10] * threads)
+        )  # some brokers have a connection for each
+        with published(count):
+            list(pool.map(send, [count // threads] * threads))
 
 
 def bulk(count: int, warm: int = 100) -> None:
@@ -105,6 +117,7 @@ def paced(count: int, per_s: int) -> None:
 COMMANDS: dict[str, Callable[..., None]] = {
     "send": send,
     "publish": publish,
+    "threads": threads,
     "bulk": bulk,
     "submit": submit,
     "submit_bulk": submit_bulk,

@@ -111,6 +111,7 @@ def publish(bench: Bench, contender: Contender, tasks: int, in_bulk: int) -> Fig
     for name, options in (("stored", contender.stored), ("unforced", contender.unforced)):
         if options is not None:
             figures[name] = run("publish", tasks, options) if options else dict(figures)
+            figures[f"{name}_threads"] = run("threads", tasks, options)
     if contender.bulk:
         figures["bulk"] = run("bulk", in_bulk, {})
     elif contender.unforced is not None:
