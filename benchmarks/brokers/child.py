@@ -49,9 +49,7 @@ def threads(count: int, threads: int = 8, warm: int = 100) -> None:
     """Publishes one by one in each of several threads."""
     send(warm)
     with ThreadPoolExecutor(threads) as pool:
-        list(
-            pool.map(send, [10] * threads)
-        )  # some brokers have a connection for each
+        list(pool.map(send, [10] * threads))  # some brokers have a connection for each
         with published(count):
             list(pool.map(send, [count // threads] * threads))
 
