@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
     from pgbeat.jobs.submit import submit as submit
     from pgbeat.jobs.submit_group import submit_group as submit_group
+    from pgbeat.jobs.submit_many import submit_many as submit_many
     from pgbeat.jobs.task_exceptions import Cancelled as Cancelled
     from pgbeat.jobs.task_exceptions import Skip as Skip
     from pgbeat.monitoring.collector import metrics_collector as metrics_collector
@@ -69,6 +70,7 @@ _HOME = {
     "run_direct": "pgbeat.jobs.direct",
     "submit": "pgbeat.jobs.submit",
     "submit_group": "pgbeat.jobs.submit_group",
+    "submit_many": "pgbeat.jobs.submit_many",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

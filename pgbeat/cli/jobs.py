@@ -1,13 +1,15 @@
 """`pgbeat jobs`: look at jobs, make them, control them."""
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 import click
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
-from pgbeat.cli.failures import FAILED, SKIPPED
+from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.job_options import call_options, given_policy, policy_options
 from pgbeat.cli.options import (
     Command,
@@ -27,6 +29,7 @@ from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.model import Filter
+from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
 from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
@@ -244,6 +247,39 @@ def run_command(
             printing.result(job_views.as_json(job) | {"is_new": made.is_new}, said)
         if wait:
             ctx.exit(ENDS[job_tail.follow(unit.connection, job).state])
+
+
+@jobs_command.command("run-many")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@as_admin
+@click.option("--dry-run", is_flag=True, help="Check them, and make nothing.")
+@json_option
+@pass_target
+def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) -> None:
+    """Make the jobs in a FILE (- for standard input), all or none. They are yours.
+
+    Each line is a job in JSON: the name of a task, or an object with `task` or `template`, `args`,
+    `kwargs`, `queue`, `options`, `run_at`, `countdown` and the other options of `pgbeat jobs run`.
+    Needs the app.
+    """
+    target.require_app("the app knows the tasks and their queues")
+    from pgbeat.jobs import submit_many
+
+    with target.work(actor) as unit, unit.transaction(dry_run=dry_run):
+        ids = submit_many.submit(unit, _lines(file), JobPolicy(), job_source="user_cli")
+    verb = "Would make" if dry_run else "Made"
+    found = {"dry_run": dry_run, "jobs": [] if dry_run else ids}
+    printing.result(found, f"{verb} {printing.counted(len(ids), 'job')}.")
+
+
+def _lines(file: TextIO) -> Iterator[Any]:
+    """Yields the JSON values of a file's lines."""
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"{file.name}:{number} is not JSON: {error}") from None
 
 
 for command in job_verbs.COMMANDS:

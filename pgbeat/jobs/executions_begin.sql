@@ -18,7 +18,8 @@ WITH r AS MATERIALIZED (
     SELECT *, now() - coalesce(began, 0) * interval '1 second' AS began_at,
            CASE WHEN state <> 'running' THEN now() - coalesce(ended, 0) * interval '1 second' END
                AS ended_at,
-           job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job
+           job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job,
+           coalesce(is_repeated, false) AS may_be_known
       FROM json_to_recordset(CAST($1 AS json)) AS d (
                id uuid, job_id uuid, state text, job_state text, worker text,
                worker_id integer, pid integer, acks_late boolean, retry_attempt integer,
@@ -79,7 +80,7 @@ began AS (
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r WHERE NOT ends_job))
        AND CASE WHEN j.state <> 'paused' THEN true ELSE false END
        AND (r.job_state = 'running' OR j.cancel_requested_at IS NULL)
-       AND NOT (r.is_repeated AND EXISTS (
+       AND NOT (r.may_be_known AND EXISTS (
            SELECT FROM pgbeat.running_executions n WHERE n.id = r.id))
        AND (j.executions = 0 OR r.job_state = 'completed'
             OR pgbeat.is_last_execution(j.id, r.id, r.began_at))
@@ -88,7 +89,7 @@ began AS (
 fresh AS MATERIALIZED (
     SELECT * FROM r
      WHERE makes_job AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = r.job_id)
-       AND NOT (is_repeated AND pgbeat.has_ended(job_id))),
+       AND NOT (may_be_known AND pgbeat.has_ended(job_id))),
 made AS (
     INSERT INTO pgbeat.unfinished_jobs
            (id, namespace, task, args, kwargs, queue, state, job_source, created_by,

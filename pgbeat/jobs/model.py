@@ -181,6 +181,17 @@ def count_of_others(connection: Connection, which: Filter, name: str, *, limit: 
     return connection.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 
+_ANY_OF_OTHERS = text(
+    "SELECT EXISTS (SELECT FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "AND created_by <> :name)"
+)
+
+
+def any_of_others(connection: Connection, job_ids: Collection[str], name: str) -> bool:
+    """Returns whether others than `name` created one of these unfinished jobs."""
+    return bool(connection.scalar(_ANY_OF_OTHERS, {"ids": list(job_ids), "name": name}))
+
+
 def of_known(condition: str) -> str:
     """Returns the condition in a form that can't use an index, for rows that are selected by id.
 

@@ -20,6 +20,7 @@ from pgbeat.jobs import dispatch, new_jobs, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
+from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
 
 
@@ -39,32 +40,74 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
 
     Raises `InvalidJob` if Celery can't publish a message, and `BrokerUnavailable`.
     """
-    connection, publisher = unit.connection, unit.publisher
-    if unit.is_callers and not publisher.transactional:
-        batch = [_deferred(connection, each) for each in batch]
-    taken = unique_keys.lock_and_find(connection, unit.namespace, prepare.unique_keys(batch))
+    ids, fresh = _claim_keys(unit, batch)
+    with _messages(unit, fresh) as rows:
+        made = {str(job.id): job for job in new_jobs.insert_returning(unit.connection, rows)}
+    made |= {str(job.id): job for job in jobs.find(unit.connection, set(ids) - made.keys())}
+    if not made.keys() >= set(ids):
+        raise _too_late()
+    return [
+        SubmittedJob(made[job_id], job_id == each.job.id)
+        for job_id, each in zip(ids, batch, strict=True)
+    ]
+
+
+def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
+    """Writes jobs as `write` does, and returns their ids only: reading rows takes as long again."""
+    ids, fresh = _claim_keys(unit, batch)
+    with _messages(unit, fresh) as rows:
+        if new_jobs.insert(unit.connection, rows) < len(rows):
+            raise _too_late()
+    return ids
+
+
+def _too_late() -> NotUnique:
+    return NotUnique("a job with the same unique key was made at this moment; try again")
+
+
+def _claim_keys(
+    unit: UnitOfWork, batch: Sequence[PreparedJob]
+) -> tuple[list[str], list[PreparedJob]]:
+    """Locks unique keys; returns the id of the job that each stands for, and those that are new."""
+    if unit.is_callers and not unit.publisher.transactional:
+        batch = [_deferred(unit.connection, each) for each in batch]
+    keys = prepare.unique_keys(batch)
+    taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
     owners = {key: job_id for key, (job_id, _) in taken.items()}
     for each in batch:
         if each.job.unique_key is not None:
             owners.setdefault(each.job.unique_key, each.job.id)
     ids = [owners.get(each.job.unique_key or "", each.job.id) for each in batch]
-    fresh = [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
+    return ids, [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
+
+
+@contextmanager
+def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[NewJob]]:
+    """Publishes the messages of jobs around the block that inserts the rows that it yields.
+
+    Then has beat notified of jobs for which it must wait, and lanes dispatched after the commit.
+    """
+    publisher = unit.publisher
+    dispatched = [each for each in batch if each.job.is_dispatched]
+    queues: dict[str, str | None] = {}
     try:
-        made = _insert(connection, publisher, fresh)
+        if publisher.transactional:
+            queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
+        rows = [
+            each.job._replace(queue=each.job.queue or queues.get(each.job.id)) for each in batch
+        ]
+        yield rows
+        if not publisher.transactional:
+            for each in dispatched:
+                _publish(publisher, each.message)
+        publisher.flush(unit.connection, [each.job.id for each in dispatched])
     finally:
         publisher.clear()
-    rows = {str(job.id): job for job in made}
-    rows |= {str(job.id): job for job in jobs.find(connection, set(ids) - rows.keys())}
-    if not rows.keys() >= set(ids):
-        raise NotUnique("a job with the same unique key was made at this moment; try again")
-    for job in made:
-        announce(connection, job)
-    in_lanes = {(job.namespace, str(job.lane)) for job in made if waiting.is_waiting(job)}
-    dispatch.after_commit(unit, in_lanes)
-    return [
-        SubmittedJob(rows[job_id], job_id == each.job.id)
-        for job_id, each in zip(ids, batch, strict=True)
-    ]
+    if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
+        _wake_beat(unit.connection)
+    dispatch.after_commit(
+        unit, {(row.namespace, row.lane) for row in rows if row.lane and waiting.will_wait(row)}
+    )
 
 
 def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
@@ -76,22 +119,6 @@ def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
     run_at = made.job.run_at or connections.now(connection)
     job = made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
     return made._replace(job=job)
-
-
-def _insert(
-    connection: Connection, publisher: Publisher, batch: Sequence[PreparedJob]
-) -> list[Job]:
-    dispatched = [each for each in batch if each.job.is_dispatched]
-    queues: dict[str, str | None] = {}
-    if publisher.transactional:
-        queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
-    rows = [each.job._replace(queue=each.job.queue or queues.get(each.job.id)) for each in batch]
-    made = new_jobs.insert_returning(connection, rows)
-    if not publisher.transactional:
-        for each in dispatched:
-            _publish(publisher, each.message)
-    publisher.flush(connection, [each.job.id for each in dispatched])
-    return made
 
 
 def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
@@ -112,7 +139,11 @@ _NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
 def announce(connection: Connection, job: Job) -> None:
     """Notifies the leading beat, after the commit, if beat must dispatch the job at its time."""
     if job.state == "scheduled" and job.dispatched_at is None:
-        connection.execute(_NOTIFY)
+        _wake_beat(connection)
+
+
+def _wake_beat(connection: Connection) -> None:
+    connection.execute(_NOTIFY)
 
 
 @contextmanager

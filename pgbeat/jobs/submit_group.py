@@ -1,8 +1,6 @@
 """Submits and cancels groups of jobs, for programs (`pgbeat.submit_group`) and people."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -13,9 +11,9 @@ from pgbeat.access.actors import Actor, user
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
-from pgbeat.errors import InvalidInput, InvalidJob, InvalidTransition, NotUnique, PgbeatError
+from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import dispatch, lifecycle, prepare, submissions
-from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import members as members_of
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.groups import model as groups
@@ -26,8 +24,6 @@ from pgbeat.jobs.prepare import JobSpec, PreparedJob
 
 #: Members of a group, at most.
 MOST = 10_000
-# The keys of a member that are not of its job policy.
-_KEYS = frozenset(JobSpec._fields) - {"policy"}
 
 
 class SubmittedGroup(NamedTuple):
@@ -44,52 +40,6 @@ class SubmittedGroup(NamedTuple):
         return kind, subject, {**values, "jobs": len(self.jobs), "tasks": tasks}
 
 
-def _spec(member: Any) -> JobSpec:
-    """Returns the job that a member describes, as in `submit_group`. Raises `InvalidJob`."""
-    if not isinstance(member, Mapping):
-        return JobSpec(task=str(getattr(member, "name", member)))
-    if "subtask_type" in member:
-        return _of_signature(member)
-    policy = {key: value for key, value in member.items() if key not in _KEYS}
-    values = {key: member[key] for key in _KEYS & member.keys() if member[key] is not None}
-    if "task" in values:
-        values["task"] = str(getattr(values["task"], "name", values["task"]))
-    if isinstance(values.get("run_at"), str):
-        values["run_at"] = _parse_time(values["run_at"])
-    values["countdown"] = prepare.parse_countdown(values.get("countdown"))
-    return JobSpec(policy=job_policies.parse(policy), **values)
-
-
-def _of_signature(member: Mapping[str, Any]) -> JobSpec:
-    if member["subtask_type"] is not None:
-        raise InvalidJob.of(
-            "jobs",
-            "malformed",
-            f"a {member['subtask_type']} can't be a member of a group; a task's signature can",
-        )
-    options = dict(member["options"])
-    run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
-    return JobSpec(
-        member["task"],
-        member["args"],
-        member["kwargs"],
-        options=options,
-        run_at=run_at,
-        countdown=prepare.parse_countdown(countdown),
-    )
-
-
-def _parse_time(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidJob.of(
-            "run_at",
-            "malformed",
-            f"run_at must be a time such as '2026-12-24T09:00Z', got {text!r}",
-        ) from None
-
-
 def prepare_members(
     unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, job_source: str
 ) -> list[PreparedJob]:
@@ -103,12 +53,12 @@ def prepare_members(
     group_id, app = str(uuid4()), unit.require_app()
     specs: list[JobSpec] = []
     for number, member in enumerate(members):
-        with _in_member(number):
-            specs.append(_spec(member))
+        with members_of.numbered(number):
+            specs.append(members_of.spec(member))
     defaults = JobDefaults(unit.connection, unit.settings, [spec.policy for spec in specs])
     prepared: list[PreparedJob] = []
     for number, spec in enumerate(specs):
-        with _in_member(number):
+        with members_of.numbered(number):
             made = prepare.prepare(app, defaults, spec, unit.actor, job_source)
             job = made.job._replace(group_id=group_id, group_position=number)
             if mode == "sequential" and number > 0:
@@ -155,20 +105,6 @@ def submit(
     return made
 
 
-@contextmanager
-def _in_member(number: int) -> Iterator[None]:
-    """Adds the member's position to the errors that the block raises."""
-    try:
-        yield
-    except InvalidInput as error:
-        head = f"member {number}: {error.subject and error.subject + ': '}"
-        found = [each._replace(message=head + each.message) for each in error.problems]
-        raise type(error)([each.within(f"jobs[{number}]") for each in found]) from None
-    except PgbeatError as error:
-        error.args, error.field = (f"member {number}: {error}",), f"jobs[{number}]"
-        raise
-
-
 def submit_group(
     members: Sequence[Any],
     *,
@@ -198,7 +134,7 @@ def submit_group(
     """
     if not isinstance(members, Sequence) or isinstance(members, str | bytes):
         raise TypeError(f"members must be a list, got {members!r}")
-    found: Celery = app or _app(members) or current_app._get_current_object()
+    found: Celery = app or members_of.app_of(members) or current_app._get_current_object()
     found.loader.import_default_modules()
     actor = Actor(created_by) if created_by else user()
     with (
@@ -208,15 +144,6 @@ def submit_group(
         return submit(
             unit, members, mode=mode, on_failure=on_failure, name=name, job_source=job_source
         )
-
-
-def _app(members: Sequence[Any]) -> Celery | None:
-    for member in members:
-        task = member.get("task") if type(member) is dict else member
-        app = getattr(task, "app", None)
-        if app is not None:
-            return app
-    return None
 
 
 class CancelledGroup(NamedTuple):

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.jobs.lanes.model import IS_WAITING
 from pgbeat.jobs.model import COLUMNS, Job, of_known
+from pgbeat.jobs.new_jobs import NewJob
 
 Where = Literal["front", "back", "before", "after"]
 
@@ -73,6 +74,11 @@ def is_waiting(job: Job) -> bool:
     """Returns whether a job is in its lane's line."""
     waits = job.state == "pending" and job.dispatched_at is None and not job.blocked_by_group
     return job.lane is not None and waits
+
+
+def will_wait(job: NewJob) -> bool:
+    """Returns whether a new job gets into its lane's line."""
+    return job.state == "pending" and not job.is_dispatched and not job.blocked_by_group
 
 
 def place(connection: Connection, job: Job) -> int:

@@ -245,6 +245,22 @@ class JobMade(FoundJob):
     is_new: bool = Field(description="False if this is another job with the same unique key.")
 
 
+class JobOrders(Body):
+    """Many new jobs."""
+
+    model_config = example({"jobs": [{"task": "tasks.load", "args": ["a"]}, "tasks.report"]})
+
+    jobs: list[JobOrder | str] = Field(
+        min_length=1, max_length=10_000, description="Jobs, or names of tasks."
+    )
+
+
+class JobIds(BaseModel):
+    """The jobs that were made, or that have the same unique key, in the order of the request."""
+
+    ids: list[UUID]
+
+
 class JobStats(BaseModel):
     """Statistics of the executions of a job and its retries."""
 

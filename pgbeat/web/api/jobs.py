@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, permissions, retries
+from pgbeat.jobs import control, executions, permissions, retries, submit_many
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api.bodies import Body, Done, Length, example
@@ -25,8 +26,10 @@ from pgbeat.web.api.job_models import (
     FoundJob,
     JobDetail,
     JobId,
+    JobIds,
     JobMade,
     JobOrder,
+    JobOrders,
     JobPage,
     JobStats,
     JobWhereabouts,
@@ -231,6 +234,17 @@ def create_job(
     if not made.is_new:
         response.status_code = 200
     return JobMade.model_validate(shown(job) | {"is_new": made.is_new})
+
+
+@router.post("/many", status_code=201, summary="Create many jobs")
+def create_jobs(backend: TheBackend, caller: TheCaller, body: JobOrders) -> JobIds:
+    """Creates jobs that are the caller's, all or none, in one transaction."""
+    orders = [each if isinstance(each, str) else each.member() for each in body.jobs]
+    with backend.work(caller) as unit, unit.transaction():
+        ids = submit_many.submit(unit, orders, JobPolicy(), job_source="user_api")
+        if not caller.is_admin and jobs.any_of_others(unit.connection, ids, caller.name):
+            raise NotUnique("a job of somebody else has the same unique key")
+    return JobIds(ids=[UUID(job_id) for job_id in ids])
 
 
 # -- changing

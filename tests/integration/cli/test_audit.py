@@ -107,6 +107,9 @@ CHANGING = {
         "groups run {group_file}", ("create", "group", "?"), None,
         {"jobs": 2, "tasks": ["jobs.add"], "mode": "sequential"},
     ),
+    "jobs run-many": Case(
+        "jobs run-many {lines_file}", ("create", "job", "2 jobs"), None, {"jobs": 2}
+    ),
     "import celery": Case(
         "import celery --from {beat_file}", ("create", "schedule", "n"), None,
         {"task": "tests.add", "every": 3600, "source": "import"},
@@ -286,6 +289,11 @@ class Stage:
     def _make_group_file(self) -> str:
         jobs = [{"task": "jobs.add", "args": [1]}] * 2
         return self._file("group.json", {"mode": "sequential", "jobs": jobs})
+
+    def _make_lines_file(self) -> str:
+        path = self._folder / "jobs.jsonl"
+        path.write_text('{"task": "jobs.add", "args": [1]}\n' * 2)
+        return str(path)
 
     def _make_group(self) -> str:
         return str(json.loads(self.run("groups run {group_file} --json"))["id"])

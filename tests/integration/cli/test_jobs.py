@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -368,3 +369,38 @@ def test_tail_as_it_goes(processes: Processes, desk: Desk, database: str) -> Non
     states = [row["state"] for row in rows if row["id"] == str(job.id)]
     assert states[0] == "pending" and states[-1] == "failed"
     assert {row["id"] for row in rows} == {str(job.id), again, str(fresh.id)}
+
+
+# -- many at once -----------------------------------------------------------------------------
+
+
+def test_the_lines_of_a_file_are_jobs(app: Celery, sql: Sql, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.jsonl"
+    one, other = '{"task": "jobs.add", "args": [1]}', '{"task": "jobs.add", "args": [2, 3]}'
+    path.write_text(f"{one}\n\n{other}\n")
+    said = run_with(app, "jobs", "run-many", str(path), "--dry-run").stdout
+    assert said == "Would make 2 jobs.\n"
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    assert run_with(app, "jobs", "run-many", str(path)).stdout == "Made 2 jobs.\n"
+    told = json.loads(run_with(app, "jobs", "run-many", str(path), "--json").stdout)
+    found = sql("SELECT id::text, created_by FROM pgbeat.jobs WHERE id = ANY (%s)", told["jobs"])
+    assert len(found) == 2
+    assert sql("SELECT args, job_source FROM pgbeat.jobs ORDER BY created_at, args") == [
+        ([1], "user_cli"), ([2, 3], "user_cli")
+    ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        ('"jobs.add"\n{"task":', ":2 is not JSON"),
+        ('"jobs.add"\n{"task": "jobs.add", "max_attempts": 0}', "job 1: "),
+    ],
+)
+def test_a_line_that_is_wrong(
+    app: Celery, sql: Sql, tmp_path: Path, lines: str, where: str
+) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(lines)
+    assert where in refused(run_with(app, "jobs", "run-many", str(path)))
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]

@@ -74,6 +74,21 @@ def test_a_job_with_a_key_is_made_once(web: Web, alice: Any, admin: Any, sql: Sq
     assert audited(admin) == [("create", "user:alice", first["id"])]
 
 
+def test_many_at_once(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    orders = [{"task": "jobs.add", "args": [n]} for n in range(3)]
+    ids = done(alice.post("/jobs/many", json={"jobs": orders}), 201)["ids"]
+    found = sql("SELECT id::text, created_by FROM pgbeat.jobs ORDER BY args")
+    assert found == [(job_id, "user:alice") for job_id in ids]
+    assert len(messages(sql)) == 3
+    assert audited(admin) == [("create", "user:alice", "3 jobs")]
+    # All or none; and whose job has a key is nobody's business.
+    keyed = {**orders[0], "unique_key": "k"}
+    make(alice, unique_key="k")
+    said = problem(web.other.post("/jobs/many", json={"jobs": [orders[1], keyed]}), 409)
+    assert all(job_id not in said for job_id in ids)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
+
+
 ORDER = {"task": "jobs.add", "args": [1]}
 BAD_ORDERS: list[tuple[Any, tuple[str, str]]] = [
     ({}, ("task", "required")),

@@ -117,6 +117,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /audit": (ADMIN, None),
     "GET /jobs": (ANY, None),
     "POST /jobs": ((401, 2, 2, 2), {"task": "jobs.add", "args": [1]}),
+    "POST /jobs/many": ((401, 2, 2, 2), {"jobs": [{"task": "jobs.add", "args": [1]}]}),
     "GET /jobs/events": (ANY, None),
     "GET /jobs/{job_id}": (OWN, None),
     "DELETE /jobs/{job_id}": (OWN, None),

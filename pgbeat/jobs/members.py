@@ -1,0 +1,89 @@
+"""Reads lists of jobs as programs and people describe them: members of a group, and others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+
+from pgbeat.errors import InvalidInput, InvalidJob, PgbeatError
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import prepare
+from pgbeat.jobs.prepare import JobSpec
+
+# The keys of a member that are not of its job policy.
+_KEYS = frozenset(JobSpec._fields) - {"policy"}
+
+
+def spec(member: Any) -> JobSpec:
+    """Returns the job that a task or its name, a signature or a mapping describes.
+
+    Raises `InvalidJob`.
+    """
+    if not isinstance(member, Mapping):
+        return JobSpec(task=str(getattr(member, "name", member)))
+    if "subtask_type" in member:
+        return _of_signature(member)
+    policy = {key: value for key, value in member.items() if key not in _KEYS}
+    values = {key: member[key] for key in _KEYS & member.keys() if member[key] is not None}
+    if "task" in values:
+        values["task"] = str(getattr(values["task"], "name", values["task"]))
+    if isinstance(values.get("run_at"), str):
+        values["run_at"] = _parse_time(values["run_at"])
+    values["countdown"] = prepare.parse_countdown(values.get("countdown"))
+    return JobSpec(policy=job_policies.parse(policy), **values)
+
+
+def _of_signature(member: Mapping[str, Any]) -> JobSpec:
+    if member["subtask_type"] is not None:
+        raise InvalidJob.of(
+            "jobs",
+            "malformed",
+            f"a {member['subtask_type']} can't be a job; a task's signature can",
+        )
+    options = dict(member["options"])
+    run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
+    return JobSpec(
+        member["task"],
+        member["args"],
+        member["kwargs"],
+        options=options,
+        run_at=run_at,
+        countdown=prepare.parse_countdown(countdown),
+    )
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidJob.of(
+            "run_at",
+            "malformed",
+            f"run_at must be a time such as '2026-12-24T09:00Z', got {text!r}",
+        ) from None
+
+
+@contextmanager
+def numbered(number: int, noun: str = "member") -> Iterator[None]:
+    """Adds a job's position to the errors that the block raises."""
+    try:
+        yield
+    except InvalidInput as error:
+        head = f"{noun} {number}: {error.subject and error.subject + ': '}"
+        found = [each._replace(message=head + each.message) for each in error.problems]
+        raise type(error)([each.within(f"jobs[{number}]") for each in found]) from None
+    except PgbeatError as error:
+        error.args, error.field = (f"{noun} {number}: {error}",), f"jobs[{number}]"
+        raise
+
+
+def app_of(members: Sequence[Any]) -> Celery | None:
+    """Returns the app of the first task or signature among them that has one."""
+    for member in members:
+        task = member.get("task") if type(member) is dict else member
+        app = getattr(task, "app", None)
+        if app is not None:
+            return app
+    return None

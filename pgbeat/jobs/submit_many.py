@@ -1,0 +1,92 @@
+"""Provides `pgbeat.submit_many`, by which programs make many jobs at once."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+from celery import Celery, current_app
+
+from pgbeat.access import actors
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.transaction import Opened
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings
+from pgbeat.jobs import members, prepare, submissions
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.defaults import JobDefaults
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.prepare import JobSpec
+
+#: Jobs that are written by one statement.
+_BATCH = 1_000
+
+
+def submit(
+    unit: UnitOfWork, jobs: Iterable[Any], policy: JobPolicy, *, job_source: str
+) -> list[str]:
+    """Makes jobs of the actor's, and returns their ids. Raises as `submit_many`."""
+    made: list[str] = []
+    numbered = enumerate(jobs)
+    while batch := list(islice(numbered, _BATCH)):
+        made += _write(unit, batch, policy, job_source)
+    if made:
+        unit.record_action("create", "job", f"{len(made)} jobs", None, {"jobs": len(made)})
+    return made
+
+
+def _write(
+    unit: UnitOfWork, batch: list[tuple[int, Any]], policy: JobPolicy, job_source: str
+) -> list[str]:
+    specs: list[tuple[int, JobSpec]] = []
+    for number, each in batch:
+        with members.numbered(number, "job"):
+            spec = members.spec(each)
+            specs.append((number, spec._replace(policy=spec.policy.over(policy))))
+    defaults = JobDefaults(unit.connection, unit.settings, [spec.policy for _, spec in specs])
+    return submissions.write_many(unit, list(_prepared(unit, specs, defaults, job_source)))
+
+
+def _prepared(
+    unit: UnitOfWork, specs: list[tuple[int, JobSpec]], defaults: JobDefaults, job_source: str
+) -> Iterator[prepare.PreparedJob]:
+    app = unit.require_app()
+    for number, spec in specs:
+        with members.numbered(number, "job"):
+            yield prepare.prepare(app, defaults, spec, unit.actor, job_source)
+
+
+def submit_many(
+    jobs: Iterable[Any],
+    *,
+    connection: Opened | None = None,
+    app: Celery | None = None,
+    created_by: str | None = None,
+    job_source: str = "user_api",
+    **policy: Any,
+) -> list[str]:
+    """Makes many jobs in one transaction: all of them, or none.
+
+        ids = pgbeat.submit_many((resize.s(n) for n in range(10_000)), lane="gpu")
+
+    Each of `jobs` is a task or its name, a signature, or a mapping with what `pgbeat.submit` takes,
+    as members of `pgbeat.submit_group` are; but these are independent of each other. `policy` holds
+    for all, as far as a mapping doesn't say otherwise; `connection`, `created_by` and `policy` are
+    those of `pgbeat.submit`. An iterator is read a thousand jobs at a time.
+
+    Returns the ids of the jobs, Celery's task ids, in the same order; for a unique key that an
+    unfinished job has, that job's. Raises `InvalidJob`, `UnknownTask` or `InvalidSchedule`
+    for an invalid job, numbered from 0, and `BrokerUnavailable`.
+    """
+    if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
+        raise TypeError(f"jobs must be an iterable of jobs, got {jobs!r}")
+    several = iter(jobs)
+    first = list(islice(several, _BATCH))
+    found: Celery = app or members.app_of(first) or current_app._get_current_object()
+    found.loader.import_default_modules()
+    common = job_policies.parse(policy)
+    actor = Actor(created_by) if created_by else actors.user()
+    with (
+        submissions.opened_unit(found, Settings.load(found.conf), actor, connection) as unit,
+        unit.transaction(),
+    ):
+        return submit(unit, chain(first, several), common, job_source=job_source)

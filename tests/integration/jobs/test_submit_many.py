@@ -1,0 +1,105 @@
+"""`pgbeat.submit_many`: many jobs in one transaction, all or none."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, group
+from sqlalchemy.orm import Session
+
+import pgbeat
+from pgbeat.config import postgres_url
+from pgbeat.database import connections
+from pgbeat.errors import InvalidJob, UnknownTask
+from tests.support.rows import Sql
+
+
+@pytest.fixture
+def add(app: Celery) -> Any:
+    return app.tasks["tests.add"]
+
+
+def stored(sql: Sql) -> list[Any]:
+    return [args for (args,) in sql("SELECT args FROM pgbeat.jobs ORDER BY args")]
+
+
+def test_each_gets_its_message(app: Celery, add: Any, sql: Sql) -> None:
+    ids = pgbeat.submit_many([add.s(n, 0) for n in range(2_500)], app=app)
+    assert stored(sql) == [[n, 0] for n in range(2_500)]
+    rows = sql("SELECT id::text, args FROM pgbeat.jobs ORDER BY args")
+    assert [job_id for job_id, _ in rows] == ids
+    assert sql("SELECT count(DISTINCT job_id) FROM kombu_message") == [(2_500,)]
+
+
+def test_they_are_described_as_members_of_a_group_are(app: Celery, add: Any, sql: Sql) -> None:
+    jobs = [add, "tests.add", add.s(1, 2), {"task": add, "args": [3, 4], "max_attempts": 2}]
+    assert len(pgbeat.submit_many(jobs, app=app)) == 4
+    assert stored(sql) == [[], [], [1, 2], [3, 4]]
+
+
+def test_a_policy_holds_for_all_that_say_nothing_else(app: Celery, add: Any, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    pgbeat.submit_many(
+        [add.s(1, 1), {"task": add, "args": [2, 2], "priority": 7}],
+        app=app, lane="l", priority=3, tags=["a"],
+    )  # fmt: skip
+    found = sql(
+        "SELECT lane, priority, tags, dispatched_at IS NOT NULL FROM pgbeat.jobs ORDER BY priority"
+    )
+    # The lane was dispatched after the commit.
+    assert found == [("l", 3, ["a"], False), ("l", 7, ["a"], True)]
+
+
+def test_all_or_none(app: Celery, add: Any, sql: Sql) -> None:
+    def jobs() -> Iterator[Any]:
+        for number in range(1_500):
+            yield add.s(number, 0)
+        yield "no.such.task"
+
+    with pytest.raises(UnknownTask, match="job 1500: "):
+        pgbeat.submit_many(jobs(), app=app)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == sql("SELECT count(*) FROM kombu_message")
+    assert stored(sql) == []
+
+
+def test_it_says_which_job_is_wrong(app: Celery, add: Any) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        pgbeat.submit_many([add.s(1, 2), {"task": add, "max_attempts": 0}], app=app)
+    assert [each.field for each in caught.value.problems] == ["jobs[1].max_attempts"]
+    with pytest.raises(InvalidJob) as caught:
+        pgbeat.submit_many([group(add.s(1, 2))], app=app)
+    assert [each.field for each in caught.value.problems] == ["jobs[0].jobs"]
+    wrong: Any
+    for wrong in ("tests.add", 5):
+        with pytest.raises(TypeError):
+            pgbeat.submit_many(wrong, app=app)
+
+
+def test_a_unique_key_is_taken_once(app: Celery, add: Any, sql: Sql) -> None:
+    first = pgbeat.submit(add, 1, 2, unique=True, app=app)
+    ids = pgbeat.submit_many([add.s(1, 2), add.s(3, 4), add.s(3, 4)], unique=True, app=app)
+    assert ids[0] == str(first.id)
+    assert ids[1] == ids[2] != ids[0]
+    assert stored(sql) == [[1, 2], [3, 4]]
+    assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
+
+
+def test_it_joins_the_callers_transaction(app: Celery, add: Any, sql: Sql, database: str) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    with Session(engine) as session:
+        pgbeat.submit_many([add.s(1, 1), add.s(2, 2)], connection=session, app=app)
+        assert stored(sql) == []
+        session.rollback()
+        pgbeat.submit_many([add.s(3, 3)], connection=session, app=app)
+        session.commit()
+    assert stored(sql) == [[3, 3]]
+
+
+def test_what_waits_for_its_time(app: Celery, add: Any, sql: Sql) -> None:
+    pgbeat.submit_many([{"task": add, "args": [1, 1], "countdown": 60}, add.s(2, 2)], app=app)
+    assert sql("SELECT state FROM pgbeat.jobs ORDER BY args") == [("scheduled",), ("pending",)]
+
+
+def test_none_at_all(app: Celery, sql: Sql) -> None:
+    assert pgbeat.submit_many([], app=app) == []
+    assert stored(sql) == []
