@@ -105,13 +105,11 @@ class DueSchedules:
             self._forget_begun()
         return self._begun_at is not None
 
-    def begin(self, batch: DueBatch | None) -> None:
+    def begin(self, batch: DueBatch) -> Sequence[Evaluation]:
         """Evaluates schedules that are due, and starts to evaluate those with a condition.
 
-        `take` returns what is decided. Uses no connection.
+        Returns what is decided, as `take` will. Uses no connection.
         """
-        if batch is None:
-            return
         waiting: list[Evaluation] = []
         self._begun_at = batch.now
         for row in batch.rows:
@@ -126,6 +124,7 @@ class DueSchedules:
             else:
                 waiting.append(evaluation)
         self._submit(waiting, batch.now)
+        return self._begun
 
     def take(
         self, connection: Connection, snapshot: DueSnapshot, held: list[int]

@@ -80,6 +80,11 @@ class Enqueuer:
         if isinstance(publisher, TransactionPublisher) and not waits:
             self._plain = PlainLaunches(app, settings, publisher, self._advancer)
 
+    def prepare(self, evaluations: Sequence[Evaluation], now: datetime) -> None:
+        """Prepares what the next `commit` may be given. Uses no connection."""
+        if self._plain is not None:
+            self._plain.prepare(evaluations, now)
+
     def commit(
         self,
         connection: Connection,

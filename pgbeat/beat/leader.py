@@ -114,6 +114,11 @@ class Leader:
         self._standing_by.report_leader()
         return advisory_locks.acquire(connection, key, wait - soon)
 
+    @property
+    def stood_by(self) -> bool:
+        """Returns whether another beat led before, as far as this one knows."""
+        return self._standing_by.leader is not None
+
     def wait(self, seconds: float, other: Readable) -> None:
         """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""
         if self.changed:

@@ -30,6 +30,8 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _RESCUE, _GROUPS = 2.0, 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
+#: Seconds after a take-over without pruning, whose first round takes up to a tenth of one.
+_CALM = 1.0
 #: Seconds until the next attempt where the broker is away, and where something is locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 
@@ -86,6 +88,10 @@ class LeaderMaintenance:
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:
                 self._prune_at = time.monotonic() + delay
+
+    def put_off_pruning(self) -> None:
+        """Has the next round of pruning begin in a second at the earliest."""
+        self._prune_at = max(self._prune_at, time.monotonic() + _CALM)
 
     def wake_in(self, maintenance_in: float | None) -> float:
         """Returns the seconds until there is something to do.

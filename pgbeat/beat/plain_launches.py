@@ -43,6 +43,7 @@ class _PlainLaunch(NamedTuple):
     state: RunState
     facts: Facts
     envelope: Message
+    payload: str
     evaluation: Evaluation
 
 
@@ -61,6 +62,13 @@ class PlainLaunches:
         )
         self._session: PreparedConnection | None = None
         self._sent: list[_PlainLaunch] = []
+        #: By the identity of the evaluation, which the launch keeps alive.
+        self._ready: dict[int, _PlainLaunch] = {}
+
+    def prepare(self, evaluations: Iterable[Evaluation], now: datetime) -> None:
+        """Prepares what the next `send` may be given, as far as envelopes are known."""
+        made = (self._prepare(evaluation, now, learn=False) for evaluation in evaluations)
+        self._ready = {id(each.evaluation): each for each in made if each is not None}
 
     def send(
         self, connection: Connection, evaluations: Iterable[Evaluation], now: datetime
@@ -73,8 +81,9 @@ class PlainLaunches:
             return list(evaluations)
         launches: list[_PlainLaunch] = []
         others: list[Evaluation] = []
+        ready, self._ready = self._ready, {}
         for evaluation in evaluations:
-            launch = self._prepare(evaluation, now)
+            launch = ready.get(id(evaluation)) or self._prepare(evaluation, now)
             if launch is None:
                 others.append(evaluation)
             else:
@@ -108,8 +117,10 @@ class PlainLaunches:
             return [], [each.evaluation for each in sent]
         return [each.decision for each in sent], []
 
-    def _prepare(self, evaluation: Evaluation, now: datetime) -> _PlainLaunch | None:
-        """Returns the launch, or `None` if it is not plain."""
+    def _prepare(
+        self, evaluation: Evaluation, now: datetime, *, learn: bool = True
+    ) -> _PlainLaunch | None:
+        """Returns the launch, or `None` if it is not plain, or has no envelope."""
         row, result = evaluation.schedule, evaluation.result
         if (
             not isinstance(result, Launch)
@@ -122,7 +133,7 @@ class PlainLaunches:
         ):
             return None
         facts = result.facts
-        envelope = self._envelope(row, evaluation, facts)
+        envelope = self._envelope(evaluation, facts, learn=learn)
         if envelope is None:
             return None
         tick = Tick(
@@ -138,14 +149,19 @@ class PlainLaunches:
         decision, state = self._advancer.after(evaluation, tick, now)
         if state is None or state.next_run is None or state.cursor or decision.disabled_reason:
             return None
-        return _PlainLaunch(decision, state, facts, envelope, evaluation)
+        payload = _payload(envelope, facts)
+        return _PlainLaunch(decision, state, facts, envelope, payload, evaluation)
 
-    def _envelope(self, row: Schedule, evaluation: Evaluation, facts: Facts) -> Message | None:
-        """Returns the row's message with gaps, or `None` if Celery must make each."""
+    def _envelope(self, evaluation: Evaluation, facts: Facts, *, learn: bool) -> Message | None:
+        """Returns the row's message with gaps, or `None` if Celery must make each.
+
+        Without `learn`, no message is made that might have to be made again.
+        """
+        row = evaluation.schedule
         call = repr((row.args, row.kwargs, row.options)) if _says_more(row) else ""
         key = (row.task, row.queue, row.source == "code", call, facts.interval_start is None)
         found = self._envelopes.get(key)
-        if found is None:
+        if found is None and learn:
             try:
                 (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
                 found = self._publisher.envelope(prepared.message, _VARYING)
@@ -180,7 +196,7 @@ class PlainLaunches:
             _array(tick.missed for tick in ticks),
             _lines(tick.note or "" for tick in ticks),
             _array(numbers),
-            _lines(map(_payload, sent)),
+            _lines(each.payload for each in sent),
             _lines(queues),
             _array(priorities),
             _array("NULL" if life is None else life for life in lives),
@@ -195,14 +211,13 @@ def _says_more(row: Schedule) -> bool:
     return bool(row.args or row.kwargs or row.options)
 
 
-def _payload(launch: _PlainLaunch) -> str:
-    facts = launch.facts
-    return launch.envelope.payload % {
+def _payload(envelope: Message, facts: Facts) -> str:
+    start = facts.interval_start
+    return envelope.payload % {
         "id": facts.job_id,
         headers.SCHEDULE: quoted(facts.schedule or ""),
         headers.DUE_AT: f'"{headers.isoformat(facts.due_at)}"',
-        headers.INTERVAL_START: facts.interval_start
-        and f'"{headers.isoformat(facts.interval_start)}"',
+        headers.INTERVAL_START: start and f'"{headers.isoformat(start)}"',
     }
 
 

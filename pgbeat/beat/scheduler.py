@@ -18,7 +18,7 @@ from pgbeat.beat import due
 from pgbeat.beat.app_schedules import AppSchedules
 from pgbeat.beat.condition_pool import ConditionPool
 from pgbeat.beat.due import DueSnapshot
-from pgbeat.beat.due_schedules import DueSchedules
+from pgbeat.beat.due_schedules import DueBatch, DueSchedules
 from pgbeat.beat.enqueuer import Enqueuer
 from pgbeat.beat.evaluation import Decision
 from pgbeat.beat.evaluator import Evaluator
@@ -117,6 +117,9 @@ class Scheduler(celery.beat.Scheduler):
             waits=False,
             reached=self.reached,
         )
+        if self._enqueuer.publisher.transactional:
+            # Has Celery load the transport and what makes messages now, not at the first launch.
+            _ = self.app.amqp.send_task_message, self.app.backend
         self._due_schedules = DueSchedules(self.settings, self._evaluator, self._pool)
         self._maintenance = LeaderMaintenance(self.app, self.settings, self._enqueuer.publisher)
         self._counters = BeatCounters(self.settings.namespace)
@@ -268,6 +271,9 @@ class Scheduler(celery.beat.Scheduler):
             logger.warning("The app's queues are not declared now: %s", LOCKED)
         self._app_schedules.apply(connection)
         self._counters.took_over()
+        if self._leader.stood_by:
+            # What is due has waited for this beat: launches come first.
+            self._maintenance.put_off_pruning()
 
     def _forget(self) -> None:
         """Drops what is under way: the next leader decides it."""
@@ -302,7 +308,7 @@ class Scheduler(celery.beat.Scheduler):
                 evaluations,
                 snapshot.now,
                 suspects=suspects,
-                meanwhile=lambda: schedules.begin(ahead),
+                meanwhile=lambda: self._begin_ahead(ahead),
             )
             self._counters.ticked(time.monotonic() - began)
             self._maintain(connection, snapshot, written.lanes, is_idle=False)
@@ -314,6 +320,11 @@ class Scheduler(celery.beat.Scheduler):
         self._maintain(connection, snapshot, set(), is_idle=is_idle)
         wake_in = self._wake_in(snapshot) if is_idle else 0.0
         return Pass([], snapshot, is_idle, wake_in)
+
+    def _begin_ahead(self, batch: DueBatch | None) -> None:
+        """Evaluates the next batch, and prepares its launches, while the server writes this one."""
+        if batch is not None:
+            self._enqueuer.prepare(self._due_schedules.begin(batch), batch.now)
 
     def _snapshot(self, connection: Connection, held: list[int]) -> DueSnapshot:
         return due.snapshot(connection, held, namespace=self.settings.namespace)
