@@ -589,11 +589,11 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
         INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
                lane, state, dispatched_at, started_at, finished_at, priority)
         SELECT gen_random_uuid(), 'tests.add', '[]', '{}', 'user_cli', 'user:me', false,
-               (ARRAY['l', 'rated', 'policed'])[1 + n % CASE WHEN is_done THEN 3 ELSE 30 END],
+               (ARRAY['l', 'rated', 'policed'])[1 + n % CASE WHEN is_done THEN 3 ELSE 100 END],
                CASE WHEN is_done THEN 'completed' ELSE 'pending' END,
                CASE WHEN is_done THEN now() - interval '1 day' END,
                CASE WHEN is_done THEN now() END, CASE WHEN is_done THEN now() END, n % 3
-          FROM (SELECT n, n <= 20000 AS is_done FROM generate_series(1, 32000) n) AS numbered
+          FROM (SELECT n, n <= 20000 AS is_done FROM generate_series(1, 60000) n) AS numbered
         """
     )
     floor.sql("ANALYZE pgbeat.jobs")
