@@ -66,7 +66,7 @@ class MessageTemplates:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._known: dict[tuple[str, str, str], Template | None] = {}
+        self._known: dict[tuple[str, str, str], MessageTemplate | None] = {}
 
     def message(self, message: TaskMessage) -> Message | None:
         """Returns the message, or `None` if Celery must make it."""
@@ -87,7 +87,7 @@ class MessageTemplates:
         template = self._find(message)
         return template.envelope(message, varying) if template else None
 
-    def _find(self, message: TaskMessage) -> "Template | None":
+    def _find(self, message: TaskMessage) -> "MessageTemplate | None":
         if not self.are_usable or "eta" in message.options:
             return None
         return self._known.get(_key(message))
@@ -105,7 +105,7 @@ class MessageTemplates:
         if len(made) == 1 and self._is_plain(message.task):
             registered = self._app.tasks[message.task]
             check = registered.__header__ if registered.typing else None
-            template = Template.of(self._app, made[0], message, check)
+            template = MessageTemplate.of(self._app, made[0], message, check)
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
@@ -191,7 +191,19 @@ _encode = json.JSONEncoder().encode
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-class Template:
+def _is_plain_json(payload: Mapping[str, Any]) -> bool:
+    """Returns whether a message is in JSON, for now and for good."""
+    headers, properties = payload["headers"], payload["properties"]
+    return (
+        payload["content-type"] == "application/json"
+        and payload["content-encoding"] == "utf-8"
+        and not any(headers.get(name) for name in ("compression", "eta", "expires", "stamps"))
+        and properties.get("body_encoding") == "base64"
+        and "expiration" not in properties
+    )
+
+
+class MessageTemplate:
     """One task's message with gaps for ids, arguments, the sending thread and the delivery tag."""
 
     def __init__(self, app: Celery, row: Message, check: Any) -> None:
@@ -207,7 +219,7 @@ class Template:
         message: TaskMessage,
         check: Any = None,
         **senders: str,
-    ) -> "Template | None":
+    ) -> "MessageTemplate | None":
         """Returns the template of a message, or `None` if some part is not as expected.
 
         `check` raises `TypeError` for arguments that the task does not accept; `senders` are the
@@ -215,16 +227,7 @@ class Template:
         """
         payload = json.loads(row.payload)
         headers, properties = payload["headers"], payload["properties"]
-        if (
-            payload["content-type"] != "application/json"
-            or payload["content-encoding"] != "utf-8"
-            or headers.get("compression")
-            or headers.get("eta")
-            or headers.get("expires")
-            or headers.get("stamps")
-            or properties.get("body_encoding") != "base64"
-            or "expiration" in properties
-        ):
+        if not _is_plain_json(payload):
             return None
         made = cls(app, row, check)
         values = {**made._values(message), **senders}

@@ -180,7 +180,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class Outbox:
+class HeldPublishes:
     """Collects messages and declarations until they are flushed."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class TransactionPublisher:
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
         #: Whether the transport is pgbeat's, which keeps messages until they are acknowledged.
         self.keeps_claimed = delays_in_table(app.conf)
-        self._outbox = Outbox()
+        self._outbox = HeldPublishes()
         self._connection = OutboxConnection(self._outbox, delays=self.keeps_claimed)
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         # The app's own control would publish at once, over the app's pool.

@@ -18,12 +18,12 @@ from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 
 from pgbeat.broker.publishing.message_templates import (
+    MessageTemplate,
     TaskMessage,
-    Template,
     is_observed,
     sends_plainly,
 )
-from pgbeat.broker.publishing.publisher import Outbox
+from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport import held_messages, transaction_blocks
 from pgbeat.broker.transport.broker import Broker
 from pgbeat.broker.transport.channel import Channel
@@ -49,7 +49,7 @@ Key = tuple[Any, ...]
 class _Route(NamedTuple):
     """A template, and where its messages go."""
 
-    template: Template
+    template: MessageTemplate
     broker: Broker
     #: Whether the messages never wait for the server's disk.
     is_transient: bool
@@ -212,7 +212,7 @@ def _route(app: Celery, name: str, options: dict[str, Any]) -> _Route | None:
     """Returns the route of a task's messages; `None` if Celery must make them all."""
     if options.get("task_type") is None and name in app.tasks:
         return None  # Celery adds the task's own options
-    outbox, task_id, root_id, parent_id = Outbox(), *(str(uuid4()) for _ in range(3))
+    outbox, task_id, root_id, parent_id = HeldPublishes(), *(str(uuid4()) for _ in range(3))
     own = {
         "task_id": task_id, "root_id": root_id, "parent_id": parent_id, "add_to_parent": False,
         "producer": app.amqp.Producer(OutboxConnection(outbox), auto_declare=False),
@@ -221,7 +221,7 @@ def _route(app: Celery, name: str, options: dict[str, Any]) -> _Route | None:
     if len(outbox.messages) != 1 or (row := outbox.messages[0]).queue is None:
         return None
     message = TaskMessage(task_id, name)
-    template = Template.of(app, row, message, root_id=root_id, parent_id=parent_id)
+    template = MessageTemplate.of(app, row, message, root_id=root_id, parent_id=parent_id)
     with app.producer_or_acquire() as producer:
         channel = producer.channel
         if template is None or type(channel) is not Channel or channel.body_encoding != "base64":
