@@ -90,13 +90,18 @@ _ADD = text("SELECT pgbeat.add_partition(:history, :ends)")
 
 
 def add_ahead(connection: Connection) -> list[str]:
-    """Adds the periods that begin soon, each in a transaction; returns the new partitions."""
+    """Adds the periods that begin soon, each in a transaction; returns the new partitions.
+
+    If none was added for a while, the first is as long as that, so that no row has to move.
+    """
     step, added = retention(connection).step, []
     for history in HISTORIES:
-        until = connections.now(connection) + _AHEAD
-        while (starts := connection.execute(_TO_COME, {"history": history}).scalar_one()) < until:
-            values = {"history": history, "ends": starts + step}
-            added.append(_briefly(connection, _ADD, values))
+        now = connections.now(connection)
+        while (
+            starts := connection.execute(_TO_COME, {"history": history}).scalar_one()
+        ) < now + _AHEAD:
+            ends = starts + step * (max(now - starts, timedelta(0)) // step + 1)
+            added.append(_briefly(connection, _ADD, {"history": history, "ends": ends}))
     return added
 
 

@@ -92,7 +92,33 @@ def test_periods_are_added_ahead(connection: Connection, sql: Sql) -> None:
     assert timedelta(days=3) <= ahead <= timedelta(days=4)
 
 
-def test_what_came_before_its_period_was_added_moves_there(
+def test_a_time_without_a_beat_is_one_period(database: str, sql: Sql, settings: Settings) -> None:
+    """However much there is, it stays where it is."""
+    sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
+    with psycopg.connect(database, autocommit=True) as own:
+        make_partitions(own, 20, ahead=-20)
+    add_jobs(sql, [0, 7, 12], schedule=a_schedule(sql))
+    before = sql("SELECT ctid, id FROM pgbeat.jobs ORDER BY id")
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
+        "VALUES (1, 's', now() + interval '9 days', 'skipped', 'r')"
+    )
+    with connected(database) as connection:
+        histories.keep(connection, settings)
+    assert sql("SELECT ctid, id FROM pgbeat.jobs ORDER BY id") == before
+    assert len(sql("SELECT DISTINCT tableoid FROM pgbeat.jobs")) == 1
+    [(length,)] = sql(
+        "SELECT max(ends_at - starts_at) FROM pgbeat.partitions WHERE history = 'ended_jobs'"
+    )
+    assert length == timedelta(days=21)
+    # What is of a time after it has moved, and nothing followed from that.
+    assert sql("SELECT tableoid::regclass::text FROM pgbeat.ticks WHERE due_at > now()") == [
+        ("pgbeat.ticks_to_come",)
+    ]
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(4,)]
+
+
+def test_what_came_before_its_period_was_added_stays(
     database: str, sql: Sql, settings: Settings
 ) -> None:
     """A database without a beat: all is in `…_to_come` until one leads."""

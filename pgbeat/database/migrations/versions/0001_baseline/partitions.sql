@@ -24,8 +24,9 @@ BEGIN
 END
 $$;
 
--- Begins the period that ends then: what is to come begins after it. Its rows that are in
--- `…_to_come` move, without the triggers that ran when they were written.
+-- Makes `…_to_come` the period that ends then, and a new one of what comes after it. Rows stay where
+-- they are, but for those of times after the end, which move without the triggers that ran when they
+-- were written.
 CREATE FUNCTION pgbeat.add_partition(history text, ends timestamptz) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -42,14 +43,16 @@ BEGIN
      WHERE p.partrelid = format('pgbeat.%I', history)::regclass;
     added := history || to_char(starts AT TIME ZONE 'UTC', '_YYYYMMDD');
     EXECUTE format('ALTER TABLE pgbeat.%I DETACH PARTITION pgbeat.%I', history, next);
-    EXECUTE format('CREATE TABLE pgbeat.%I PARTITION OF pgbeat.%I FOR VALUES FROM (%L) TO (%L)',
-        added, history, starts, ends);
-    EXECUTE format('ALTER TABLE pgbeat.%I DISABLE TRIGGER USER', added);
-    EXECUTE format('WITH gone AS (DELETE FROM pgbeat.%I WHERE %I < %L RETURNING *)
-            INSERT INTO pgbeat.%I OVERRIDING SYSTEM VALUE SELECT * FROM gone', next, moment, ends, added);
-    EXECUTE format('ALTER TABLE pgbeat.%I ENABLE TRIGGER USER', added);
+    EXECUTE format('ALTER TABLE pgbeat.%I RENAME TO %I', next, added);
+    EXECUTE format('CREATE TABLE pgbeat.%I PARTITION OF pgbeat.%I FOR VALUES FROM (%L)
+            TO (MAXVALUE)', next, history, ends);
+    EXECUTE format('ALTER TABLE pgbeat.%I DISABLE TRIGGER USER', next);
+    EXECUTE format('WITH gone AS (DELETE FROM pgbeat.%I WHERE %I >= %L RETURNING *)
+            INSERT INTO pgbeat.%I OVERRIDING SYSTEM VALUE SELECT * FROM gone',
+        added, moment, ends, next);
+    EXECUTE format('ALTER TABLE pgbeat.%I ENABLE TRIGGER USER', next);
     EXECUTE format('ALTER TABLE pgbeat.%I ATTACH PARTITION pgbeat.%I FOR VALUES FROM (%L)
-            TO (MAXVALUE)', history, next, ends);
+            TO (%L)', history, added, starts, ends);
     UPDATE pgbeat.partitions SET starts_at = ends WHERE name = next;
     INSERT INTO pgbeat.partitions VALUES (history, added, starts, ends);
     RETURN added;
