@@ -29,9 +29,10 @@ class Readable(Protocol):
 
 
 class Leader:
-    """One session of a beat, leader or standby. `on_lead` is called when it becomes the leader.
+    """One session of a beat, leader or standby.
 
-    A beat that lost the lock has lost this connection, and can't commit.
+    `on_lead` is called when it becomes the leader, `on_stand_by` while another leads. A beat that
+    lost the lock has lost this connection, and can't commit.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Leader:
         settings: Settings,
         interval: float,
         on_lead: Callable[[Connection], None],
+        on_stand_by: Callable[[], object],
         direct_url: URL | None = None,
     ) -> None:
-        self._settings, self._interval, self._on_lead = settings, interval, on_lead
+        self._settings, self._interval = settings, interval
+        self._on_lead, self._on_stand_by = on_lead, on_stand_by
         self._name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"[:63]
         #: The server's own DSN, for where a pooler answers at that of the settings.
         self._direct_url = direct_url
@@ -112,6 +115,7 @@ class Leader:
         if advisory_locks.acquire(connection, key, soon):
             return True
         self._standing_by.report_leader()
+        self._on_stand_by()
         return advisory_locks.acquire(connection, key, wait - soon)
 
     @property
