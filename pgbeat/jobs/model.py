@@ -204,9 +204,10 @@ def of_known(condition: str) -> str:
 UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
 _UNFINISHED_OF = text(
     """
-    SELECT schedule_id, id, state FROM pgbeat.unfinished_jobs
-     WHERE schedule_id = ANY (CAST(:schedules AS bigint[])) AND schedule_id IS NOT NULL
-     ORDER BY created_at, id
+    SELECT s.id, j.id, j.state
+      FROM unnest(CAST(:schedules AS bigint[])) AS s (id) CROSS JOIN LATERAL (
+           SELECT * FROM pgbeat.unfinished_jobs WHERE schedule_id = s.id OFFSET 0) AS j
+     ORDER BY j.created_at, j.id
     """
 )
 

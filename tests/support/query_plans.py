@@ -38,7 +38,7 @@ from tests.support.explained_plans import Explained, Plan
 from tests.support.many_rows import fill
 
 #: A table of as many is best gone through.
-_FEW_PAGES = 100
+_FEW_PAGES = 200
 
 
 class World(NamedTuple):
@@ -96,7 +96,8 @@ class Query(NamedTuple):
         return found
 
 
-def _listing(rows: int = 5000, **which: Any) -> Query:
+# Until autovacuum has seen what has not ended, Postgres may go through all of that for a page.
+def _listing(rows: int = 50_000, **which: Any) -> Query:
     def two_pages(world: World, connection: Connection) -> None:
         page = jobs.listing(connection, Filter(**which))
         assert page, which
@@ -219,9 +220,9 @@ QUERIES: dict[str, Query] = {
     "people: jobs of a person": _listing(created_by="user:7"),
     "people: failed jobs of a person": _listing(created_by="user:45", state="failed"),
     "people: a person's jobs of a task": _listing(created_by="user:45", task="shop.task20"),
-    "people: a person's of a rare state": _listing(10_000, created_by="user:45", state="pending"),
+    "people: a person's of a rare state": _listing(created_by="user:45", state="pending"),
     "people: jobs that are not the system's": _listing(is_system_job=False),
-    "people: a schedule's failed jobs": _listing(50_000, schedule_id=26, state="failed"),
+    "people: a schedule's failed jobs": _listing(schedule_id=26, state="failed"),
     "people: groups": Query(_groups),
     "people: a group's jobs": Query(lambda w, c: groups.members(c, w.group)),
     "people: a schedule's ticks": Query(_history),
@@ -233,7 +234,7 @@ QUERIES: dict[str, Query] = {
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all
     "people: 50 jobs are cancelled": Query(_cancel),
     "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000),
-    "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 60_000, 60_000),
+    "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
     "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
     "scrape: deliveries": Query(lambda w, c: gauges.webhooks(c, "default"), 60_000, 60_000),
 }
