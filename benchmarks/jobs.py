@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -33,19 +31,6 @@ MAKE = """
 """
 
 
-@contextmanager
-def beating(bench: Bench, contender: Pgbeat) -> Iterator[None]:
-    """A real beat, which hands jobs out."""
-    process = bench.processes.celery(
-        contender.spec.within("beat"),
-        "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        bench.processes.kill(process)
-
-
 def lane(bench: Bench, contender: Pgbeat, limit: int | None, tasks: int) -> Figures:
     """Returns the no-ops a second of a worker of two processes.
 
@@ -62,7 +47,7 @@ def lane(bench: Bench, contender: Pgbeat, limit: int | None, tasks: int) -> Figu
     with bench.workers(contender, *PREFORK) as crew:
         crew.wait_for_first()
         before = crew.executions.count()
-        with beating(bench, contender):
+        with bench.beat(contender):
             if not crew.wait(before + tasks, LIMIT):
                 raise ProcessError(f"{tasks} jobs took more than {LIMIT:g} s")
         done = crew.executions.read()[before + tasks // 10 :]

@@ -56,11 +56,12 @@ class Redis(_Server):
 
     def _start(self, stack: ExitStack) -> tuple[subprocess.Popen[bytes], str]:
         (port,) = free_ports(1)
-        folder = stack.enter_context(_folder("pgbeat-bench-redis-"))
+        folder = Path(stack.enter_context(_folder("pgbeat-bench-redis-")))
         process = started(
             stack,
-            ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", folder,
+            ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder),
              "--save", "", "--appendonly", "no", "--daemonize", "no"],
+            folder,
         )  # fmt: skip
         wait_for_port(process, port, 10, "redis-server")
         return process, f"redis://127.0.0.1:{port}/0"
@@ -124,8 +125,9 @@ class RabbitMQ(_Server):
             "RUNNING_UNDER_SYSTEMD": "1",
         }
         # Erlang would start one that outlives it.
-        started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], environment)
-        process = started(stack, [script], environment)
+        started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], folder, environment)
+        # It writes what it dumps when it is killed into its working directory.
+        process = started(stack, [script], folder, environment)
         wait_for_port(process, port, 60, "rabbitmq-server")
         return process, f"amqp://guest:guest@127.0.0.1:{port}//"
 
@@ -144,11 +146,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def started(
-    stack: ExitStack, argv: list[str], environment: dict[str, str] | None = None
+    stack: ExitStack, argv: list[str], folder: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a server that the end of `stack` stops, with all that it started."""
+    """Starts a server in a folder; the end of `stack` stops it, with all that it started."""
     process = subprocess.Popen(
         argv,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

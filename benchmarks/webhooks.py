@@ -77,19 +77,6 @@ def prepare(bench: Bench, contender: Pgbeat, urls: list[str], hanging: int = 0) 
             connection.execute(_ADD, (name, url))
 
 
-@contextmanager
-def beating(bench: Bench, contender: Pgbeat) -> Iterator[int]:
-    """The process of a beat that leads."""
-    process = bench.processes.celery(
-        contender.spec.within("beat"),
-        "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
-    )  # fmt: skip
-    try:
-        yield process.pid
-    finally:
-        bench.processes.kill(process)
-
-
 def delivered(connection: psycopg.Connection, name: str) -> int:
     """How many deliveries of the webhooks are done."""
     row = connection.execute(
@@ -108,7 +95,7 @@ def rate(bench: Bench, contender: Pgbeat, receivers: int, seconds: float, count:
             connection.execute(_HAPPEN, (count // receivers, "good-%"))
             connection.execute("VACUUM ANALYZE pgbeat.deliveries")
             total = count // receivers * receivers
-            with beating(bench, contender) as beat:
+            with bench.beat(contender) as beat:
                 if not wait_until(lambda: delivered(connection, "%"), LIMIT, 0.05):
                     raise ProcessError("nothing was delivered")
                 already = delivered(connection, "%")
@@ -134,7 +121,7 @@ def beside(bench: Bench, contender: Pgbeat, hanging: int) -> Figures:
     """How long events of one webhook take while as many others hang: 20, one each 0.2 s."""
     with receiving(1 + hanging, 0.02, hanging) as urls:
         prepare(bench, contender, urls, hanging)
-        with contender.connect() as connection, beating(bench, contender):
+        with contender.connect() as connection, bench.beat(contender):
             connection.execute(_HAPPEN, (1, "good-%"))
             if not wait_until(lambda: delivered(connection, "good-%"), LIMIT):
                 raise ProcessError("nothing was delivered")

@@ -68,6 +68,18 @@ class Bench:
             for process in processes:
                 self.processes.kill(process)
 
+    @contextmanager
+    def beat(self, contender: Contender) -> Iterator[int]:
+        """Yields the pid of a beat of pgbeat's."""
+        process = self.processes.celery(
+            contender.spec.within("beat"),
+            "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
+        )  # fmt: skip
+        try:
+            yield process.pid
+        finally:
+            self.processes.kill(process)
+
 
 @dataclass(frozen=True)
 class Crew:
