@@ -24,8 +24,12 @@ class Ended(NamedTuple):
     is_dispatched: bool = True
 
 
-_CHANGED = ("state", "finished_at", "error", "awaits_approval", "retried_by")
-_KEPT = [column.name for column in jobs.c if column.name not in _CHANGED]
+def columns_except(*changed: str) -> list[str]:
+    """Returns the names of the columns of a job that stay as they are when it moves."""
+    return [column.name for column in jobs.c if column.name not in changed]
+
+
+_KEPT = columns_except("state", "finished_at", "error", "awaits_approval", "retried_by")
 _END = text(
     f"""
     WITH mine AS (

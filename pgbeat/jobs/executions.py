@@ -12,10 +12,10 @@ from sqlalchemy import Connection, func, select, text
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
-from pgbeat.database.tables import executions, jobs
+from pgbeat.database.tables import executions
 from pgbeat.errors import NotFound
 from pgbeat.jobs import model
-from pgbeat.jobs.endings import Ended
+from pgbeat.jobs.endings import Ended, columns_except
 
 State = Literal["running", "completed", "failed", "cancelled", "skipped"]
 
@@ -67,21 +67,6 @@ class ExecutionRecord(NamedTuple):
     created_by: str | None = None
 
 
-# What the end of a job leaves as it is, in these files.
-_CHANGED = [
-    "state",
-    "started_at",
-    "finished_at",
-    "run_at",
-    "worker",
-    "error",
-    "retried_by",
-    "checkpoint",
-    "executions",
-]
-_KEPT = [column.name for column in jobs.c if column.name not in _CHANGED]
-
-
 # What they write of a record, under names that no column of jobs has.
 _RECORD = {
     "id": "execution_id", "job_id": "job_id", "state": "own_state", "worker": "own_worker",
@@ -92,17 +77,31 @@ _RECORD = {
         "progress_message", "result", "traceback",
     )},
 }  # fmt: skip
+# What they change of a job that ends, which also has no `run_at` any more.
+_CHANGED = (
+    "state", "started_at", "finished_at", "worker", "error", "retried_by", "checkpoint",
+    "executions",
+)  # fmt: skip
+_KEPT = columns_except(*_CHANGED, "run_at")
+#: What the files have in common, by the words in braces that it replaces there.
+_PARTS = {
+    "kept": ", ".join(f"j.{name}" for name in _KEPT),
+    "record": ", ".join(f"r.{name} AS {alias}" for name, alias in _RECORD.items()),
+    "record_names": ", ".join(_RECORD.values()),
+    "ended_job": ", ".join([*_KEPT, *_CHANGED]),
+    "ended_execution": """id, job_id, schedule_id, number, state, lost, retry_attempt, worker,
+            worker_id, pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms,
+            memory_peak_mb, progress_done, progress_total, progress_message, result, error,
+            traceback, metadata, recorded_at""",
+    "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL",
+    "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)",
+}
 
 
 def _statement(name: str) -> Statement:
     sql = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
-    for word, names in (
-        ("columns", _KEPT),
-        ("job_columns", [f"j.{each}" for each in _KEPT]),
-        ("record", [f"r.{name} AS {alias}" for name, alias in _RECORD.items()]),
-        ("record_names", _RECORD.values()),
-    ):
-        sql = sql.replace(f"{{{word}}}", ", ".join(names))
+    for word, part in _PARTS.items():
+        sql = sql.replace(f"{{{word}}}", part)
     return Statement(name, sql)
 
 

@@ -13,7 +13,7 @@
 --
 -- The plan may have been made when the tables were almost empty: rows are found through arrays of
 -- ids, or LATERAL, so that no table can be read whole; and CASE keeps conditions on states from
--- choosing an index.
+-- choosing an index. Parts in braces are in `executions.py`.
 WITH r AS MATERIALIZED (
     SELECT *, now() - coalesce(began, 0) * interval '1 second' AS began_at,
            CASE WHEN state <> 'running' THEN now() - coalesce(ended, 0) * interval '1 second' END
@@ -58,7 +58,7 @@ moved AS (
        AND (r.ends_job OR r.job_state <> 'running' AND j.cancel_requested_at IS NOT NULL)
        AND (j.executions = 0 OR r.job_state = 'completed'
             OR pgbeat.is_last_execution(j.id, r.id, r.began_at))
-    RETURNING {job_columns}, {record},
+    RETURNING {kept}, {record},
               coalesce(j.started_at, r.began_at) AS started_at, r.ended_at AS finished_at,
               r.worker, pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
@@ -67,10 +67,7 @@ moved AS (
                               r.job_state) AS retried_by,
               coalesce(r.checkpoint, j.checkpoint) AS checkpoint, j.executions + 1 AS executions),
 ended AS (
-    INSERT INTO pgbeat.ended_jobs ({columns}, started_at, finished_at, worker, state,
-                                   error, retried_by, checkpoint, executions)
-    SELECT {columns}, started_at, finished_at, worker, state, error, retried_by, checkpoint,
-           executions FROM moved),
+    INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 began AS (
     UPDATE pgbeat.unfinished_jobs j
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker, run_at = NULL,
@@ -125,11 +122,7 @@ running AS (
       FROM placed WHERE own_state = 'running'
     ON CONFLICT (id) DO NOTHING),
 over AS (
-    INSERT INTO pgbeat.ended_executions
-           (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
-            pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
-            progress_done, progress_total, progress_message, result, error, traceback,
-            metadata, recorded_at)
+    INSERT INTO pgbeat.ended_executions ({ended_execution})
     SELECT execution_id, job_id, schedule_id, executions, own_state, coalesce(lost, false),
            coalesce(retry_attempt, 0), coalesce(own_worker, ''), worker_id, pid,
            coalesce(acks_late, false), began_at, ended_at, duration_ms, cpu_time_ms,
@@ -143,10 +136,8 @@ late AS (
          WHERE (SELECT count(*) FROM placed) < (SELECT count(*) FROM r)
            AND id NOT IN (SELECT execution_id FROM placed)) AS l
      WHERE l.records IS NOT NULL)
-SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM moved
- WHERE lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL OR state = 'cancelled'
+SELECT {result} FROM moved WHERE {is_awaited} OR state = 'cancelled'
 UNION ALL
-SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM began
- WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)
+SELECT {result} FROM began WHERE state <> 'running' AND {is_awaited}
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0

@@ -49,7 +49,7 @@ moved AS (
        AND (r.ends_job OR r.job_state <> 'running' AND j.cancel_requested_at IS NOT NULL)
        AND (r.job_state = 'completed'
             OR j.executions <= 1 OR pgbeat.is_last_execution(j.id, r.id, r.started_at))
-    RETURNING {job_columns}, j.started_at, r.finished_at, j.worker, j.executions,
+    RETURNING {kept}, j.started_at, r.finished_at, j.worker, j.executions,
               pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
                                j.cancel_reason, r.error) AS error,
@@ -57,10 +57,7 @@ moved AS (
                               r.job_state) AS retried_by,
               coalesce(r.checkpoint, j.checkpoint) AS checkpoint),
 ended AS (
-    INSERT INTO pgbeat.ended_jobs ({columns}, started_at, finished_at, worker, state,
-                                   error, retried_by, checkpoint, executions)
-    SELECT {columns}, started_at, finished_at, worker, state, error, retried_by, checkpoint,
-           executions FROM moved),
+    INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 jobs AS (
     UPDATE pgbeat.unfinished_jobs j
        SET state = r.job_state, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint)
@@ -73,11 +70,7 @@ jobs AS (
             OR j.executions <= 1 OR pgbeat.is_last_execution(j.id, r.id, r.started_at))
     RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by, j.dispatched_at),
 over AS (
-    INSERT INTO pgbeat.ended_executions
-           (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
-            pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
-            progress_done, progress_total, progress_message, result, error, traceback,
-            metadata, recorded_at)
+    INSERT INTO pgbeat.ended_executions ({ended_execution})
     SELECT g.id, g.job_id, g.schedule_id, g.number, g.state, g.lost, g.retry_attempt, g.worker,
            g.worker_id, g.pid, g.acks_late, g.started_at, g.finished_at, g.duration_ms,
            g.cpu_time_ms, g.memory_peak_mb, g.progress_done, g.progress_total,
@@ -92,10 +85,8 @@ late AS (
          WHERE state <> 'running' AND id NOT IN (SELECT id FROM gone)
            AND (SELECT count(*) FROM known) < (SELECT count(*) FROM r)) AS l
      WHERE l.records IS NOT NULL)
-SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM moved
- WHERE lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL OR state = 'cancelled'
+SELECT {result} FROM moved WHERE {is_awaited} OR state = 'cancelled'
 UNION ALL
-SELECT id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL FROM jobs
- WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)
+SELECT {result} FROM jobs WHERE state <> 'running' AND {is_awaited}
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0
