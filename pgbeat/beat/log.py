@@ -15,6 +15,8 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _COUNTED = 60.0
 #: Skips that get a line of their own in that time, and schedules that the summary names.
 _LINES, _NAMED = 20, 3
+#: Launches of one batch that get a line each. More are summed up, unless the level is DEBUG.
+_LAUNCHES = 100
 #: Numbers and ids in a reason: with other ones it is the same reason.
 _VARYING = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,-]*")
 
@@ -33,42 +35,44 @@ class DecisionLog:
         self._began, self._lines = time.monotonic(), 0
 
     def decided(self, decisions: Sequence[Decision]) -> None:
-        """Logs a line for each decision, but for repeated skips.
+        """Logs a line for each decision, but for repeated skips and large batches of launches.
 
         Launched and skipped ones are logged at INFO, failed ones at WARNING or ERROR.
         """
         is_quiet = not logger.isEnabledFor(logging.INFO)
+        summed_up = [] if is_quiet else _summed_up(decisions)
         for decision in decisions:
             tick, row = decision.tick, decision.schedule
-            if is_quiet and tick.outcome != "failed" and not decision.disabled_reason:
-                continue
-            fields = _fields(decision)
             if tick.outcome != "skipped":
                 self._logged.pop(row.id, None)
             if tick.outcome == "failed":
-                _failed(decision, fields)
+                _failed(decision)
                 continue
             if decision.disabled_reason and not decision.is_complete:
                 reason = decision.disabled_reason
-                logger.warning("Schedule '%s' disabled: %s", row.name, reason, extra=fields)
-            note = f" ({tick.note})" if tick.note else ""
+                logger.warning(
+                    "Schedule '%s' disabled: %s", row.name, reason, extra=_fields(decision)
+                )
+            if is_quiet:
+                continue
             if tick.outcome == "launched":
-                more = f" and {len(tick.more_job_ids)} more" if tick.more_job_ids else ""
-                logger.info(
-                    "Schedule '%s' launched job %s%s%s",
-                    row.name,
-                    tick.job_id,
-                    more,
-                    note,
-                    extra=fields,
-                )
+                if not summed_up or not _is_ordinary(decision):
+                    _launched(decision)
             elif self._is_new(decision):
-                logger.info(
-                    "Schedule '%s' skipped: %s%s", row.name, tick.reason, note, extra=fields
-                )
+                reason = f"{tick.reason}{_note(decision)}"
+                logger.info("Schedule '%s' skipped: %s", row.name, reason, extra=_fields(decision))
             if decision.is_complete:
                 why = decision.disabled_reason
-                logger.info("Schedule '%s' is completed: %s", row.name, why, extra=fields)
+                logger.info(
+                    "Schedule '%s' is completed: %s", row.name, why, extra=_fields(decision)
+                )
+        if summed_up:
+            logger.info(
+                "Launched %d schedules: %s",
+                len(summed_up),
+                _some([f"'{name}'" for name in summed_up[:_NAMED]], len(summed_up)),
+                extra={"outcome": "launched", "launches": len(summed_up)},
+            )
         self.sum_up()
 
     def _is_new(self, decision: Decision) -> bool:
@@ -89,21 +93,46 @@ class DecisionLog:
         if self._again:
             total, named = self._again.total(), self._again.most_common(_NAMED)
             often = [f"'{name}' {_times(count)}" for name, count in named]
-            if others := len(self._again) - len(named):
-                often.append(f"{others} other{'s' if others > 1 else ''}")
             logger.info(
                 "Skipped %s more in %d s: %s",
                 _times(total),
                 seconds,
-                ", ".join(often),
+                _some(often, len(self._again)),
                 extra={"outcome": "skipped", "skips": total},
             )
         self._again.clear()
         self._began, self._lines = time.monotonic(), 0
 
 
-def _failed(decision: Decision, fields: dict[str, Any]) -> None:
+def _summed_up(decisions: Sequence[Decision]) -> list[str]:
+    """Returns the names of the schedules whose launches one line sums up."""
+    if len(decisions) <= _LAUNCHES or logger.isEnabledFor(logging.DEBUG):
+        return []
+    names = [each.schedule.name for each in decisions if _is_ordinary(each)]
+    return names if len(names) > _LAUNCHES else []
+
+
+def _is_ordinary(decision: Decision) -> bool:
+    """Returns whether a launch has nothing to tell but that it was one."""
+    tick = decision.tick
+    return tick.outcome == "launched" and not (tick.note or tick.more_job_ids)
+
+
+def _launched(decision: Decision) -> None:
     tick, row = decision.tick, decision.schedule
+    more = f" and {len(tick.more_job_ids)} more" if tick.more_job_ids else ""
+    logger.info(
+        "Schedule '%s' launched job %s%s%s",
+        row.name,
+        tick.job_id,
+        more,
+        _note(decision),
+        extra=_fields(decision),
+    )
+
+
+def _failed(decision: Decision) -> None:
+    tick, row, fields = decision.tick, decision.schedule, _fields(decision)
     if decision.disabled_reason:
         logger.error(
             "Schedule '%s' max retries exceeded, disabling: %s", row.name, tick.error, extra=fields
@@ -134,6 +163,17 @@ def _fields(decision: Decision) -> dict[str, Any]:
     if tick.outcome == "failed":
         fields |= {"retry_count": decision.retry_count, "max_retries": row.max_retries}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _note(decision: Decision) -> str:
+    return f" ({decision.tick.note})" if decision.tick.note else ""
+
+
+def _some(named: Sequence[str], count: int) -> str:
+    """Returns a list of so many, of which only some are named."""
+    others = count - len(named)
+    more = [f"{others} other{'s' if others > 1 else ''}"] if others else []
+    return ", ".join([*named, *more])
 
 
 def _times(count: int) -> str:

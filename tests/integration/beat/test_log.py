@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -36,7 +37,9 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged since this was last asked."""
     found = [r.getMessage() for r in caplog.records if r.name == "celery.beat.pgbeat"]
     caplog.clear()
-    return [message for message in found if message.startswith(("Schedule '", "Skipped "))]
+    return [
+        message for message in found if message.startswith(("Schedule '", "Skipped ", "Launched "))
+    ]
 
 
 def count(scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,6 +102,30 @@ def test_a_thousand_skips_do_not_hide_a_failure(
     [line] = [line for line in said(caplog) if line.startswith("Skipped")]
     assert line.startswith("Skipped 980 times more in ")
     assert line.endswith(" once, 977 others")
+
+
+def test_a_large_batch_of_launches_is_summed_up(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is special about one of them has its own line still."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, starts_at) "
+        "SELECT 's' || lpad(i::text, 3, '0'), 'tests.add', '1 hour', %s "
+        "FROM generate_series(1, 101) AS i",
+        START,
+    )
+    add(sql, "bad", task="tests.gone")
+    add(sql, "once", every=None, starts_at=None, once_at=START + HOUR)
+    scheduler.run_until(START + HOUR)
+    lines = said(caplog)
+    [launched] = [line for line in lines if line.startswith("Launched")]
+    assert re.fullmatch(r"Launched 10[12] schedules: ('\w+', ){3}(98|99) others", launched)
+    assert [line for line in lines if "' launched job" in line] == []
+    assert [line for line in lines if line.startswith("Schedule 'bad' failed")]
+    assert [line for line in lines if line.startswith("Schedule 'once' is completed")]
+    caplog.set_level(logging.DEBUG, "celery.beat.pgbeat")
+    scheduler.run_until(START + 2 * HOUR)
+    assert len([line for line in said(caplog) if "' launched job" in line]) == 101
 
 
 def test_the_fields_of_a_line(
