@@ -18,6 +18,7 @@ from tests.support.processes import until
 CALM = 120.0
 _UNFINISHED = """
     SELECT (SELECT count(*) FROM pgbeat.jobs WHERE finished_at IS NULL)
+         + (SELECT count(*) FROM pgbeat.executions WHERE state = 'running')
          + (SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
              WHERE q.name = 'celery')
 """
