@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pgbeat.beat.scheduler import Scheduler as Scheduler
     from pgbeat.beat.signals import condition_finished as condition_finished
     from pgbeat.beat.signals import condition_started as condition_started
-    from pgbeat.broker.publishing.transaction import in_transaction as in_transaction
+    from pgbeat.broker.publishing.in_transaction import in_transaction as in_transaction
     from pgbeat.errors import PgbeatError as PgbeatError
     from pgbeat.jobs.direct import run_direct as run_direct
     from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
@@ -61,7 +61,7 @@ _HOME = {
     "condition_started": "pgbeat.beat.signals",
     "current": "pgbeat.worker.reporting",
     "finish": "pgbeat.worker.finish",
-    "in_transaction": "pgbeat.broker.publishing.transaction",
+    "in_transaction": "pgbeat.broker.publishing.in_transaction",
     "is_cancelled": "pgbeat.worker.reporting",
     "launcher": "pgbeat.schedules.launchers",
     "metrics_collector": "pgbeat.monitoring.collector",

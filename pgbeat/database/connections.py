@@ -151,6 +151,11 @@ def driver(connection: Connection) -> "psycopg.Connection[Any]":
     return raw  # type: ignore[no-any-return]
 
 
+def is_autocommit(connection: Connection) -> bool:
+    """Returns whether a connection, of whatever driver, commits each statement."""
+    return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+
 def close(connection: Connection) -> None:
     """Closes a connection at once, whatever it is doing: the server rolls back."""
     if connection.closed:

@@ -16,7 +16,8 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
-from pgbeat.broker.publishing.transaction import InTransaction, in_transaction
+from pgbeat.broker.publishing.in_transaction import in_transaction
+from pgbeat.broker.publishing.transaction import InTransaction
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.results import statements

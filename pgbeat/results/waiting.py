@@ -28,18 +28,33 @@ _PAUSE = 0.2
 _READY = as_json(sorted(states.READY_STATES))
 
 
+class Awaiter:
+    """Somebody who waits for results."""
+
+    def __init__(self) -> None:
+        #: Tasks, as the tables name them, whose final state has not come.
+        self.awaited: set[str] = set()
+        #: Rows that came, for the one who waits to handle.
+        self.received: deque[StoredResult] = deque()
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether it need not wait any longer."""
+        return bool(self.received)
+
+
 class Waits:
     """What a process waits for. One of its threads at a time listens, and reads for all."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiter = uuid4().hex
-        self._consumers: WeakSet[ResultConsumer] = WeakSet()
+        self._awaiters: WeakSet[Awaiter] = WeakSet()
         #: Tasks that nobody has asked the database about yet.
         self._new: set[str] = set()
         #: Tasks that a notification named.
         self._heard: set[str] = set()
-        #: Notified of everything that ends a wait; guards `_is_listening` and `_consumers`.
+        #: Notified of everything that ends a wait; guards `_is_listening` and `_awaiters`.
         self._changed = threading.Condition()
         #: Whether a thread listens.
         self._is_listening = False
@@ -52,10 +67,10 @@ class Waits:
         os.set_blocking(self._wake_end, False)
         os.set_blocking(self._wake, False)
 
-    def add(self, consumer: "ResultConsumer", task_id: str) -> None:
+    def add(self, awaiter: Awaiter, task_id: str) -> None:
         """Begins to wait for a task; `look` asks the database."""
         with self._changed:
-            self._consumers.add(consumer)
+            self._awaiters.add(awaiter)
         self._new.add(task_id)
 
     def look(self, tasks: Iterable[str]) -> None:
@@ -66,31 +81,31 @@ class Waits:
         if self._new:
             self._read_new()
 
-    def wait(self, consumer: "ResultConsumer", seconds: float) -> None:
-        """Waits until the consumer has received something, at most so many seconds."""
+    def wait(self, awaiter: Awaiter, seconds: float) -> None:
+        """Waits until an awaiter has received something, at most so many seconds."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while self._is_listening and not consumer.received:
+            while self._is_listening and not awaiter.is_satisfied:
                 if not self._changed.wait(deadline - time.monotonic()):
                     return
-            if consumer.received:
+            if awaiter.is_satisfied:
                 return
             self._is_listening = True
         try:
-            while not consumer.received and (left := deadline - time.monotonic()) > 0:
-                self._listen(consumer, left)
+            while not awaiter.is_satisfied and (left := deadline - time.monotonic()) > 0:
+                self._listen(awaiter, left)
         finally:
             with self._changed:
                 self._is_listening = False
                 self._changed.notify_all()
 
-    def _listen(self, consumer: "ResultConsumer", seconds: float) -> None:
+    def _listen(self, awaiter: Awaiter, seconds: float) -> None:
         """Waits for a notification, or for the next look, and reads what there is."""
         try:
             self._read()
             files = [self._wake_end] if self._socket is None else [self._wake_end, self._socket]
             until = max(0.0, self._look_at - time.monotonic())
-            if not self._heard and not consumer.received:
+            if not self._heard and not awaiter.is_satisfied:
                 ready = readable(files, min(seconds, until))
                 if self._wake_end in ready:
                     with suppress(BlockingIOError):
@@ -176,16 +191,16 @@ class Waits:
     def _awaited(self) -> set[str]:
         return set().union(*(set(each.awaited) for each in self._known()))
 
-    def _known(self) -> list["ResultConsumer"]:
+    def _known(self) -> list[Awaiter]:
         with self._changed:
-            return list(self._consumers)
+            return list(self._awaiters)
 
     def _deliver(self, found: Any) -> None:
         rows = stored_results(found)
         if not rows:
             return
-        for consumer in self._known():
-            consumer.received.extend(row for row in rows if row.task_id in consumer.awaited)
+        for awaiter in self._known():
+            awaiter.received.extend(row for row in rows if row.task_id in awaiter.awaited)
         with self._changed:
             self._changed.notify_all()
 
@@ -196,15 +211,12 @@ class Waits:
             os.write(self._wake, b"!")
 
 
-class ResultConsumer(BaseResultConsumer):
+class ResultConsumer(BaseResultConsumer, Awaiter):
     """What one backend, which is one thread's unless it is thread-safe, waits for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        #: Tasks, as the tables name them, whose final state has not come.
-        self.awaited: set[str] = set()
-        #: Rows that came, for `drain_events` to handle.
-        self.received: deque[StoredResult] = deque()
+        BaseResultConsumer.__init__(self, *args, **kwargs)
+        Awaiter.__init__(self)
 
     def start(self, initial_task_id: str, **kwargs: Any) -> None:
         """Begins to wait for a first task."""

@@ -284,7 +284,7 @@ class TransactionPublisher:
     def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
         """Writes messages, and before them their queues."""
         messages = list(batch)
-        if not connections.driver(connection).autocommit:  # the caller's, and may stay open
+        if not connections.is_autocommit(connection):  # the caller's, and may stay open
             calls = dict(self._outbox.calls)
             for message in messages:
                 calls |= predeclare.queue(message.queue)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from celery import Celery, current_app
+from celery import Celery
 from celery._state import get_current_task
 from kombu import Connection as BrokerConnection
 from psycopg.pq import TransactionStatus
@@ -45,15 +45,26 @@ def opened(session: Opened) -> Connection:
         connection = session
     else:
         kind = f"{type(session).__module__}.{type(session).__qualname__}"
+        if "sqlalchemy.ext.asyncio" in kind:
+            raise TypeError(
+                f"a {kind} can't be used without `await`: use `await pgbeat.aio.submit(…)`, or "
+                "`async with pgbeat.in_transaction(…):`"
+            )
         raise TypeError(f"session must be an open SQLAlchemy session or connection, got a {kind}")
-    raw = connections.driver(connection)
-    # A transaction that was begun by hand is one.
-    if getattr(raw, "autocommit", False) and raw.info.transaction_status == TransactionStatus.IDLE:
+    if connections.is_autocommit(connection) and not _is_begun(connection):
         raise ValueError(
             "the connection is in autocommit mode, so it has no transaction; give one that "
             "commits, or publish without it"
         )
     return connection
+
+
+def _is_begun(connection: Connection) -> bool:
+    """Returns whether somebody has begun a transaction by hand."""
+    raw: Any = connections.driver(connection)
+    if hasattr(raw, "is_in_transaction"):  # asyncpg's
+        return bool(raw.is_in_transaction())
+    return bool(raw.info.transaction_status != TransactionStatus.IDLE)
 
 
 class _Immediate:
@@ -88,7 +99,7 @@ class _FailedInBlock(DBAPIError):
     """
 
 
-class _BlockChannel(OutboxChannel):
+class BlockChannel(OutboxChannel):
     """Replaces the channels that a block's code publishes over."""
 
     #: The broker whose channels it replaces.
@@ -130,7 +141,7 @@ class _BlockChannel(OutboxChannel):
         with _failing():
             count = sink.write(message)
             if message.queue is None and not count:
-                _check_snapshot(sink.connection, self.joined, message.exchange)
+                check_snapshot(sink.connection, self.joined, message.exchange)
         return None
 
 
@@ -145,7 +156,7 @@ def _failing() -> Iterator[None]:
         ) from error  # fmt: skip
 
 
-def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
+def check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
     """Raises `CannotPublish` if an exchange's queues were bound after the transaction's snapshot.
 
     The message would be lost.
@@ -186,7 +197,7 @@ class InTransaction(OutboxConnection):
         )
         self._open.tables.require(self._open.connection)
         self._blocks: list[transaction_blocks.Block] = []
-        self._channel: _BlockChannel | None = None
+        self._channel: BlockChannel | None = None
         super().__init__(self._open, delays=delays_in_table(app.conf))
 
     def __enter__(self) -> Self:
@@ -216,14 +227,14 @@ class InTransaction(OutboxConnection):
         if isinstance(error, _FailedInBlock) and error.__cause__ is not None:
             raise error.__cause__
 
-    def channel_for(self, broker: Any) -> "_BlockChannel | None":
+    def channel_for(self, broker: Any) -> BlockChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
         if broker.tables != self._open.tables:
             return None
         if broker.database_identity() != identity.cached(self._open.connection):
             return None
         if self._channel is None:
-            self._channel = _BlockChannel(self.transport)
+            self._channel = BlockChannel(self.transport)
         self._channel.joined = broker
         return self._channel
 
@@ -269,22 +280,3 @@ def _arguments(
         "the arguments of a task must be a sequence, or a mapping of keyword arguments, "
         f"got {item!r}"
     )
-
-
-def in_transaction(session: Opened, app: Celery | None = None) -> InTransaction:
-    """Returns a connection for `apply_async(connection=…)` that publishes in an open transaction.
-
-    Used as a block, everything that the same thread (greenlet, asyncio task) publishes to that
-    broker joins the transaction, through any app. Only remote control and the running task's retry
-    are sent at once. The caller must commit.
-
-    Args:
-        session: An SQLAlchemy session or connection to the broker's database.
-        app: The app with that broker, by default the current one.
-
-    Raises:
-        CannotPublish: The app's broker is another database, or not Postgres.
-        SchemaError: The database has no broker tables.
-        ValueError: The connection is in autocommit mode.
-    """
-    return InTransaction(session, app or current_app._get_current_object())

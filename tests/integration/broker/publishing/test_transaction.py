@@ -355,7 +355,7 @@ def test_the_current_app_is_the_default(database: str, engine: Engine, connect: 
 def test_other_objects_than_sessions_are_refused(ours: Celery, engine: Engine) -> None:
     for wrong in (None, "postgresql://", engine):
         with pytest.raises(TypeError, match="must be an open SQLAlchemy session or connection"):
-            pgbeat.in_transaction(wrong, ours)  # type: ignore[arg-type]
+            pgbeat.in_transaction(wrong, ours)  # type: ignore[call-overload]
 
 
 def test_a_database_without_a_broker_says_so(empty_database: str, database: str) -> None:

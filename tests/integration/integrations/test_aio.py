@@ -1,0 +1,266 @@
+"""asyncio: jobs and tasks in an async session's transaction, and results without blocking."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from celery import Celery, chain, group
+from celery.exceptions import TimeoutError as ResultTimeout
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+
+import pgbeat
+from pgbeat import aio
+from pgbeat.config import postgres_url
+from pgbeat.errors import ConfigError, InvalidJob
+from tests.support.command_line import Sql
+from tests.support.kombu_connections import Connect, Inbox
+from tests.support.transport_workers import transport_url
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    url = transport_url(database)
+    app = Celery("aio", broker=url, backend=url, set_as_current=False)
+
+    @app.task(name="tests.add", shared=False)
+    def add(x: int = 1, y: int = 2) -> int:
+        return x + y
+
+    yield app
+    app.close()
+
+
+@asynccontextmanager
+async def engine(database: str, driver: str = "psycopg") -> AsyncIterator[AsyncEngine]:
+    made = create_async_engine(postgres_url(database).set(drivername=f"postgresql+{driver}"))
+    try:
+        yield made
+    finally:
+        await made.dispose()
+
+
+def add(app: Celery) -> Any:
+    return app.tasks["tests.add"]
+
+
+def delivered(connect: Connect) -> list[str]:
+    """The ids of the tasks that a consumer gets now."""
+    inbox = Inbox(connect(), "celery", no_ack=True)
+    inbox.drain(10**6, 0)
+    inbox.cancel()
+    return [message.headers["id"] for message in inbox.messages]
+
+
+DRIVERS = pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+
+
+@DRIVERS
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_a_blocks_messages_come_with_the_commit(
+    app: Celery, database: str, sql: Sql, connect: Connect, kind: str, driver: str
+) -> None:
+    async def publish() -> list[str]:
+        async with engine(database, driver) as own:
+            mine = own.connect() if kind == "connection" else AsyncSession(own)
+            async with mine:
+                await mine.execute(text("CREATE TABLE orders (id int)"))
+                async with pgbeat.in_transaction(mine, app):
+                    ids = [add(app).delay(1, 1).id, add(app).apply_async((2,), countdown=0).id]
+                    ids.append(app.send_task("tests.unknown", (5,)).id)
+                    grouped = group(add(app).s(3, 3), add(app).s(4, 4)).apply_async()
+                    ids += [each.id for each in grouped.results]
+                    chained = chain(add(app).s(6, 6), add(app).s(7)).apply_async()
+                    ids.append(chained.parent.id)
+                assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+                await mine.commit()
+            return ids
+
+    ids = asyncio.run(publish())
+    assert sorted(delivered(connect)) == sorted(ids)
+
+
+def test_nothing_is_left_of_a_block_that_raises_or_rolls_back(
+    app: Celery, database: str, sql: Sql
+) -> None:
+    async def publish() -> None:
+        async with engine(database) as own, AsyncSession(own) as session:
+            async with pgbeat.in_transaction(session, app):
+                add(app).delay()
+            await session.rollback()
+            with pytest.raises(ZeroDivisionError):
+                async with pgbeat.in_transaction(session, app):
+                    add(app).delay()
+                    raise ZeroDivisionError
+            await session.commit()
+
+    asyncio.run(publish())
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+def test_a_scoped_session(app: Celery, database: str, connect: Connect) -> None:
+    async def publish() -> str:
+        async with engine(database) as own:
+            scoped = async_scoped_session(async_sessionmaker(own), asyncio.current_task)
+            async with pgbeat.in_transaction(scoped, app):
+                task_id = add(app).delay().id
+            await scoped.commit()
+            await scoped.remove()
+        return str(task_id)
+
+    task_id = asyncio.run(publish())
+    assert delivered(connect) == [task_id]
+
+
+def test_other_coroutines_do_not_join_a_block(app: Celery, database: str, sql: Sql) -> None:
+    async def publish() -> None:
+        opened, sent = asyncio.Event(), asyncio.Event()
+
+        async def other() -> None:
+            await opened.wait()
+            add(app).delay()
+            sent.set()
+
+        async with engine(database) as own, AsyncSession(own) as session:
+            beside = asyncio.create_task(other())
+            async with pgbeat.in_transaction(session, app):
+                add(app).delay()
+                opened.set()
+                await sent.wait()
+            await beside
+            await session.rollback()
+
+    asyncio.run(publish())
+    assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
+
+
+@DRIVERS
+def test_jobs_in_a_session(app: Celery, database: str, sql: Sql, driver: str) -> None:
+    async def submit() -> None:
+        async with engine(database, driver) as own:
+            async with AsyncSession(own) as session:
+                job = await aio.submit(add(app), 1, 2, unique_key="k", connection=session)
+                again = await aio.submit(add(app), unique_key="k", connection=session)
+                assert job.id == again.id
+                many = [(add(app).s(n, n)) for n in range(300)]
+                assert len(await aio.submit_many(many, connection=session)) == 300
+                members = [add(app).s(1, 1), add(app).s(2, 2)]
+                made = await aio.submit_group(members, connection=session)
+                assert len(made.jobs) == 2
+                assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+                await session.commit()
+            assert sql("SELECT count(*) FROM pgbeat.jobs") == [(303,)]
+            async with AsyncSession(own) as session:
+                await aio.submit(add(app), connection=session)
+                await session.rollback()
+
+    asyncio.run(submit())
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(303,)]
+    assert sql("SELECT count(*) FROM kombu_message") == [(303,)]
+
+
+def test_jobs_without_a_session(app: Celery, database: str, sql: Sql) -> None:
+    async def submit() -> None:
+        jobs = await asyncio.gather(*(aio.submit(add(app), n, n) for n in range(5)))
+        assert len({job.id for job in jobs}) == 5
+        with pytest.raises(InvalidJob):
+            await aio.submit(add(app), priority=1000)
+
+    asyncio.run(submit())
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(5,)]
+
+
+def test_a_session_that_needs_await_is_refused_without(app: Celery, database: str) -> None:
+    async def submit() -> None:
+        async with engine(database) as own, AsyncSession(own) as session:
+            with pytest.raises(TypeError, match=r"await pgbeat\.aio\.submit"):
+                pgbeat.submit(add(app), connection=session)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="async with"), pgbeat.in_transaction(session, app):
+                raise AssertionError("it has begun")
+
+    asyncio.run(submit())
+
+
+def test_results_are_awaited(app: Celery) -> None:
+    async def wait() -> None:
+        awaited = [asyncio.create_task(aio.result(f"t{n}", app=app)) for n in range(3)]
+        awaited.append(asyncio.create_task(aio.result("t0", app=app)))
+        ticks = 0
+        store = asyncio.to_thread(_store_soon, app)
+        stored = asyncio.create_task(store)
+        while not all(each.done() for each in awaited):
+            await asyncio.sleep(0.01)
+            ticks += 1
+        await stored
+        assert [each.result() for each in awaited] == [0, 1, 2, 0]
+        assert ticks >= 10  # the loop went on meanwhile
+        assert await aio.result("t1", app=app, timeout=5) == 1  # it is there already
+
+    asyncio.run(wait())
+
+
+def _store_soon(app: Celery) -> None:
+    time.sleep(0.3)  # longer than a few turns of the loop
+    for n in range(3):
+        app.backend.mark_as_done(f"t{n}", n)
+
+
+def test_an_error_is_raised_or_returned(app: Celery) -> None:
+    app.backend.mark_as_failure("bad", LookupError("gone"))
+
+    async def wait() -> None:
+        with pytest.raises(LookupError, match="gone"):
+            await aio.result("bad", app=app, timeout=10)
+        error = await aio.result(app.AsyncResult("bad"), timeout=10, propagate=False)
+        assert isinstance(error, LookupError)
+        with pytest.raises(ResultTimeout):
+            await aio.result("never", app=app, timeout=0.2)
+
+    asyncio.run(wait())
+
+
+def test_a_chain_that_failed_early_and_a_group(app: Celery) -> None:
+    chained = app.AsyncResult("last", parent=app.AsyncResult("first"))
+    app.backend.mark_as_failure("first", LookupError("gone"))
+    grouped = app.GroupResult("g", [app.AsyncResult(f"m{n}") for n in range(3)])
+    for n in range(3):
+        app.backend.mark_as_done(f"m{n}", n)
+
+    async def wait() -> None:
+        with pytest.raises(LookupError, match="gone"):
+            await aio.result(chained, timeout=10)
+        assert await aio.result(grouped, timeout=10) == [0, 1, 2]
+
+    asyncio.run(wait())
+
+
+def test_results_of_several_loops_and_after_cancelling(app: Celery) -> None:
+    async def give_up() -> None:
+        with pytest.raises(ResultTimeout):
+            await aio.result("t0", app=app, timeout=0.1)
+
+    async def wait() -> Any:
+        return await aio.result("t0", app=app, timeout=10)
+
+    asyncio.run(give_up())
+    app.backend.mark_as_done("t0", 7)
+    assert asyncio.run(wait()) == 7
+
+
+def test_other_backends_are_refused(database: str) -> None:
+    app = Celery("aio", broker=transport_url(database), backend="cache+memory://")
+
+    async def wait() -> None:
+        with pytest.raises(ConfigError, match="needs result_backend"):
+            await aio.result("t0", app=app)
+
+    asyncio.run(wait())
