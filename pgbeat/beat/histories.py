@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits
+from pgbeat.monitoring.periods import longest_retention
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -57,12 +58,6 @@ _NOTE = text(
            IS DISTINCT FROM (CAST(:days AS float8), CAST(:count AS integer))
     """
 )
-_LONGEST = text(
-    """
-    SELECT CASE WHEN bool_or(retention_days = 0) THEN 0 ELSE max(retention_days) END
-      FROM pgbeat.namespaces
-    """
-)
 
 
 def note(connection: Connection, settings: Settings) -> None:
@@ -73,8 +68,7 @@ def note(connection: Connection, settings: Settings) -> None:
 
 def retention(connection: Connection) -> Retention:
     """Returns the retention of all namespaces, as their beats have noted it."""
-    days = connection.scalar(_LONGEST)
-    return Retention(timedelta(days=days) if days else None)
+    return Retention(longest_retention(connection))
 
 
 def drops_whole_periods(connection: Connection, settings: Settings) -> bool:

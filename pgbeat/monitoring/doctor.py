@@ -11,7 +11,7 @@ from pgbeat.broker.own_tables import expected_tables
 from pgbeat.config import Settings, direct_url, place
 from pgbeat.database import connections, migrate, poolers
 from pgbeat.errors import ConfigError, SchemaError
-from pgbeat.monitoring import beats, open_transactions, schedule_health, task_coverage
+from pgbeat.monitoring import beats, open_transactions, periods, schedule_health, task_coverage
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
@@ -58,6 +58,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
                 yield from _open_transactions(connection)
+                yield Check("history", *periods.check(connection))
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)

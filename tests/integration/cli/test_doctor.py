@@ -17,6 +17,7 @@ from pgbeat.database import connections
 from pgbeat.database.tables import metadata
 from pgbeat.monitoring.doctor import Check
 from tests.support.command_line import Sql, read, run, run_with
+from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -38,7 +39,7 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
     assert words == [
         ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
         ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
-        ["lag", "ok"], ["decisions", "ok"], ["jobs", "ok"],
+        ["lag", "ok"], ["history", "ok"], ["decisions", "ok"], ["jobs", "ok"],
         ["tasks", "ok"], ["broker", "ok"],
     ]  # fmt: skip
     assert "leads, no other stands by" in shown.stdout
@@ -235,6 +236,34 @@ def test_a_transaction_left_open_with_locks(
     assert (found.check, found.result) == ("transactions", "warn")
     assert "(shop)" in found.detail
     assert "locks in lanes" in found.detail
+
+
+@pytest.mark.parametrize(("days", "ahead", "is_missing"), [(5, -3, True), (5, 3, False)])
+def test_periods_that_no_beat_added(
+    database: str, sql: Sql, days: int, ahead: int, is_missing: bool
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        make_partitions(connection, days, ahead=ahead)
+    found = checked(database)["history"]
+    assert found.result == ("warn" if is_missing else "ok")
+    assert ("go to pgbeat.ticks_to_come" in found.detail) is is_missing
+
+
+@pytest.mark.parametrize(("keeps", "is_overdue"), [(30, True), (39, False), (0, False)])
+def test_periods_that_no_beat_dropped(
+    database: str, sql: Sql, keeps: int, is_overdue: bool
+) -> None:
+    """A day after they were due to be dropped; all apps of the database count."""
+    sql("INSERT INTO pgbeat.namespaces (name, timezone, retention_days) VALUES ('a', 'UTC', 7)")
+    sql(
+        "INSERT INTO pgbeat.namespaces (name, timezone, retention_days) VALUES ('b', 'UTC', %s)",
+        keeps,
+    )
+    with psycopg.connect(database, autocommit=True) as connection:
+        make_partitions(connection, 40)
+    found = checked(database)["history"]
+    assert found.result == ("warn" if is_overdue else "ok")
+    assert ("is 9 days older than the retention" in found.detail) is is_overdue
 
 
 def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:

@@ -1,0 +1,68 @@
+"""Finds histories whose periods the leading beat could not add or drop in time."""
+
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from sqlalchemy import Connection, text
+
+#: How late a period may be before it is worth a warning.
+_LATE = timedelta(days=1)
+
+_LONGEST = text(
+    """
+    SELECT CASE WHEN bool_or(retention_days = 0) THEN 0 ELSE max(retention_days) END
+      FROM pgbeat.namespaces
+    """
+)
+
+
+def longest_retention(connection: Connection) -> timedelta | None:
+    """Returns the longest retention that beats have noted; `None` if history is kept for ever."""
+    days = connection.scalar(_LONGEST)
+    return timedelta(days=days) if days else None
+
+
+class Finding(NamedTuple):
+    """The result of the check, and what to do about it."""
+
+    result: Literal["ok", "warn"]
+    detail: str
+    advice: str = ""
+
+
+# Periods that should have begun: their rows go to what is to come.
+_MISSING = text(
+    """
+    SELECT format('rows since %s go to pgbeat.%s', (starts_at AT TIME ZONE 'UTC')::date, name)
+      FROM pgbeat.partitions
+     WHERE ends_at IS NULL AND starts_at < clock_timestamp() - :late
+     ORDER BY starts_at, name
+    """
+)
+# Periods that no namespace keeps, from the oldest.
+_OVERDUE = text(
+    """
+    SELECT format('pgbeat.%s is %s days older than the retention', min(name),
+                  floor(extract(epoch FROM clock_timestamp() - :longest - min(ends_at)) / 86400))
+      FROM pgbeat.partitions
+     WHERE starts_at IS NOT NULL AND ends_at < clock_timestamp() - :longest - :late
+     GROUP BY history ORDER BY min(ends_at), history
+    """
+)
+
+
+def check(connection: Connection) -> Finding:
+    """Looks for periods that are missing now, or were to be dropped more than a day ago."""
+    longest = longest_retention(connection)
+    found = list(connection.scalars(_MISSING, {"late": _LATE}))
+    if longest is not None:
+        found += connection.scalars(_OVERDUE, {"late": _LATE, "longest": longest})
+    if not found:
+        return Finding("ok", "periods are added ahead and dropped once they are old")
+    return Finding(
+        "warn",
+        "; ".join(found),
+        "The leading beat adds and drops periods, and needs the tables for a moment: see that one "
+        "leads and that no transaction that has read jobs stays open; its log says at level debug "
+        "what it waits for.",
+    )
