@@ -105,9 +105,10 @@ def follow_workers() -> None:
 def connect_integrations() -> None:
     """Connects the integrations that need no setting, as Celery does with its fixups.
 
-    Beat, which sends their signals, calls it: it lies below the integrations and can't import them.
+    Beat calls it: it lies below the integrations and can't import them.
     """
-    import_module("pgbeat.integrations.django").connect()
+    for name in ("django", "sentry"):
+        import_module(f"pgbeat.integrations.{name}").connect()
 
 
 def equip_apps() -> None:
@@ -135,6 +136,8 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
     import_module("pgbeat.worker.endings").set_up(sender.app)
     try:
         import_module("pgbeat.worker.signals").set_up(sender)
+        if "sentry_sdk.integrations.celery" in sys.modules:
+            import_module("pgbeat.integrations.sentry").watch_tasks()
     except Exception:  # Celery would ignore it silently
         import logging
 

@@ -26,8 +26,8 @@ from pgbeat.schedules.ticks import Tick
 #: Seconds that a batch which is written in parts may spend on parts that fail.
 _IN_PARTS = 1.0
 #: Called with decisions once they are committed, and when their writing began (nanoseconds since
-#: the epoch). `integrations.opentelemetry` sets it.
-observe: Callable[[Sequence[Decision], int], None] | None = None
+#: the epoch). Integrations add theirs.
+observers: list[Callable[[Sequence[Decision], int], None]] = []
 
 
 class _KeyTaken(Exception):
@@ -129,7 +129,7 @@ class Enqueuer:
         written: Written,
     ) -> list[Evaluation]:
         """Launches plain schedules. Returns the evaluations that are not written."""
-        if self._plain is None or observe is not None:
+        if self._plain is None or observers:
             meanwhile()
             return evaluations
         others = self._plain.send(connection, evaluations, now)
@@ -189,7 +189,7 @@ class Enqueuer:
         *,
         is_brief: bool = False,
     ) -> Written:
-        began = 0 if observe is None else time.time_ns()
+        began = time.time_ns() if observers else 0
         with connections.transaction(connection):
             if is_brief:
                 lock_waits.briefly(connection)
@@ -199,7 +199,7 @@ class Enqueuer:
             self._record(written.decisions)
             self._reached("before commit")
         self._reached("after commit")
-        if observe is not None:
+        for observe in observers:
             observe(written.decisions, began)
         return written
 

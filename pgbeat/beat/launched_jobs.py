@@ -1,6 +1,6 @@
 """Builds the jobs that a decision launches, and their messages, without writing anything."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -24,6 +24,9 @@ from pgbeat.schedules.model import Schedule
 
 #: As Celery's own beat marks what it sends.
 _OF_BEAT = {"celery_beat_task": True}
+#: Returns headers for a schedule's job, by its trigger and id, that the job and its retries keep
+#: among their options. An integration sets it.
+more_headers: Callable[[Schedule, str, str], Mapping[str, Any]] | None = None
 
 
 def _build(
@@ -44,6 +47,8 @@ def _build(
         facts = facts._replace(job_id=job_id)
     args, kwargs, options, queue, policy = _call(row, request, facts, stock)
     _check_task(app, row, request.task, {} if queue is None else {"queue": queue}, options)
+    if more_headers is not None and (more := more_headers(row, evaluation.trigger, job_id)):
+        options = {**options, "headers": {**(options.get("headers") or {}), **more}}
     job = NewJob(
         id=job_id,
         namespace=row.namespace,

@@ -141,9 +141,10 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     and go nowhere.
     """
     global _tracing
+    uninstrument()
     _tracing = _Tracing(tracer_provider)
-    enqueuer.observe = _decided
-    publisher.observe = _publishing
+    enqueuer.observers.append(_decided)
+    publisher.observers.append(_publishing)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
 
@@ -151,7 +152,9 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
 def uninstrument() -> None:
     """Turns tracing off."""
     global _tracing
-    _tracing, enqueuer.observe, publisher.observe = None, None, None
+    _tracing = None
+    enqueuer.observers[:] = [each for each in enqueuer.observers if each is not _decided]
+    publisher.observers[:] = [each for each in publisher.observers if each is not _publishing]
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
 

@@ -1,7 +1,7 @@
 """Publishes jobs: Celery makes the messages, which on this Postgres become rows."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from celery import Celery
@@ -26,8 +26,8 @@ OPTIONS = reserved.OF_SIGNATURES | {
 }
 
 
-#: Returns a block around the making of a job's message; set by `pgbeat.integrations.opentelemetry`.
-observe: Callable[[TaskMessage], AbstractContextManager[object]] | None = None
+#: Each returns a block around the making of a job's message. Integrations add theirs.
+observers: list[Callable[[TaskMessage], AbstractContextManager[object]]] = []
 _UNSEEN = nullcontext()
 
 
@@ -100,6 +100,14 @@ def send_task(app: Celery, message: TaskMessage, producer: Any) -> None:
         registered.apply_async(tuple(message.args), dict(message.kwargs), **options)
     else:
         app.send_task(message.task, tuple(message.args), dict(message.kwargs), **options)
+
+
+@contextmanager
+def _observed(message: TaskMessage) -> Iterator[None]:
+    with ExitStack() as stack:
+        for observe in observers:
+            stack.enter_context(observe(message))
+        yield
 
 
 @contextmanager
@@ -247,7 +255,7 @@ class TransactionPublisher:
         """Makes the message, by a template if possible."""
         made = self._made.get(message.job_id)
         if made is None:
-            with _UNSEEN if observe is None else observe(message):
+            with _observed(message) if observers else _UNSEEN:
                 made = self._made[message.job_id] = self._make(message)
         return made[0].queue if made else None
 
@@ -265,7 +273,7 @@ class TransactionPublisher:
     @property
     def has_envelopes(self) -> bool:
         """Returns whether messages may be made without Celery, by `envelope`."""
-        return observe is None and self._templates.are_usable
+        return not observers and self._templates.are_usable
 
     def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message | None:
         """Returns the message with gaps in its payload, to be filled by the operator `%`.
@@ -330,7 +338,7 @@ class BrokerPublisher:
     def publish(self, message: TaskMessage) -> str | None:
         """Publishes the message, once; the queue is not known."""
         if message.job_id not in self._sent:
-            with _UNSEEN if observe is None else observe(message), _reaching_broker():
+            with _observed(message) if observers else _UNSEEN, _reaching_broker():
                 apply_async(self._app, message, self._producer())
             self._sent.add(message.job_id)
         return None
