@@ -56,6 +56,7 @@ COMMANDS = {
         "tokens",
         "Make, list and revoke tokens for the API and the console.",
     ),
+    "top": ("top", "Show what runs, what waits and where, live."),
     "trigger": ("ticks", "Evaluate a schedule now."),
     "update": ("definitions", "Change a schedule."),
     "web": ("web", "Serve the REST API and the console."),

@@ -54,7 +54,7 @@ def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
         "made by": job.created_by,
     }
     return {
-        "job": job.id,
+        "job": job.id if is_wide else str(job.id)[:8],
         "state": styled(state(job)),
         "task": job.task if job.schedule is None else f"{job.task} ({job.schedule})",
         **(more if is_wide else {}),
