@@ -15,7 +15,7 @@ from pgbeat.beat import standby
 from pgbeat.beat.standby import StandingBy
 from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
-from pgbeat.database.prepared import readable
+from pgbeat.database.sockets import readable
 
 logger = logging.getLogger("celery.beat.pgbeat")
 

@@ -9,7 +9,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
-from pgbeat.database.prepared import readable
+from pgbeat.database.sockets import readable
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:

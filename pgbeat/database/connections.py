@@ -12,10 +12,10 @@ from psycopg import generators
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from pgbeat.database import forks
+from pgbeat.database import forks, sockets
 
 logger = logging.getLogger("pgbeat")
 
@@ -78,10 +78,19 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
     forks.check_process()
     found = _kept.get((url, name))
     if found is None:
-        made = engine(url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1)
+        made = engine(
+            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1, pool_pre_ping=False
+        )
+        event.listen(made, "checkout", _check_socket)
         found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
     with found.connect() as connection:
         yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
+    """Has a connection replaced whose server is gone; a query would take a round trip."""
+    if not sockets.is_alive(raw):
+        raise DisconnectionError
 
 
 def _drop_kept() -> None:

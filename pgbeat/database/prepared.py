@@ -5,7 +5,6 @@ left out; parameters and results are libpq's text. `send` and `poll` let an even
 the server works.
 """
 
-import select
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,7 +15,7 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sockets
 
 Parameter = bytes | None
 
@@ -39,19 +38,6 @@ class Statement:
 def array(numbers: Sequence[int]) -> bytes:
     """Returns numbers as a Postgres array."""
     return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
-
-
-def readable(files: Sequence[int], seconds: float) -> list[int]:
-    """Waits up to so many seconds, and returns the file descriptors that can be read.
-
-    `select.select`, which takes none above 1023, is used only under eventlet, which has no other.
-    """
-    if not hasattr(select, "poll"):
-        return select.select(files, [], [], seconds)[0]
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return [file for file, _ in poll.poll(seconds * 1000)]
 
 
 class PreparedConnection:
@@ -182,17 +168,9 @@ class PreparedConnection:
 
     def is_alive(self) -> bool:
         """Returns whether the connection is good, as far as known without asking the server."""
-        if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:
-            return False
-        if self.is_busy or not readable([self.fileno()], 0):
-            return True
-        try:
-            # First come the last words of a server that ends, then the end.
-            self.pgconn.consume_input()
-            self.pgconn.consume_input()
-        except psycopg.OperationalError:
-            return False
-        return True
+        if self.is_busy and not self.connection.closed:
+            return self.pgconn.transaction_status != TransactionStatus.UNKNOWN
+        return sockets.is_alive(self.connection)
 
     def _checked(self, result: PGresult | None) -> PGresult:
         if result is None:

@@ -20,10 +20,18 @@ from pgbeat.jobs.templates import Template
 
 
 class JobDefaults:
-    """The templates and lanes that a batch of job policies names, read once."""
+    """The templates and lanes that a batch of job policies names, read once.
+
+    Without `checks_lanes`, the statement that writes the jobs must check that there are the lanes.
+    """
 
     def __init__(
-        self, connection: Connection, settings: Settings, policies: Iterable[JobPolicy]
+        self,
+        connection: Connection,
+        settings: Settings,
+        policies: Iterable[JobPolicy],
+        *,
+        checks_lanes: bool = True,
     ) -> None:
         self.settings = settings
         self._connection = connection
@@ -33,7 +41,8 @@ class JobDefaults:
         for template in self._templates.values():
             with suppress(InvalidJob):  # raised when its job is prepared
                 given.append(template.policy)
-        names = {policy.lane for policy in given if policy.lane is not None}
+        self._checks_lanes = checks_lanes
+        names = {policy.lane for policy in given if checks_lanes and policy.lane is not None}
         self._lanes = lanes.load(connection, names, namespace=settings.namespace)
 
     @cached_property
@@ -95,7 +104,8 @@ class JobDefaults:
             "unique_key": policy.unique_key,
         }
         if policy.lane is not None:
-            self.lane(policy.lane)
+            if self._checks_lanes:
+                self.lane(policy.lane)
             changes["is_dispatched"] = False
         if policy.requires_approval:
             changes |= {"state": "paused", "awaits_approval": True, "is_dispatched": False}

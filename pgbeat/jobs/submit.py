@@ -9,8 +9,8 @@ from celery import Celery, current_app
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
-from pgbeat.config import Settings
-from pgbeat.jobs import control, submissions
+from pgbeat.config import settings_of
+from pgbeat.jobs import control, one_statement, submissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.lanes import waiting
@@ -62,9 +62,11 @@ def submit(
         parse_countdown(countdown), description, labels or {}, metadata or {},
     )  # fmt: skip
     actor = Actor(created_by) if created_by else actors.user()
-    with submissions.opened_unit(found, Settings.load(found.conf), actor, connection) as unit:
-        with unit.transaction():
-            job = control.submit(unit, spec, job_source=job_source).job
+    with submissions.opened_unit(found, settings_of(found), actor, connection) as unit:
+        made = one_statement.submit(unit, spec, job_source=job_source)
+        if made is None:
+            with unit.transaction():
+                made = control.submit(unit, spec, job_source=job_source)
         # After our own commit, its lane was dispatched: the row may be another now.
-        is_stale = connection is None and waiting.is_waiting(job)
-        return jobs.get(unit.connection, job.id) if is_stale else job
+        is_stale = connection is None and waiting.is_waiting(made.job)
+        return jobs.get(unit.connection, made.job.id) if is_stale else made.job

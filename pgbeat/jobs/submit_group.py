@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access.actors import Actor, user
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.config import Settings
+from pgbeat.config import settings_of
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import dispatch, lifecycle, prepare, submissions
 from pgbeat.jobs import members as members_of
@@ -138,7 +138,7 @@ def submit_group(
     found.loader.import_default_modules()
     actor = Actor(created_by) if created_by else user()
     with (
-        submissions.opened_unit(found, Settings.load(found.conf), actor, connection) as unit,
+        submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
         unit.transaction(),
     ):
         return submit(

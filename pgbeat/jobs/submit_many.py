@@ -10,7 +10,7 @@ from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.config import Settings
+from pgbeat.config import settings_of
 from pgbeat.jobs import members, prepare, submissions
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.defaults import JobDefaults
@@ -86,7 +86,7 @@ def submit_many(
     common = job_policies.parse(policy)
     actor = Actor(created_by) if created_by else actors.user()
     with (
-        submissions.opened_unit(found, Settings.load(found.conf), actor, connection) as unit,
+        submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
         unit.transaction(),
     ):
         return submit(unit, chain(first, several), common, job_source=job_source)

@@ -1,7 +1,7 @@
 """Settings: the ways to write a DSN, what wins over what, every mistake at once, no password."""
 
 import traceback
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from pgbeat.config import (
     postgres_url,
     redacted,
     same_database,
+    settings_of,
 )
 from pgbeat.errors import ConfigError, Problem
 from tests.support.problems import raises
@@ -388,3 +389,48 @@ def test_the_password_is_in_no_message_and_in_no_repr() -> None:
     assert "s3cret" not in repr(load(**CONF, pgbeat_web_jwt_key="s3cret" * 10))
     assert "s3cret" not in repr(load(**CONF))
     assert len(mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")) == 2
+
+
+# -- an app's, kept ------------------------------------------------------------------------------
+
+
+def kept_app(**conf: Any) -> Celery:
+    app = Celery("kept", broker=f"pgbeat+{URL}", set_as_current=False)
+    app.conf.update(conf)
+    return app
+
+
+def test_an_apps_settings_are_read_once() -> None:
+    app = kept_app(pgbeat_namespace="a")
+    assert settings_of(app) is settings_of(app)
+    assert settings_of(app) == Settings.load(app.conf)
+
+
+@pytest.mark.parametrize("how", ["item", "update", "in place", "variable", "defaults", "object"])
+def test_what_changes_is_seen(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = kept_app(pgbeat_allowed_functions={"a": "m:f"})
+    before = settings_of(app)
+    if how == "item":
+        app.conf.pgbeat_namespace = "b"
+    elif how == "update":
+        app.conf.update(broker_url="pgbeat+postgresql://other/db")
+    elif how == "in place":
+        app.conf.pgbeat_allowed_functions["c"] = "m:g"
+    elif how == "variable":
+        monkeypatch.setenv("PGBEAT_NAMESPACE", "b")
+    elif how == "defaults":
+        app.conf.add_defaults({"pgbeat_namespace": "b"})
+    else:
+        app.config_from_object({"broker_url": f"pgbeat+{URL}", "pgbeat_namespace": "b"})
+    assert settings_of(app) == Settings.load(app.conf) != before
+
+
+def test_settings_of_a_module_and_of_an_object_change() -> None:
+    for made in (ModuleType("celeryconfig"), SimpleNamespace()):
+        given: Any = made
+        given.broker_url, given.pgbeat_namespace = f"pgbeat+{URL}", "a"
+        app = Celery("kept", set_as_current=False)
+        app.config_from_object(given)
+        assert settings_of(app).namespace == "a"
+        given.pgbeat_namespace = "b"
+        assert settings_of(app).namespace == "b"

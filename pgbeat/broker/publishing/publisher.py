@@ -36,6 +36,8 @@ class Publisher(Protocol):
 
     #: Whether messages commit with the transaction that they are flushed in.
     transactional: bool
+    #: Whether `prepare` has nothing to do.
+    is_prepared: bool
 
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
         """Prepares the broker for messages, in a transaction that commits: once, or `again`."""
@@ -235,13 +237,13 @@ class TransactionPublisher:
         self._control.mailbox.producer_pool = None
         self._templates = MessageTemplates(app)
         self._made: dict[str, list[Message]] = {}
-        self._is_prepared = False
+        self.is_prepared = False
 
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
         """Creates the broker's tables and the app's queues and bindings, if missing."""
-        if self._is_prepared and not again:
+        if self.is_prepared and not again:
             return
-        self._is_prepared = True
+        self.is_prepared = True
         self.tables.adopt(connection)
         for name, queue in self._app.amqp.queues.items():
             try:
@@ -258,6 +260,13 @@ class TransactionPublisher:
             with _observed(message) if observers else _UNSEEN:
                 made = self._made[message.job_id] = self._make(message)
         return made[0].queue if made else None
+
+    def quick(self, message: TaskMessage) -> Message | None:
+        """Returns the message if a template makes it, unobserved; `None` if Celery must make it.
+
+        Raises `TypeError` if the task does not accept the arguments.
+        """
+        return self._templates.message(message) if observe is None else None
 
     def _make(self, message: TaskMessage) -> list[Message]:
         quick = self._templates.message(message)
@@ -326,6 +335,7 @@ class BrokerPublisher:
     """Publishes to an external broker, before the commit: at least once, under one task id."""
 
     transactional = False
+    is_prepared = True
 
     def __init__(self, app: Celery, producer: Callable[[], Any]) -> None:
         self._app = app

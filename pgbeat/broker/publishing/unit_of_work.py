@@ -75,6 +75,24 @@ class UnitOfWork:
             self._is_open, self._publisher = False, None
             self._callbacks.clear()
 
+    @contextmanager
+    def statement(self) -> Iterator[Self]:
+        """Opens the unit for one statement, which commits by itself, and makes the callbacks.
+
+        In a transaction of the caller's, the caller commits.
+        """
+        if self.is_callers:
+            with self.transaction():
+                yield self
+            return
+        try:
+            with ExitStack() as self._stack:
+                yield self
+                self._call_back()
+        finally:
+            self._publisher = None
+            self._callbacks.clear()
+
     @property
     def app(self) -> Celery | None:
         """The app, if one was given."""
@@ -97,7 +115,7 @@ class UnitOfWork:
             opened = self._stack.enter_context(publishing(self.require_app(), self.settings))
             if self.is_callers:
                 _require_tables(self.connection, opened)
-            elif self._is_open:
+            elif self._is_open or opened.is_prepared:
                 opened.prepare(self.connection)
             else:
                 with connections.transaction(self.connection):

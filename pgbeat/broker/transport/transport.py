@@ -22,7 +22,7 @@ from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
 from pgbeat.config import postgres_url, redacted
 from pgbeat.database import connections
-from pgbeat.database.prepared import readable
+from pgbeat.database.sockets import readable
 from pgbeat.errors import SchemaError
 
 #: Seconds for which messages are delivered before the event loop goes on.

@@ -27,6 +27,7 @@ PARTS = (
     "executions",
     "lanes",
     "schedule_checks",
+    "submit",
     "job_ends",
     "webhooks",
     "events",

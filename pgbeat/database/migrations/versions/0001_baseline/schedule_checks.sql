@@ -419,8 +419,9 @@ DECLARE
 BEGIN
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%: %',
-            CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job ' || NEW.id
-                 ELSE format('schedule "%s"', coalesce(to_jsonb(NEW) ->> 'name', '')) END, problem
+            CASE TG_TABLE_NAME WHEN 'schedules'
+                 THEN format('schedule "%s"', coalesce(to_jsonb(NEW) ->> 'name', ''))
+                 ELSE 'job ' || NEW.id END, problem
             USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = TG_TABLE_NAME,
                 CONSTRAINT = 'malformed', DATATYPE = coalesce(to_jsonb(NEW) ->> 'name', ''),
                 COLUMN = CASE

@@ -1,0 +1,171 @@
+-- Submitting jobs: by programs in one round trip, and in plain SQL, by triggers and other languages.
+
+-- Locks a unique key until the transaction ends, and returns the job that has it: an unfinished one
+-- or, with a length of time, one that was created within it. The query's snapshot is newer than the
+-- lock: that is why these are two statements. (`pgbeat.jobs.unique_keys` does the same for many.)
+CREATE FUNCTION pgbeat.take_key(namespace text, key text, taken_for interval DEFAULT NULL)
+RETURNS uuid
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(
+        hashtextextended(take_key.namespace || '/' || take_key.key, 1050));
+    RETURN (
+        SELECT j.id FROM (
+            SELECT u.id, u.created_at FROM pgbeat.unfinished_jobs u
+             WHERE u.namespace = take_key.namespace AND u.unique_key = take_key.key
+            UNION ALL (
+            SELECT e.id, e.created_at FROM pgbeat.ended_jobs e
+             WHERE take_key.taken_for > interval '0'
+               AND e.namespace = take_key.namespace AND e.unique_key = take_key.key
+               AND e.created_at > now() - take_key.taken_for
+               AND e.finished_at > now() - take_key.taken_for
+             ORDER BY e.created_at DESC LIMIT 1)) AS j
+         ORDER BY j.created_at DESC LIMIT 1);
+END
+$$;
+
+-- Writes a job and, if it has a `payload`, its message, which goes to `queue`. A job that waits for
+-- its lane or an approval has none; of one that waits for its time, beat is notified.
+--
+-- Returns `id`, or that of the job that has its unique key: then `made_at` is NULL. `id` is NULL, and
+-- nothing was written, if there is no such lane or queue, or if the key or the id was taken at this
+-- moment.
+CREATE FUNCTION pgbeat.write_job(
+    INOUT id uuid, namespace text, task text, args jsonb, kwargs jsonb, options jsonb, queue text,
+    template text, job_source text, created_by text, state text, run_at timestamptz, lane text,
+    priority smallint, tags text[], resources jsonb, max_attempts integer, retry_base interval,
+    retry_cap interval, unique_key text, taken_for interval, awaits_approval boolean,
+    description text, labels jsonb, metadata jsonb, payload text, message_queue text,
+    message_priority smallint, OUT made_at timestamptz, OUT place numeric
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    job    CONSTANT uuid := id;
+    target record;
+BEGIN
+    id := NULL;
+    IF lane IS NOT NULL THEN  -- by itself: others need no rights on lanes
+        IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
+        THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF payload IS NOT NULL THEN
+        SELECT q.id, q.max_priority, q.message_ttl INTO target
+          FROM kombu_queue q WHERE q.name = message_queue;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF unique_key IS NOT NULL THEN
+        id := pgbeat.take_key(namespace, unique_key, taken_for);
+        IF id IS NOT NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO pgbeat.unfinished_jobs AS j
+           (id, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
+            is_system_job, state, run_at, dispatched_at, lane, priority, tags, resources,
+            max_attempts, retry_base, retry_cap, unique_key, requires_approval, awaits_approval,
+            description, labels, metadata)
+    VALUES (job, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
+            false, state, run_at, CASE WHEN payload IS NOT NULL THEN now() END, lane, priority,
+            tags, resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
+            awaits_approval, description, labels, metadata)
+        ON CONFLICT DO NOTHING
+    RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
+    IF NOT FOUND THEN
+        RETURN;
+    ELSIF payload IS NOT NULL THEN
+        INSERT INTO kombu_message (payload, priority, expires_at, queue_id, job_id)
+        VALUES (payload, least(message_priority, coalesce(target.max_priority, 9)),
+                now() + target.message_ttl * interval '1 ms', target.id, job);
+    ELSIF state = 'scheduled' THEN
+        PERFORM pg_notify('pgbeat_schedules', 'jobs');
+    END IF;
+END
+$$;
+
+-- Says what is wrong with what was submitted; programs read the fields as of `refuse_schedule`.
+CREATE FUNCTION pgbeat.refuse_job(field text, code text, problem text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'job: %', problem
+        USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'jobs', COLUMN = field,
+            CONSTRAINT = code;
+END
+$$;
+
+-- Submits a job of a task, and returns its id, or that of the job that has its unique key. The
+-- leading beat makes its message after the commit: only the app knows the task's routes.
+CREATE FUNCTION pgbeat.submit(
+    task text, args jsonb DEFAULT '[]', kwargs jsonb DEFAULT '{}', namespace text DEFAULT 'default',
+    queue text DEFAULT NULL, options jsonb DEFAULT '{}', run_at timestamptz DEFAULT NULL,
+    lane text DEFAULT NULL, priority integer DEFAULT 0, tags text[] DEFAULT '{}',
+    resources jsonb DEFAULT '{}', max_attempts integer DEFAULT 3,
+    retry_base interval DEFAULT '1 minute', retry_cap interval DEFAULT '1 hour',
+    unique_key text DEFAULT NULL, unique_for interval DEFAULT NULL,
+    requires_approval boolean DEFAULT false, description text DEFAULT NULL,
+    labels jsonb DEFAULT '{}', metadata jsonb DEFAULT '{}',
+    created_by text DEFAULT 'user:' || session_user
+) RETURNS uuid
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    made    record;
+    waits   CONSTANT boolean := coalesce(run_at > now(), false);
+    -- What waits for nothing is due now.
+    state   CONSTANT text := CASE WHEN requires_approval THEN 'paused'
+                                  WHEN waits OR lane IS NULL THEN 'scheduled' ELSE 'pending' END;
+BEGIN
+    PERFORM pgbeat.refuse_job(p.field, p.code, p.problem) FROM (VALUES
+        ('task', 'malformed', 'task must be the name of one',
+            task IS NULL OR task !~ '^[^[:cntrl:]]{1,255}$' OR btrim(task) <> task),
+        ('args', 'malformed', 'args must be a JSON array',
+            jsonb_typeof(args) IS DISTINCT FROM 'array'),
+        ('kwargs', 'malformed', 'kwargs must be a JSON object',
+            jsonb_typeof(kwargs) IS DISTINCT FROM 'object'),
+        ('options', 'malformed', 'options must be a JSON object',
+            jsonb_typeof(options) IS DISTINCT FROM 'object'),
+        ('namespace', 'malformed', 'namespace has characters that no namespace has',
+            namespace IS NULL OR namespace !~ '^[A-Za-z0-9_.-]{1,63}$'),
+        ('priority', 'out_of_range', 'priority must be 0 to 255',
+            priority IS NULL OR priority NOT BETWEEN 0 AND 255),
+        ('max_attempts', 'out_of_range', 'max_attempts must be 1 to 1000',
+            max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000),
+        ('unique_key', 'malformed', 'unique_key must have 1 to 200 characters',
+            btrim(unique_key) = '' OR length(unique_key) > 200),
+        ('unique_key', 'required', 'unique_for needs a unique_key',
+            unique_for IS NOT NULL AND unique_key IS NULL)
+        ) AS p (field, code, problem, applies) WHERE p.applies;
+    IF lane IS NOT NULL THEN
+        IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
+        THEN
+            PERFORM pgbeat.refuse_job('lane', 'unknown', format('there is no lane %L', lane));
+        END IF;
+    END IF;
+    -- Twice at most: the job that had the key may end meanwhile.
+    FOR look IN 1..2 LOOP
+        SELECT w.id, w.made_at INTO made FROM pgbeat.write_job(
+            gen_random_uuid(), namespace, task, args, kwargs, options, queue, template => NULL,
+            job_source => 'user_api', created_by => created_by, state => state,
+            run_at => CASE WHEN waits THEN run_at WHEN state = 'scheduled' THEN now() END,
+            lane => lane, priority => priority::smallint, tags => tags, resources => resources,
+            max_attempts => max_attempts, retry_base => retry_base, retry_cap => retry_cap,
+            unique_key => unique_key, taken_for => unique_for,
+            awaits_approval => requires_approval, description => description, labels => labels,
+            metadata => metadata, payload => NULL, message_queue => NULL,
+            message_priority => NULL) AS w;
+        EXIT WHEN made.id IS NOT NULL;
+    END LOOP;
+    IF made.id IS NULL THEN
+        RAISE EXCEPTION 'job: another one with the same unique key was made at this moment'
+            USING ERRCODE = 'unique_violation', SCHEMA = 'pgbeat', TABLE = 'jobs',
+                COLUMN = 'unique_key';
+    ELSIF made.made_at IS NOT NULL AND state = 'pending' THEN
+        PERFORM pgbeat.announce_lane(namespace, lane);
+    END IF;
+    RETURN made.id;
+END
+$$;
