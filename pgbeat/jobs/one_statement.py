@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
+from kombu.exceptions import EncodeError
 from psycopg.pq.abc import PGresult
 from sqlalchemy.exc import DBAPIError
 
@@ -81,7 +82,7 @@ def _quick(publisher: TransactionPublisher, prepared: PreparedJob) -> Message | 
     """Returns the job's message if a template makes it."""
     try:
         made = publisher.quick(prepared.message)
-    except Exception:
+    except (TypeError, ValueError, RecursionError, EncodeError):
         return None  # publishing it step by step raises again, with the reason
     if made is None or made.queue is None or made.ttl is not None or made.available_at is not None:
         return None

@@ -266,7 +266,7 @@ class TransactionPublisher:
 
         Raises `TypeError` if the task does not accept the arguments.
         """
-        return self._templates.message(message) if observe is None else None
+        return None if observers else self._templates.message(message)
 
     def _make(self, message: TaskMessage) -> list[Message]:
         quick = self._templates.message(message)

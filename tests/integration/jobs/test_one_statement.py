@@ -1,6 +1,7 @@
 """`pgbeat.submit` in one statement: the same rows and messages as step by step, byte for byte."""
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,8 @@ from celery import Celery, signals
 from sqlalchemy.orm import Session
 
 import pgbeat
+from pgbeat.broker.publishing import publisher
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule
@@ -204,6 +207,21 @@ def test_what_a_signal_observes_celery_makes(app: Celery, statements: list[bool]
         signals.before_task_publish.disconnect(receive)
     assert seen == [str(job.id), str(again.id)]
     assert statements == [False] * 4
+
+
+def test_what_is_observed_is_published_step_by_step(
+    app: Celery, statements: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pgbeat.submit("jobs.add", 1, app=app)
+    seen: list[str] = []
+
+    def observe(message: TaskMessage) -> AbstractContextManager[None]:
+        seen.append(message.job_id)
+        return nullcontext()
+
+    monkeypatch.setattr(publisher, "observers", [observe])
+    job = pgbeat.submit("jobs.add", 1, app=app)
+    assert (seen, statements) == ([str(job.id)], [False, False])
 
 
 def test_a_missing_queue_is_made(app: Celery, sql: Sql, statements: list[bool]) -> None:
