@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
-from kombu.exceptions import EncodeError
 from psycopg.pq.abc import PGresult
 from sqlalchemy.exc import DBAPIError
 
@@ -80,10 +79,7 @@ def _is_isolated(unit: UnitOfWork) -> bool:
 
 def _quick(publisher: TransactionPublisher, prepared: PreparedJob) -> Message | None:
     """Returns the job's message if a template makes it."""
-    try:
-        made = publisher.quick(prepared.message)
-    except (TypeError, ValueError, RecursionError, EncodeError):
-        return None  # publishing it step by step raises again, with the reason
+    made = publisher.quick(prepared.message)
     if made is None or made.queue is None or made.ttl is not None or made.available_at is not None:
         return None
     return made

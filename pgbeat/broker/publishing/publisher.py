@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from celery import Celery
 from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError, OperationalError
 from sqlalchemy import Connection
 
 from pgbeat.broker import external_brokers
@@ -262,11 +262,14 @@ class TransactionPublisher:
         return made[0].queue if made else None
 
     def quick(self, message: TaskMessage) -> Message | None:
-        """Returns the message if a template makes it, unobserved; `None` if Celery must make it.
+        """Returns the message if a template makes it, unobserved.
 
-        Raises `TypeError` if the task does not accept the arguments.
+        With `None`, `publish` makes it, or raises.
         """
-        return None if observers else self._templates.message(message)
+        try:
+            return None if observers else self._templates.message(message)
+        except (TypeError, ValueError, RecursionError, EncodeError):
+            return None
 
     def _make(self, message: TaskMessage) -> list[Message]:
         quick = self._templates.message(message)
