@@ -102,12 +102,21 @@ def follow_workers() -> None:
             signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
 
 
+def follow_projects() -> None:
+    """Has Celery apps that are made from now on use the database of their Django project.
+
+    Those that exist when Django is set up get it by `pgbeat.integrations.django.apps`.
+    """
+    celery_app = import_module("celery.app.base")
+    celery_app.Celery.builtin_fixups.add("pgbeat.integrations.django:fixup")
+
+
 def connect_integrations() -> None:
     """Connects the integrations that need no setting, as Celery does with its fixups.
 
     Beat calls it: it lies below the integrations and can't import them.
     """
-    for name in ("django", "sentry"):
+    for name in ("django.launchers", "sentry"):
         import_module(f"pgbeat.integrations.{name}").connect()
 
 

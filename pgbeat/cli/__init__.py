@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pgbeat import __version__, follow_workers
+from pgbeat import __version__, follow_projects, follow_workers
 from pgbeat.suggest import did_you_mean
 
 #: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
@@ -216,5 +216,7 @@ def main() -> None:
         sys.exit(130)
 
 
-# Celery loads its commands, and so this module, before its worker.
+# Celery loads its commands, and so this module, before the app and its worker.
 follow_workers()
+if "celery" in sys.modules:
+    follow_projects()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection, Engine
 
+from pgbeat import follow_projects
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
@@ -86,6 +87,7 @@ class Target:
         from celery import Celery
         from celery.app.utils import find_app
 
+        follow_projects()
         sys.path.insert(0, os.getcwd())
         with _loading(str(self._name)):
             app = find_app(str(self._name))

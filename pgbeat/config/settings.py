@@ -15,6 +15,8 @@ from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
 
 _YEAR = 86_400 * 365
+#: A setting of Django's, which names the entry of `DATABASES` that is pgbeat's.
+_OF_DJANGO = "pgbeat_database"
 
 
 def _setting(default: Any, read: Callable[[Any], Any]) -> Any:
@@ -162,7 +164,7 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(names: Iterable[str]) -> Iterator[Problem]:
     """Yields a problem for each unknown setting that begins like ours, with the nearest name."""
     for name in names:
-        if name.removeprefix("pgbeat_") not in _READERS:
+        if name != _OF_DJANGO and name.removeprefix("pgbeat_") not in _READERS:
             # Without the prefix: it would make everything look near.
             near = nearest(name.removeprefix("pgbeat_"), _READERS)
             hint = f"did you mean pgbeat_{near}?" if near else f"known: {', '.join(_READERS)}"

@@ -1,0 +1,84 @@
+"""Finds mistakes in a project's settings: `manage.py check`."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from celery import Celery
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import brokers, delays_in_table, is_own_broker, place
+from pgbeat.database import connections as sessions
+from pgbeat.database import migrate
+from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.integrations.django import databases, schema
+
+
+def check_settings(**kwargs: Any) -> list[CheckMessage]:
+    """Checks the project's Celery app against its database."""
+    app = databases.celery_app()
+    if app is None:
+        return [
+            Error(
+                "The project has no Celery app.",
+                hint="Make one in celery.py next to the settings, and import it in the package's "
+                "__init__.py, so that it exists whenever Django runs.",
+                id="pgbeat.E001",
+            )
+        ]
+    try:
+        own = databases.url()
+        loaded = schema.settings()
+    except ConfigError as error:
+        return [Error(f"pgbeat can't be used: {error}", id="pgbeat.E002")]
+    driver = connections[databases.alias()].Database.__name__
+    if driver != "psycopg":
+        return [
+            Error(
+                f"The database's driver is {driver}, and pgbeat needs psycopg 3 to publish in its "
+                "transactions.",
+                id="pgbeat.E003",
+            )
+        ]
+    is_joined = is_own_broker(app.conf, own) and delays_in_table(app.conf)
+    return list(_warnings(app, is_joined=is_joined, where=place(loaded.url)))
+
+
+def _warnings(app: Celery, *, is_joined: bool, where: str) -> Iterator[CheckMessage]:
+    if not is_joined:
+        scheme = next(iter(brokers(app.conf)), "none").partition(":")[0]
+        yield Warning(
+            f"The broker ({scheme}) is not pgbeat's in DATABASES[{databases.alias()!r}]: tasks "
+            "sent inside transaction.atomic() are published before it commits.",
+            hint="Remove CELERY_BROKER_URL, or use delay_on_commit().",
+            id="pgbeat.W001",
+        )
+    if not schema.is_ours(databases.alias()):
+        yield Warning(
+            f"pgbeat's tables are in another database, {where}: manage.py migrate doesn't upgrade "
+            "them.",
+            hint="Run `manage.py pgbeat migrate` besides.",
+            id="pgbeat.W002",
+        )
+    if app.conf.task_always_eager:
+        yield Warning(
+            "task_always_eager is set: tasks run where they are sent, and no message is published.",
+            id="pgbeat.W003",
+        )
+
+
+def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Checks that this program can use the schema: `manage.py check --database default`."""
+    try:
+        if not any(schema.is_ours(using) for using in databases or ()):
+            return []
+        with sessions.engine(schema.settings().url, "pgbeat check").connect() as connection:
+            migrate.check(connection)
+    except ConfigError:
+        return []  # `check_settings` tells it
+    except (SchemaError, DBAPIError) as error:
+        said = sessions.first_line(error)
+        # A warning, since `migrate` runs no further after an error.
+        return [Warning(f"{said}.", hint="`manage.py migrate` upgrades it.", id="pgbeat.W004")]
+    return []

@@ -1,0 +1,43 @@
+"""The project's settings. `SHOP` is JSON of settings to replace."""
+
+import json
+import os
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+_parts = conninfo_to_dict(os.environ["TESTS_DATABASE"])
+
+
+def _entry(**more: Any) -> dict[str, Any]:
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": _parts.get("dbname"),
+        "USER": _parts.get("user", ""),
+        "PASSWORD": _parts.get("password", ""),
+        "HOST": _parts.get("host", ""),
+        "PORT": _parts.get("port", ""),
+        **more,
+    }
+
+
+SECRET_KEY = "tests"
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "pgbeat.integrations.django",
+    "tests.support.django_project.shop",
+]
+DATABASES = {
+    "default": _entry(),
+    # Another database: what is open there has nothing to do with pgbeat's.
+    "other": _entry(NAME="other", TEST={"NAME": f"test_other_{_parts.get('dbname')}"}),
+}
+DATABASE_ROUTERS = ["tests.support.django_project.routers.Router"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+ROOT_URLCONF = "tests.support.django_project.urls"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = None
+
+globals().update(json.loads(os.environ.get("SHOP", "{}")))

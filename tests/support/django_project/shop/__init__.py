@@ -1,0 +1,1 @@
+"""Orders, and tasks that ship them."""
