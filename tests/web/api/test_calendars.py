@@ -68,7 +68,7 @@ def test_a_calendar_is_changed_and_deleted_and_both_are_audited(admin: Any) -> N
 
 def test_its_pages(web: Web, sql: Sql) -> None:
     page = web.browser(web.token("root", "admin"))
-    assert "There is no calendar yet" in page.get("/console/calendars").text
+    assert "No calendars yet" in page.get("/console/calendars").text
     form = {"name": "office", "definition": '{"weekdays": ["sat"]', "do": "make"}
     answer = page.post("/console/new/calendar", data=form)
     assert "definition" in html(answer, 422).wrong

@@ -265,7 +265,7 @@ def test_what_was_missed_is_shown_and_then_launched(page: Any, sql: Sql, missed:
     assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(4,)]
     assert [each[:4] for each in noted(sql)] == [("user:root", "page", "backfill", "schedule")] * 4
     said = html(page.post(missed, data=SPAN | {"do": "look"})).words
-    assert "0 due times missed Besides, 4 times launched before. There is nothing to launch" in said
+    assert "0 due times missed Besides, 4 times launched before. Nothing to launch" in said
 
 
 def test_what_is_launched_is_what_was_looked_at(page: Any, sql: Sql, missed: str) -> None:

@@ -69,7 +69,7 @@ def saved(sql: Sql, name: str = "gpu") -> tuple[Any, ...]:
 
 def test_a_lane_is_made(page: Any, sql: Sql) -> None:
     said = html(page.get("/console/lanes")).words
-    assert "Make the first one" in said
+    assert "Create the first one" in said
     form = html(page.get(NEW))
     assert '<label for="f-max_running">Slots</label>' in form
     assert '<option value="resources">' in form

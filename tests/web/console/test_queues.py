@@ -23,7 +23,7 @@ def test_a_lane_shows_who_is_in_it_and_who_waits(page: Any, job: Any, sql: Sql) 
     said = html(page.get("/console/lanes")).words
     assert "gpu active 1 of 1 1 " in said
     said = html(page.get("/console/lanes/gpu")).words
-    assert re.search(r"In its slots \w{8} running in.slot", said)
+    assert re.search(r"Slots in use \w{8} running in.slot", said)
     assert re.search(r"Waiting line .*\bin\.line\b", said)
     assert "is paused" in after(page, page.post("/console/lanes/gpu", data={"do": "pause"}))
     assert "the lane is paused" in html(page.get("/console/lanes/gpu"))

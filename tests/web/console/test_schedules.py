@@ -92,7 +92,7 @@ def test_a_schedule_shows_its_decisions(page: Any, schedule: Any, sql: Sql, beat
     assert "every 6 hours (Europe/Oslo) 0 */6 * * *" in said
     assert "SELECT false" in said
     assert "skipped" in said
-    assert "Comes next 2" in said
+    assert "Upcoming 2" in said
     assert "there is no schedule 'nigthly'; did you mean" in (
         html(page.get(f"{LIST}/nigthly"), 404).words
     )

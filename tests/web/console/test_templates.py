@@ -20,7 +20,7 @@ def web(app: Celery) -> Iterator[Web]:
 
 
 def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
-    assert "There is no template yet" in html(page.get("/console/templates"))
+    assert "No templates yet" in html(page.get("/console/templates"))
     sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     form = html(page.get("/console/new/template")).fields
     form |= {"name": "t", "task": "tests.add", "args": "[1]", "description": "Adds",

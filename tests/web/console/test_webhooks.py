@@ -27,7 +27,7 @@ HOOK = {"name": "ops", "url": "https://example.com/hook", "event:job.failed": "y
 
 
 def test_a_webhook_is_made_and_its_secret_shown_once(page: Any, sql: Sql) -> None:
-    assert "There is no webhook yet" in html(page.get("/console/webhooks"))
+    assert "No webhooks yet" in html(page.get("/console/webhooks"))
     form = html(page.get("/console/new/webhook")).fields
     assert "event:job.failed" in form
     text = html(page.post("/console/new/webhook", data=HOOK), 201)
@@ -118,7 +118,7 @@ def deliver(sql: Sql, state: str, log: str = "[]", payload: str = "{}") -> str:
 def test_deliveries_are_shown_and_made_again(page: Any, sql: Sql) -> None:
     page.post("/console/new/webhook", data=HOOK)
     path = "/console/webhooks/ops"
-    assert "There is none yet" in html(page.get(path))
+    assert "No deliveries yet" in html(page.get(path))
     gone = deliver(sql, "delivered", '[{"at": "2026-01-01T00:00:00+00:00", "status": 204}]')
     lost = deliver(sql, "failed", '[{"at": "2026-01-01T00:00:00+00:00", "error": "refused"}]')
     deliver(sql, "pending")
