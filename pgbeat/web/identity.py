@@ -48,7 +48,7 @@ def identify(backend: Backend, written: str) -> Caller:
             token = tokens.verify(connection, backend.namespace, written)
         return Caller(f"user:{token.actor}", token.scope == "admin", tasks, token=token.id)
     if backend.issuer is None:
-        raise InvalidToken("there is no such token")
+        raise InvalidToken("the token is invalid or has expired")
     name, is_admin, seconds = backend.issuer.verify(written)
     return Caller(f"user:{name}", is_admin, tasks, seconds=seconds)
 
@@ -78,8 +78,8 @@ def _found(
     if backend.is_demo:
         return _demo_caller(request, backend)
     raise InvalidToken(
-        "the token is missing; send it as `Authorization: Bearer …` (`pgbeat tokens create` makes "
-        "one)"
+        "authentication required: send a token as `Authorization: Bearer …` (`pgbeat tokens "
+        "create` makes one)"
     )
 
 

@@ -28,7 +28,7 @@ def login(
     written = token.strip()
     try:
         if not written.isascii():
-            raise InvalidToken("there is no such token")
+            raise InvalidToken("the token is invalid or has expired")
         identify(backend, written)
     except InvalidToken:
         query = urlencode({"failed": "1", "next": _local(next_path)})

@@ -115,7 +115,7 @@ def test_pages_hold_all_once(web: Web, connection: Connection) -> None:
 def test_the_audit_is_for_administrators(web: Web, connection: Connection) -> None:
     record(connection)
     assert "for administrators" in problem(web.user.get("/audit"), 403)
-    assert "the token is missing" in problem(web.nobody.get("/audit"), 401)
+    assert "authentication required" in problem(web.nobody.get("/audit"), 401)
 
 
 @pytest.mark.parametrize(
