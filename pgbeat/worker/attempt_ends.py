@@ -1,6 +1,7 @@
 """Decides how an attempt at a job ended, from what its task returned or raised."""
 
 import sys
+import time
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -31,7 +32,7 @@ def conclude(
     """
     attempt.result = attempt.error = None
     if attempt.memory is not None:
-        attempt.memory_peak_mb = attempt.memory.peak_mb()
+        attempt.memory_peak_mb = attempt.memory.peak_mb(attempt.began, time.monotonic())
     if traceback is not None:
         attempt.traceback = attempts.text(str(traceback), attempts.TRACEBACK)
     if state == "SUCCESS":

@@ -194,7 +194,12 @@ def as_json(value: Any) -> Any:
     """
     document = json.dumps(value, allow_nan=False)
     found = json.loads(document)
-    return _escaped(found) if "\\u0000" in document or "\\ud" in document else found
+    return _escaped(found) if _is_odd(document) else found
+
+
+def _is_odd(document: str) -> bool:
+    """Returns whether JSON may have text that the database refuses."""
+    return "\\u0000" in document or "\\ud" in document
 
 
 def _escaped(value: Any) -> Any:
@@ -212,43 +217,47 @@ def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     with suppress(TypeError, ValueError, RecursionError):
         document = json.dumps([list(args), dict(kwargs)], allow_nan=False)
         if len(document) <= ARGUMENTS:
-            args, kwargs = as_json([list(args), dict(kwargs)])
+            if _is_odd(document):
+                args, kwargs = as_json([list(args), dict(kwargs)])
             return {"args": args, "kwargs": kwargs}
     return {}
 
 
 #: Megabytes by which a process may grow until its peak is reset.
 _GREW = 1.0
+#: Tasks shorter than so many seconds share a reading of the peak, for so many seconds.
+_SHORT, _SHARED = 0.005, 0.05
 
 
 class Memory:
-    """The peak memory of this process: since `reset`, if the system can reset it."""
+    """The peak memory of the process that called `reset` first: since then, if it can be reset."""
 
     def __init__(self, resets: bool) -> None:
         self._file: int | None = None
-        self._pid = 0
         self._resets = resets
         #: The peak just after the last reset; `None` to reset it again.
         self._base: float | None = None
         self._unit = 1024.0 if os.uname().sysname != "Darwin" else 1024.0 * 1024.0
         #: `/proc/self/status`, where `getrusage` includes what can't be reset.
         self._status: int | None = None
+        #: The last reading, and until when short tasks share it (`time.monotonic()`).
+        self._read: float | None = None
+        self._shared_until = 0.0
 
     def reset(self) -> None:
         """Resets the peak, unless it has hardly grown since the last reset."""
-        if not self._resets or (self._base is not None and self._pid == os.getpid()):
+        if not self._resets or self._base is not None:
             return
         try:
-            if self._pid != os.getpid():  # an inherited file is about the parent
-                self._pid = os.getpid()
+            if self._file is None:
                 self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
                 os.write(self._file, b"5")
                 self._status = self._source()
             else:
-                os.write(self._file or 0, b"5")
+                os.write(self._file, b"5")
         except OSError:
             self._resets = False
-        self._base = self._peak()
+        self._base = self._read = self._peak()
 
     def _source(self) -> int | None:
         """Opens `/proc/self/status`, if `getrusage` (which is faster) is wrong.
@@ -261,9 +270,15 @@ class Memory:
         os.close(status)
         return None
 
-    def peak_mb(self) -> float | None:
-        """Returns the peak in megabytes (2^20 bytes)."""
-        peak = self._peak()
+    def peak_mb(self, began: float, now: float) -> float | None:
+        """Returns the peak in megabytes (2^20 bytes), for a task that began then and ends now.
+
+        Short tasks share a reading, which costs as much as the rest of what they record.
+        """
+        if now < self._shared_until and now - began < _SHORT:
+            return self._read
+        self._shared_until = now + _SHARED
+        self._read = peak = self._peak()
         if peak is not None and self._base is not None and peak > self._base + _GREW:
             self._base = None
         return peak

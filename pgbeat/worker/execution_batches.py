@@ -18,9 +18,6 @@ from pgbeat.worker.attempts import Attempt
 Document = dict[str, Any]
 Shape = Callable[[Document], Document]
 
-#: Attempts in one statement. A plan made for few may compare each with each.
-_STATEMENT = 100
-
 _encode = json.JSONEncoder(default=str).encode
 _by_job = itemgetter("job_id")
 
@@ -83,8 +80,7 @@ def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement,
         for document in todo:
             (rest if document["job_id"] == last else batch).append(document)
             last = document["job_id"]
-        for first in range(0, len(batch), _STATEMENT):
-            yield statement, _encode(batch[first : first + _STATEMENT]).encode()
+        yield statement, _encode(batch).encode()
         todo = rest
 
 

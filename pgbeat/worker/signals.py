@@ -13,11 +13,11 @@ checkpoint raises `Cancelled`, which `_end` records. Either way the recorder wri
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal
-from uuid import UUID
 
 from celery import Celery, signals
 
@@ -43,6 +43,7 @@ logger = logging.getLogger("celery.worker.pgbeat")
 
 #: Seconds for an ending process to write what is left to record.
 _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
+_UUID = re.compile("[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 #: Pools with one process a task, and with one task a thread.
 _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
@@ -108,6 +109,8 @@ def set_up(worker: Any) -> None:
     message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
+    if pool == "gevent":
+        signals.task_received.connect(_wait_for_room, weak=False)
 
 
 def require_broker(app: Celery) -> None:
@@ -135,6 +138,7 @@ def _disconnect() -> None:
     message_ends.accept_as(None)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
+    signals.task_received.disconnect(_wait_for_room)
 
 
 # ----- in the process that runs the task
@@ -174,11 +178,7 @@ def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
     """Returns whether a task that was published without a job may get one."""
     if request.is_eager or task.name.startswith("pgbeat."):
         return False
-    try:
-        UUID(task_id)
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return True
+    return _UUID.fullmatch(str(task_id)) is not None
 
 
 def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]:
@@ -262,8 +262,7 @@ def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
     Otherwise the consumer would wait after its check for revoked tasks, and a task that is revoked
     meanwhile would begin.
     """
-    if _tracked is not None and _tracked.pool == "gevent":
-        sender.pool._pool.wait_available()
+    sender.pool._pool.wait_available()
 
 
 def _revoke(
@@ -313,7 +312,6 @@ _RECEIVERS = (
     (signals.task_prerun, _begin),
     (signals.task_failure, _fail),
     (signals.task_postrun, _end),
-    (signals.task_received, _wait_for_room),
     (signals.task_revoked, _revoke),
     (signals.task_unknown, _refuse_unknown),
     (signals.task_rejected, _refuse),
