@@ -65,18 +65,30 @@ def require(
             f"the transaction is in a database of {connection.dialect.name}; it must be in "
             f"{whose}, {place(urls[0])}"
         )
+    if is_one_of(connection, urls, connect_args):
+        return
+    name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+    raise ConfigError(
+        f"the transaction is in another database ({name!r}) than {whose}, {place(urls[0])}: what "
+        f"it wrote there would reach no worker. Take a session of {whose} database"
+    )
+
+
+def is_one_of(
+    connection: Connection, urls: Sequence[URL], connect_args: Mapping[str, Any] | None = None
+) -> bool:
+    """Returns whether the open transaction is in the database of one of the URLs.
+
+    Raises `sqlalchemy.exc.OperationalError` if none of them can be reached.
+    """
     mine = cached(connection)
     if any(_known.get(url) == mine for url in urls):
-        return
+        return True
     # What is known may be from before a restart of the server.
     mine = cached(connection, again=True)
     for url in urls:
         with connections.engine(url, "pgbeat identity", connect_args).connect() as other:
             _known[url] = read(other)
         if _known[url] == mine:
-            return
-    name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
-    raise ConfigError(
-        f"the transaction is in another database ({name!r}) than {whose}, {place(urls[0])}: what "
-        f"it wrote there would reach no worker. Take a session of {whose} database"
-    )
+            return True
+    return False

@@ -70,7 +70,7 @@ def run_direct(
     app = app or (task.app if isinstance(task, Task) else current_app._get_current_object())
     actor = Actor(created_by or f"process:{gethostname()}:{os.getpid()}")
     settings = settings or Settings.load(app.conf)
-    with opened_unit(app, settings, actor) as unit, unit.transaction():
+    with opened_unit(app, settings, actor, joins=False) as unit, unit.transaction():
         execution = request(unit, task, lane=lane, tags=tags, resources=resources)
     return execution.run(args, kwargs, timeout=timeout)
 

@@ -13,6 +13,7 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.transaction import Opened, opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.broker.transport import transaction_blocks
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
@@ -148,15 +149,28 @@ def _wake_beat(connection: Connection) -> None:
 
 @contextmanager
 def opened_unit(
-    app: Celery, settings: Settings, actor: Actor, session: Opened | None = None
+    app: Celery,
+    settings: Settings,
+    actor: Actor,
+    session: Opened | None = None,
+    *,
+    joins: bool = True,
 ) -> Iterator[UnitOfWork]:
     """Opens a unit of work for a program, in the transaction of its `session` if it gives one.
+
+    Without one it joins the transaction that a framework has open in pgbeat's database, if any.
 
     Raises:
         ConfigError: The session is in another database than pgbeat's.
         ValueError: The session is in autocommit mode.
     """
     if session is None:
+        for found in transaction_blocks.open_transactions() if joins else ():
+            own = found.connection()
+            if identity.is_one_of(own, [settings.url]):
+                with found.savepoint():
+                    yield UnitOfWork(own, settings, actor, app=lambda: app, is_callers=True)
+                return
         with connections.kept(settings.url, "pgbeat submit") as connection:
             yield UnitOfWork(connection, settings, actor, app=lambda: app)
         return

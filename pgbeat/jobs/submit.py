@@ -68,5 +68,5 @@ def submit(
             with unit.transaction():
                 made = control.submit(unit, spec, job_source=job_source)
         # After our own commit, its lane was dispatched: the row may be another now.
-        is_stale = connection is None and waiting.is_waiting(made.job)
+        is_stale = not unit.is_callers and waiting.is_waiting(made.job)
         return jobs.get(unit.connection, made.job.id) if is_stale else made.job

@@ -1,7 +1,7 @@
 """Publishes in a caller's transaction, so that tasks exist only if it commits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -131,14 +131,18 @@ class BlockChannel(OutboxChannel):
         running = get_current_task()
         return running is None or message["headers"].get("id") != running.request.id
 
+    def failing(self) -> AbstractContextManager[None]:
+        """Keeps the database's errors from kombu, until the block ends."""
+        return _failing()
+
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with _failing():
+        with self.failing():
             return super()._do(function, *args, **kwargs)
 
     def write(self, message: Message, transient: bool) -> int | None:
         """Writes a message into the transaction."""
         sink = self.connection.client.sink
-        with _failing():
+        with self.failing():
             count = sink.write(message)
             if message.queue is None and not count:
                 check_snapshot(sink.connection, self.joined, message.exchange)
@@ -191,7 +195,7 @@ class InTransaction(OutboxConnection):
 
     def __init__(self, session: Opened, app: Celery) -> None:
         self._app = app
-        require_broker(opened(session), app)
+        self.require_broker(session)
         self._open = _Immediate(
             session, BrokerTables.named(app.conf.broker_transport_options or {}), app
         )
@@ -199,6 +203,14 @@ class InTransaction(OutboxConnection):
         self._blocks: list[transaction_blocks.Block] = []
         self._channel: BlockChannel | None = None
         super().__init__(self._open, delays=delays_in_table(app.conf))
+
+    def require_broker(self, session: Opened) -> None:
+        """Raises `CannotPublish` unless the transaction is in the database of the app's broker."""
+        require_broker(opened(session), self._app)
+
+    def make_channel(self) -> BlockChannel:
+        """Returns a channel for what the block's code publishes."""
+        return BlockChannel(self.transport)
 
     def __enter__(self) -> Self:
         """Makes what this thread publishes join the transaction, until the end of the block.
@@ -234,7 +246,7 @@ class InTransaction(OutboxConnection):
         if broker.database_identity() != identity.cached(self._open.connection):
             return None
         if self._channel is None:
-            self._channel = BlockChannel(self.transport)
+            self._channel = self.make_channel()
         self._channel.joined = broker
         return self._channel
 

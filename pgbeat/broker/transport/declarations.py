@@ -119,7 +119,9 @@ class DeclaringChannel(virtual.Channel):
         """
         if any(name and name.endswith(".pidbox") for name in names):
             return None
-        return transaction_blocks.channel_for(self.broker)
+        # What the app's pool hands out can be released to it; what a caller opened can't.
+        is_chosen = "release" not in vars(self.connection.client)
+        return transaction_blocks.channel_for(self.broker, is_chosen=is_chosen)
 
     # ----- exchanges and queues
 

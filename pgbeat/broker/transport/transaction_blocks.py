@@ -1,11 +1,15 @@
-"""Finds the block whose transaction a thread's messages must join."""
+"""Finds the transaction that a thread's messages must join: a block's, or a framework's."""
 
 import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
+
+from sqlalchemy import Connection
 
 
 class BlockTarget(Protocol):
@@ -13,6 +17,20 @@ class BlockTarget(Protocol):
 
     def channel_for(self, broker: Any) -> Any:
         """Returns the channel for messages to `broker`; `None` if the block has another broker."""
+
+
+class OpenTransaction(BlockTarget, Protocol):
+    """A transaction that a framework has opened, such as Django in `atomic()`."""
+
+    def connection(self) -> Connection:
+        """Returns the connection, in the transaction."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Returns a block that takes back what it wrote if it raises."""
+
+
+#: What frameworks' integrations add: each returns the transaction that is open where it is called.
+finders: list[Callable[[], OpenTransaction | None]] = []
 
 
 class Block:
@@ -59,9 +77,21 @@ def leave(block: Block) -> None:
     _blocks.set(tuple(each for each in _blocks.get() if each.is_open))
 
 
-def channel_for(broker: Any) -> Any:
-    """Returns the channel of the innermost block for messages to `broker`, if there is one."""
+def channel_for(broker: Any, *, is_chosen: bool = False) -> Any:
+    """Returns the channel of the innermost block for messages to `broker`, if there is one.
+
+    Else that of a framework's transaction, unless the caller chose the connection to publish over.
+    """
     for block in reversed(_blocks.get()):
         if block.is_here() and (channel := block.target.channel_for(broker)) is not None:
             return channel
+    if finders and not is_chosen:
+        for found in open_transactions():
+            if (channel := found.channel_for(broker)) is not None:
+                return channel
     return None
+
+
+def open_transactions() -> list[OpenTransaction]:
+    """Returns the transactions that frameworks have open here."""
+    return [found for find in finders if (found := find()) is not None]

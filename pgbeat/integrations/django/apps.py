@@ -5,7 +5,7 @@ from django.apps import AppConfig
 from django.core import checks as django_checks
 from django.db.models.signals import pre_migrate
 
-from pgbeat.integrations.django import NAME, checks, defaults, schema
+from pgbeat.integrations.django import NAME, checks, defaults, schema, transactions
 
 
 class PgbeatConfig(AppConfig):
@@ -20,6 +20,7 @@ class PgbeatConfig(AppConfig):
         for app in tuple(_state._get_active_apps()):
             defaults.equip(app)
         _state.connect_on_app_finalize(defaults.equip)
+        transactions.connect()
         pre_migrate.connect(schema.upgrade, sender=self, dispatch_uid=f"{NAME}.schema")
         django_checks.register(checks.check_settings)
         django_checks.register(checks.check_schema, django_checks.Tags.database)

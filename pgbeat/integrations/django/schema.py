@@ -4,14 +4,14 @@ import sys
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import router
+from django.db import connections, router
 
 from pgbeat.access import actors
 from pgbeat.access.audit import Author
 from pgbeat.broker import installation
 from pgbeat.config import Settings, same_database
 from pgbeat.errors import PgbeatError
-from pgbeat.integrations.django import databases
+from pgbeat.integrations.django import databases, test_databases
 
 
 def is_ours(using: str) -> bool:
@@ -47,6 +47,7 @@ def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -
         loaded = settings()
         author = Author(loaded.namespace, actors.user(origin="cli").name, "cli")
         found = installation.migrate(loaded, author, databases.celery_app())
+        test_databases.release(connections[using])
     except PgbeatError as error:
         raise CommandError(f"pgbeat's schema: {error}") from error
     if verbosity >= 1 and found.before != found.after:
