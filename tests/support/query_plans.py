@@ -32,6 +32,7 @@ from pgbeat.jobs.model import Filter
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer
+from pgbeat.web.pages import summaries
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
 from tests.support.explained_plans import Explained, Plan
@@ -232,6 +233,9 @@ QUERIES: dict[str, Query] = {
     "people: figures of all": Query(lambda w, c: statistics.of_all(c, "default"), 100_000, 100_000),
     # Last: they end what the others ask for.
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all
+    "people: the console's first page": Query(
+        lambda w, c: summaries.summary(c, "default"), 25_000, 20_000
+    ),
     "people: 50 jobs are cancelled": Query(_cancel),
     "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000),
     "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
