@@ -52,7 +52,7 @@ class Jobs(Pgbeat):
                     """
                 )
             connection.execute("VACUUM (FULL, ANALYZE) kombu_message")
-            connection.execute("VACUUM (ANALYZE) pgbeat.jobs")
+            connection.execute("VACUUM (ANALYZE) pgbeat.unfinished_jobs")
         super().settle()
 
     def told(self) -> int:

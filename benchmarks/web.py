@@ -9,11 +9,12 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 from beats.machine import description
-from beats.measures import Figures
+from beats.measures import Figures, percentiles
 from celery import Celery
 from rich.table import Table
 from runner import Run
@@ -63,8 +64,7 @@ MORE = """
     SELECT 'user:' || i % 50, 'api', 'pause', 'schedule', 's' || i % 1000
       FROM generate_series(1, 100000) AS i;
     INSERT INTO kombu_message (visible, payload, queue_id)
-    SELECT true, '{{}}', min(id) FROM kombu_queue, generate_series(1, {messages}) AS i GROUP BY i;
-    ANALYZE
+    SELECT true, '{{}}', min(id) FROM kombu_queue, generate_series(1, {messages}) AS i GROUP BY i
 """
 
 
@@ -75,29 +75,40 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=100_000, help="100,000")
     parser.add_argument("--messages", type=int, default=20_000, help="waiting ones; 20,000")
     parser.add_argument("--times", type=int, default=7, help="that each is asked for; 7")
-    parser.add_argument("--only", default="", help="paths with this in them")
+    parser.add_argument("--path", default="", help="only paths with this in them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser.parse_args(arguments)
 
 
 def fill(dsn: str, options: argparse.Namespace) -> dict[str, str]:
-    """Makes the rows; those that paths name."""
+    """Makes the rows; returns those that paths name."""
     plans.fill(dsn, options.jobs)
     with psycopg.connect(dsn, autocommit=True) as connection:
         more = options.schedules - max(100, options.jobs // 1000)
-        for statement in MORE.format(schedules=more, messages=options.messages).split(";"):
-            connection.execute(statement.encode())
+        add_more(connection, schedules=more, messages=options.messages)
+        connection.execute("ANALYZE")
+        return names(connection)
 
-        def one(query: str) -> str:
-            row = connection.execute(query.encode()).fetchone()
-            return str(row[0]) if row else str(uuid4())
 
-        return {
-            "schedule": "s1",
-            "job": one("SELECT id FROM pgbeat.jobs WHERE state = 'failed' LIMIT 1"),
-            "execution": one("SELECT id FROM pgbeat.executions LIMIT 1"),
-            "group": one("SELECT id FROM pgbeat.groups WHERE state = 'running' LIMIT 1"),
-        }
+def add_more(connection: "psycopg.Connection[Any]", **numbers: int) -> None:
+    """Makes the rows that the tests of plans don't need."""
+    for statement in MORE.format(**numbers).split(";"):
+        connection.execute(statement.encode())
+
+
+def names(connection: "psycopg.Connection[Any]") -> dict[str, str]:
+    """Returns the rows that paths name."""
+
+    def one(query: str) -> str:
+        row = connection.execute(query.encode()).fetchone()
+        return str(row[0]) if row else str(uuid4())
+
+    return {
+        "schedule": "s1",
+        "job": one("SELECT id FROM pgbeat.jobs WHERE state = 'failed' LIMIT 1"),
+        "execution": one("SELECT id FROM pgbeat.executions LIMIT 1"),
+        "group": one("SELECT id FROM pgbeat.groups WHERE state = 'running' LIMIT 1"),
+    }
 
 
 def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dict[str, Figures]:
@@ -107,7 +118,7 @@ def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dic
     found: dict[str, Figures] = {}
     for pattern in PATHS:
         path = pattern.format(**names)
-        if options.only not in path:
+        if options.path not in path:
             continue
         client = browser if path.startswith("/console") else api
         took = []
@@ -120,7 +131,8 @@ def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dic
         took = took[1:]  # the first compiles templates and statements
         found[pattern] = {
             "status": answer.status_code, "ms": statistics.median(took),
-            "worst_ms": max(took), "statements": len(statements),
+            "worst_ms": max(took), "p95_ms": percentiles(took)["p95_ms"],
+            "statements": len(statements),
         }  # fmt: skip
     return found
 

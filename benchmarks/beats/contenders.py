@@ -95,10 +95,14 @@ class Pgbeat(Contender):
 
         upgrade(postgres_url(self.spec.database))
 
+    def empty(self) -> None:
+        """Removes all schedules, and what came of them."""
+        self._connection.execute("TRUNCATE pgbeat.schedules, pgbeat.ticks, pgbeat.jobs")
+
     def seed(self) -> None:
+        self.empty()
         fleet = self.spec.fleet
         connection = self._connection
-        connection.execute("TRUNCATE pgbeat.schedules, pgbeat.ticks, pgbeat.jobs")
         # An interval keeps to the beat of its creation, so that is a due time too.
         more = "".join(f", {name}" for name in fleet.columns)
         values = "".join(f", {value}" for value in fleet.columns.values())

@@ -97,15 +97,22 @@ def fill(dsn: str, rows: int) -> None:
     schedules, new = max(100, rows // 1000), round(rows * (1 - _NEW) / 200) * 200
     values: dict[str, Any] = {"rows": rows, "schedules": schedules}
     with psycopg.connect(dsn, autocommit=True) as connection:
-
-        def run(script: str, **more: Any) -> None:
-            for statement in script.format(**values, **more).split(";\n"):
-                if statement.strip():
-                    connection.execute(statement.encode())
-
         make_partitions(connection, 31, 7)
         turn_off_autovacuum(connection)
-        run(_BEFORE)
-        run(_ROWS, first=0, last=new, is_new="false")
+        _run(connection, _BEFORE, **values)
+        _run(connection, _ROWS, **values, first=0, last=new, is_new="false")
         connection.execute("VACUUM ANALYZE")
-        run(_ROWS, first=new, last=rows, is_new="true")
+        _run(connection, _ROWS, **values, first=new, last=rows, is_new="true")
+
+
+def fill_newest(connection: "psycopg.Connection[Any]", schedules: int, rows: int) -> None:
+    """Makes schedules and the jobs of the last minute, of which most have not ended."""
+    values = {"rows": 10**9, "schedules": schedules}
+    _run(connection, _BEFORE, **values)
+    _run(connection, _ROWS, **values, first=10**9 - rows, last=10**9, is_new="true")
+
+
+def _run(connection: "psycopg.Connection[Any]", script: str, **values: Any) -> None:
+    for statement in script.format(**values).split(";\n"):
+        if statement.strip():
+            connection.execute(statement.encode())
