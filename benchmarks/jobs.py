@@ -22,6 +22,7 @@ SENDING = {
     "apply_async": "publish",
     "pgbeat.submit, a transaction each": "submit",
     "pgbeat.submit, all in one transaction": "submit_bulk",
+    "pgbeat.submit_many": "submit_many",
 }
 
 MAKE = """

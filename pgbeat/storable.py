@@ -11,11 +11,27 @@ def is_storable(value: Any) -> bool:
     """Returns whether a text, or a value as JSON, can stand in a column as it is."""
     if isinstance(value, str):
         return "\0" not in value and _has_encoding(value)
+    if type(value) in _SEQUENCES and len(value) <= _FEW:
+        of_names = type(value) is not dict or all(type(name) is str for name in value)
+        each = value if type(value) is not dict else (*value, *value.values())
+        if of_names and all(map(_is_plain, each)):
+            return True
     try:
         storable_json(value)
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+#: Lists and objects of up to so many plain values are not encoded to see whether they can be.
+_FEW, _SEQUENCES = 8, (list, dict)
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return value.isascii() and "\0" not in value
+    return (kind is int and -(10**18) < value < 10**18) or kind is bool or value is None
 
 
 def storable_json(value: Any) -> str:

@@ -104,6 +104,15 @@ def submit_bulk(count: int, warm: int = 100) -> None:
         submit_many(count)
 
 
+def submit_many(count: int, warm: int = 1000) -> None:
+    """Submits jobs by `submit_many`, in one transaction."""
+    import pgbeat
+
+    pgbeat.submit_many(noop.s() for _ in range(warm))
+    with published(count):
+        pgbeat.submit_many(noop.s() for _ in range(count))
+
+
 def paced(count: int, per_s: int) -> None:
     """Publishes at a steady pace; every message says when it was sent."""
     begun = time.time()
@@ -119,6 +128,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bulk": bulk,
     "submit": submit,
     "submit_bulk": submit_bulk,
+    "submit_many": submit_many,
     "paced": paced,
 }
 

@@ -1,6 +1,6 @@
 """Writes many messages with COPY, in half the time of a statement."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -43,16 +43,22 @@ def copy(connection: Connection, tables: "BrokerTables", batch: "Sequence[Messag
     for message in batch:
         id, highest = queues[message.queue]
         job_id, priority = message.job_id or r"\N", min(message.priority, highest)
-        lines.append(f"{id}\t{priority}\t{job_id}\t{_escaped(message.payload)}\n")
-    statement = tables.sql(_COPY)
-    try:
-        with raw.cursor() as cursor, cursor.copy(statement.encode()) as stream:
-            stream.write("".join(lines))
-    except psycopg.Error as error:
-        raise DBAPIError.instance(statement, None, error, psycopg.Error) from error
+        lines.append(f"{id}\t{priority}\t{job_id}\t{escaped(message.payload)}\n")
+    stream(connection, tables.sql(_COPY), lines)
     return True
 
 
-def _escaped(text: str) -> str:
+def stream(connection: Connection, statement: str, lines: Iterable[str]) -> None:
+    """Sends lines to a COPY statement. Raises SQLAlchemy's errors."""
+    try:
+        raw = connections.driver(connection)
+        with raw.cursor() as cursor, cursor.copy(statement.encode()) as copying:
+            copying.write("".join(lines))
+    except psycopg.Error as error:
+        raise DBAPIError.instance(statement, None, error, psycopg.Error) from error
+
+
+def escaped(text: str) -> str:
+    """Returns a text as COPY reads it."""
     escaped = text.replace("\\", "\\\\")
     return escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

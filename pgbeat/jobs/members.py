@@ -14,17 +14,20 @@ from pgbeat.jobs.prepare import JobSpec
 
 # The keys of a member that are not of its job policy.
 _KEYS = frozenset(JobSpec._fields) - {"policy"}
+#: The policy of each member that has none.
+NO_POLICY = job_policies.JobPolicy()
 
 
-def spec(member: Any) -> JobSpec:
+def spec(member: Any, common: job_policies.JobPolicy = NO_POLICY) -> JobSpec:
     """Returns the job that a task or its name, a signature or a mapping describes.
 
-    Raises `InvalidJob`.
+    What the member's policy doesn't say, the `common` one says; without a policy of its own, the
+    member has that very object. Raises `InvalidJob`.
     """
     if not isinstance(member, Mapping):
-        return JobSpec(task=str(getattr(member, "name", member)))
+        return JobSpec(task=str(getattr(member, "name", member)), policy=common)
     if "subtask_type" in member:
-        return _of_signature(member)
+        return _of_signature(member, common)
     policy = {key: value for key, value in member.items() if key not in _KEYS}
     values = {key: member[key] for key in _KEYS & member.keys() if member[key] is not None}
     if "task" in values:
@@ -32,10 +35,11 @@ def spec(member: Any) -> JobSpec:
     if isinstance(values.get("run_at"), str):
         values["run_at"] = _parse_time(values["run_at"])
     values["countdown"] = prepare.parse_countdown(values.get("countdown"))
-    return JobSpec(policy=job_policies.parse(policy), **values)
+    both = job_policies.parse(policy).over(common) if policy else common
+    return JobSpec(policy=both, **values)
 
 
-def _of_signature(member: Mapping[str, Any]) -> JobSpec:
+def _of_signature(member: Mapping[str, Any], policy: job_policies.JobPolicy) -> JobSpec:
     if member["subtask_type"] is not None:
         raise InvalidJob.of(
             "jobs",
@@ -48,6 +52,7 @@ def _of_signature(member: Mapping[str, Any]) -> JobSpec:
         member["task"],
         member["args"],
         member["kwargs"],
+        policy,
         options=options,
         run_at=run_at,
         countdown=prepare.parse_countdown(countdown),
@@ -65,17 +70,28 @@ def _parse_time(text: str) -> datetime:
         ) from None
 
 
+class Position:
+    """Which job of a list is being read."""
+
+    number = 0
+
+
 @contextmanager
-def numbered(number: int, noun: str = "member") -> Iterator[None]:
-    """Adds a job's position to the errors that the block raises."""
+def numbered(noun: str = "member") -> Iterator[Position]:
+    """Adds the job's position to the errors that the block raises.
+
+    with numbered() as at:
+        for at.number, member in enumerate(members):
+    """
+    at = Position()
     try:
-        yield
+        yield at
     except InvalidInput as error:
-        head = f"{noun} {number}: {error.subject and error.subject + ': '}"
+        head = f"{noun} {at.number}: {error.subject and error.subject + ': '}"
         found = [each._replace(message=head + each.message) for each in error.problems]
-        raise type(error)([each.within(f"jobs[{number}]") for each in found]) from None
+        raise type(error)([each.within(f"jobs[{at.number}]") for each in found]) from None
     except PgbeatError as error:
-        error.args, error.field = (f"{noun} {number}: {error}",), f"jobs[{number}]"
+        error.args, error.field = (f"{noun} {at.number}: {error}",), f"jobs[{at.number}]"
         raise
 
 

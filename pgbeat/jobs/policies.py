@@ -47,11 +47,16 @@ class JobPolicy(NamedTuple):
         own = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**own)
 
+    @property
+    def may_have_key(self) -> bool:
+        """Returns whether jobs have a unique key."""
+        return bool(self.unique_key is not None or self.unique or self.unique_for is not None)
+
     def key(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Returns the unique key of a job; `None` if it needs none."""
         if self.unique_key is not None:
             return self.unique_key
-        if not self.unique and self.unique_for is None:
+        if not self.may_have_key:
             return None
         content = json.dumps([task, list(args), dict(kwargs)], sort_keys=True, default=repr)
         return "content:" + hashlib.sha256(content.encode()).hexdigest()

@@ -70,44 +70,125 @@ def prepare(
     if the actor may not run the task, set the options or waive the approval.
     """
     check_call(spec.args or (), spec.kwargs, spec.options)
-    _check_origin(actor.name, job_source)
-    Details(spec.description, spec.labels, spec.metadata).check()
-    policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
-    job_id, run_at = str(uuid4()), _run_at(spec, defaults)
-    own_options = _with_queue(spec)
-    if policy.template is not None:
-        zone = str(getattr(app.timezone, "key", None) or app.timezone)
-        facts = Facts(run_at or defaults.now, zone, job_id, trigger="manual")
-        spec = _from_template(spec, defaults.template(policy.template), facts)
-    _check_task(app, spec, actor, own_options, of_template=policy.template is not None)
-    task, args, kwargs = str(spec.task), spec.args or (), dict(spec.kwargs)
-    serializer = str(
-        spec.options.get("serializer") or app.tasks[task].serializer or app.conf.task_serializer
-    )
-    job = NewJob(
-        id=job_id,
-        namespace=defaults.settings.namespace,
-        task=task,
-        args=_as_stored(list(args), serializer),
-        kwargs=_as_stored(kwargs, serializer),
-        job_source=job_source,
-        created_by=actor.name,
-        is_system_job=False,
-        state="pending" if run_at is None else "scheduled",
-        run_at=run_at,
-        queue=spec.queue,
-        options=_as_stored({**spec.options}, serializer) or None,
-        description=spec.description,
-        labels=spec.labels or None,
-        metadata=spec.metadata or None,
-    )
-    job = defaults.apply(job, policy)
-    options = _with_queue(spec)
-    if job.priority:
-        options.setdefault("priority", job.priority)
-    if run_at is not None:
-        options["eta"] = run_at
-    return PreparedJob(job, TaskMessage(job_id, task, args, kwargs, options), policy.unique_for)
+    job_id = str(uuid4())
+    pattern = _Pattern(app, defaults, spec, actor, job_source, job_id)
+    return pattern.prepare(job_id, pattern.spec.args or (), pattern.spec.kwargs)
+
+
+class Preparer:
+    """Prepares many jobs of an actor's, with what they have in common checked once."""
+
+    def __init__(
+        self, app: Celery, defaults: JobDefaults, policy: JobPolicy, actor: Actor, job_source: str
+    ) -> None:
+        self._app, self._defaults, self._policy = app, defaults, policy
+        self._actor, self._job_source = actor, job_source
+        self._patterns: dict[Any, _Pattern] = {}
+
+    def prepare(self, spec: JobSpec) -> PreparedJob:
+        """Returns a job as `prepare` does, and raises the same."""
+        if (
+            spec.policy is not self._policy
+            or spec.policy.template is not None
+            or spec.options
+            or spec.labels
+            or spec.metadata
+            or type(spec.task) is not str
+        ):
+            return prepare(self._app, self._defaults, spec, self._actor, self._job_source)
+        check_call(spec.args or (), spec.kwargs, spec.options)
+        job_id = str(uuid4())
+        key = (spec.task, spec.queue, spec.run_at, spec.countdown, spec.description)
+        try:
+            pattern = self._patterns.get(key)
+        except TypeError:  # one of them is of a wrong type
+            pattern = None
+        if pattern is None:
+            pattern = _Pattern(
+                self._app, self._defaults, spec, self._actor, self._job_source, job_id
+            )
+            self._patterns[key] = pattern
+        return pattern.prepare(job_id, spec.args or (), spec.kwargs)
+
+
+class _Pattern:
+    """What jobs have in common that differ only in their arguments."""
+
+    def __init__(
+        self,
+        app: Celery,
+        defaults: JobDefaults,
+        spec: JobSpec,
+        actor: Actor,
+        job_source: str,
+        job_id: str,
+    ) -> None:
+        _check_origin(actor.name, job_source)
+        Details(spec.description, spec.labels, spec.metadata).check()
+        self._app, self._defaults = app, defaults
+        self._policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
+        self._run_at = _run_at(spec, defaults)
+        own_options = _with_queue(spec)
+        if self._policy.template is not None:
+            zone = str(getattr(app.timezone, "key", None) or app.timezone)
+            facts = Facts(self._run_at or defaults.now, zone, job_id, trigger="manual")
+            spec = _from_template(spec, defaults.template(self._policy.template), facts)
+        #: Completed by the template.
+        self.spec = spec
+        _check_task(app, spec, actor, own_options, of_template=self._policy.template is not None)
+        self._actor, self._job_source = actor, job_source
+        self._task = str(spec.task)
+        self._serializer = str(
+            spec.options.get("serializer")
+            or app.tasks[self._task].serializer
+            or app.conf.task_serializer
+        )
+        #: The job and the message's options, once they are known not to depend on the arguments.
+        self._made: tuple[NewJob, dict[str, Any]] | None = None
+
+    def prepare(self, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PreparedJob:
+        """Returns the job with these arguments."""
+        check_arguments(self._app, self._task, args, kwargs)
+        kwargs = dict(kwargs)
+        stored_args = _as_stored(list(args), self._serializer)
+        stored_kwargs = _as_stored(kwargs, self._serializer)
+        if self._made is None or stored_args is None:
+            job, options = self._make(job_id, stored_args, stored_kwargs)
+            if stored_args is not None and not self._policy.may_have_key:
+                self._made = job, options
+        else:
+            job, options = self._made
+            job = job._replace(id=job_id, args=stored_args, kwargs=stored_kwargs)
+        message = TaskMessage(job_id, self._task, args, kwargs, options)
+        return PreparedJob(job, message, self._policy.unique_for)
+
+    def _make(self, job_id: str, args: Any, kwargs: Any) -> tuple[NewJob, dict[str, Any]]:
+        """Returns a job, and the options of its message."""
+        spec = self.spec
+        job = NewJob(
+            id=job_id,
+            namespace=self._defaults.settings.namespace,
+            task=self._task,
+            args=args,
+            kwargs=kwargs,
+            job_source=self._job_source,
+            created_by=self._actor.name,
+            is_system_job=False,
+            state="pending" if self._run_at is None else "scheduled",
+            run_at=self._run_at,
+            queue=spec.queue,
+            options=_as_stored({**spec.options}, self._serializer) or None,
+            description=spec.description,
+            labels=spec.labels or None,
+            metadata=spec.metadata or None,
+        )
+        job = self._defaults.apply(job, self._policy)
+        options = _with_queue(spec)
+        if job.priority:
+            options.setdefault("priority", job.priority)
+        if self._run_at is not None:
+            options["eta"] = self._run_at
+        return job, options
 
 
 def _with_queue(spec: JobSpec) -> dict[str, Any]:
@@ -151,7 +232,7 @@ def _check_task(
     *,
     of_template: bool,
 ) -> None:
-    """Checks the task, its arguments and options. `own_options` are the actor's."""
+    """Checks the task and its options. `own_options` are the actor's."""
     if spec.task is None:
         raise InvalidJob.of("task", "required", "a job of which task? Name a task or a template")
     # Before anything else: not everybody may know which tasks exist.
@@ -163,7 +244,6 @@ def _check_task(
             "options", "conflict", "options can't set the time; give run_at or countdown instead"
         )
     require_call(actor, spec.task, own_options, of_template=of_template)
-    check_arguments(app, spec.task, spec.args or (), spec.kwargs)
 
 
 def require_call(
@@ -185,6 +265,8 @@ def require_call(
 
 def check_call(args: Any, kwargs: Any, options: Any) -> None:
     """Raises `InvalidJob` unless args is a list, and kwargs and options are mappings."""
+    if type(args) in (tuple, list) and type(kwargs) is type(options) is dict:
+        return
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise InvalidJob.of("args", "malformed", f"args must be a list, got {args!r}")
     for name, value in (("kwargs", kwargs), ("options", options)):

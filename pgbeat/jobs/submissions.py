@@ -17,7 +17,7 @@ from pgbeat.broker.transport import transaction_blocks
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import dispatch, new_jobs, prepare, unique_keys
+from pgbeat.jobs import dispatch, job_copies, new_jobs, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
@@ -57,7 +57,8 @@ def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
     """Writes jobs as `write` does, and returns their ids only: reading rows takes as long again."""
     ids, fresh = _claim_keys(unit, batch)
     with _messages(unit, fresh) as rows:
-        if new_jobs.insert(unit.connection, rows) < len(rows):
+        is_copied = job_copies.copy(unit.connection, rows)
+        if not is_copied and new_jobs.insert(unit.connection, rows) < len(rows):
             raise _too_late()
     return ids
 
@@ -95,7 +96,10 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
         if publisher.transactional:
             queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
         rows = [
-            each.job._replace(queue=each.job.queue or queues.get(each.job.id)) for each in batch
+            each.job._replace(queue=queues[each.job.id])
+            if each.job.queue is None and queues.get(each.job.id) is not None
+            else each.job
+            for each in batch
         ]
         yield rows
         if not publisher.transactional:

@@ -52,21 +52,22 @@ def prepare_members(
         )
     group_id, app = str(uuid4()), unit.require_app()
     specs: list[JobSpec] = []
-    for number, member in enumerate(members):
-        with members_of.numbered(number):
+    with members_of.numbered() as at:
+        for at.number, member in enumerate(members):
             specs.append(members_of.spec(member))
     defaults = JobDefaults(unit.connection, unit.settings, [spec.policy for spec in specs])
+    preparer = prepare.Preparer(app, defaults, members_of.NO_POLICY, unit.actor, job_source)
     prepared: list[PreparedJob] = []
-    for number, spec in enumerate(specs):
-        with members_of.numbered(number):
-            made = prepare.prepare(app, defaults, spec, unit.actor, job_source)
-            job = made.job._replace(group_id=group_id, group_position=number)
-            if mode == "sequential" and number > 0:
+    with members_of.numbered() as at:
+        for at.number, spec in enumerate(specs):
+            made = preparer.prepare(spec)
+            job = made.job._replace(group_id=group_id, group_position=at.number)
+            if mode == "sequential" and at.number > 0:
                 if job.args is None:
                     said = "its arguments are not JSON, and it can't wait without them"
                     raise InvalidJob.of("args", "malformed", said)
                 job = job._replace(blocked_by_group=True, is_dispatched=False)
-        prepared.append(made._replace(job=job))
+            prepared.append(made._replace(job=job))
     return prepared
 
 

@@ -1,6 +1,6 @@
 """Provides `pgbeat.submit_many`, by which programs make many jobs at once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
 
@@ -38,21 +38,17 @@ def _write(
     unit: UnitOfWork, batch: list[tuple[int, Any]], policy: JobPolicy, job_source: str
 ) -> list[str]:
     specs: list[tuple[int, JobSpec]] = []
-    for number, each in batch:
-        with members.numbered(number, "job"):
-            spec = members.spec(each)
-            specs.append((number, spec._replace(policy=spec.policy.over(policy))))
-    defaults = JobDefaults(unit.connection, unit.settings, [spec.policy for _, spec in specs])
-    return submissions.write_many(unit, list(_prepared(unit, specs, defaults, job_source)))
-
-
-def _prepared(
-    unit: UnitOfWork, specs: list[tuple[int, JobSpec]], defaults: JobDefaults, job_source: str
-) -> Iterator[prepare.PreparedJob]:
-    app = unit.require_app()
-    for number, spec in specs:
-        with members.numbered(number, "job"):
-            yield prepare.prepare(app, defaults, spec, unit.actor, job_source)
+    with members.numbered("job") as at:
+        for at.number, each in batch:
+            specs.append((at.number, members.spec(each, policy)))
+    policies = {id(spec.policy): spec.policy for _, spec in specs}
+    defaults = JobDefaults(unit.connection, unit.settings, policies.values())
+    preparer = prepare.Preparer(unit.require_app(), defaults, policy, unit.actor, job_source)
+    prepared: list[prepare.PreparedJob] = []
+    with members.numbered("job") as at:
+        for at.number, spec in specs:
+            prepared.append(preparer.prepare(spec))
+    return submissions.write_many(unit, prepared)
 
 
 def submit_many(

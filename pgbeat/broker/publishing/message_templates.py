@@ -261,8 +261,8 @@ class MessageTemplate:
         """Returns the message. Raises `TypeError` if the task does not accept the arguments."""
         if self._check is not None:
             self._check(*message.args, **message.kwargs)
-        row = self.row._replace(payload=self._joined(self._values(message)))
-        return row if row.job_id is None else row._replace(job_id=message.job_id)
+        job_id = None if self.row.job_id is None else message.job_id
+        return self.row._replace(payload=self._joined(self._values(message)), job_id=job_id)
 
     def envelope(self, message: TaskMessage, varying: Sequence[str]) -> Message:
         """Returns the message with gaps. Raises `TypeError` as `fill` does."""
@@ -297,7 +297,8 @@ class MessageTemplate:
 
     def _values(self, message: TaskMessage) -> dict[str, Any]:
         job_id, args, kwargs = message.job_id, tuple(message.args), dict(message.kwargs)
-        return {**self._gaps(job_id, args, kwargs), **_varying(message)}
+        gaps = self._gaps(job_id, args, kwargs)
+        return {**gaps, **_varying(message)} if message.headers else gaps
 
     def _gaps(
         self, task_id: str, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]
@@ -307,7 +308,10 @@ class MessageTemplate:
         except TypeError:
             body = serialize((args, kwargs, _EMBED), serializer="json")[2]
         return {
-            **dict.fromkeys(_IDS, task_id),
+            "id": task_id,
+            "root_id": task_id,
+            "correlation_id": task_id,
+            "delivery_tag": task_id,
             "parent_id": None,
             "argsrepr": self._shown.args(args),
             "kwargsrepr": self._shown.kwargs(kwargs),

@@ -1,6 +1,7 @@
 """`pgbeat.submit_many`: many jobs in one transaction, all or none."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from sqlalchemy.orm import Session
 import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, UnknownTask
+from pgbeat.errors import InvalidInput, InvalidJob, UnknownTask
+from pgbeat.jobs import job_copies, submit_many
 from tests.support.rows import Sql
 
 
@@ -102,4 +104,83 @@ def test_what_waits_for_its_time(app: Celery, add: Any, sql: Sql) -> None:
 
 def test_none_at_all(app: Celery, sql: Sql) -> None:
     assert pgbeat.submit_many([], app=app) == []
+    assert stored(sql) == []
+
+
+def rows(sql: Sql) -> list[Any]:
+    return sql(
+        """
+        SELECT to_jsonb(j) - '{id,created_at,dispatched_at,position}'::text[],
+               dispatched_at = created_at, q.name, m.priority,
+               replace(m.payload, j.id::text, 'id')
+          FROM pgbeat.jobs j LEFT JOIN kombu_message m ON m.job_id = j.id
+               LEFT JOIN kombu_queue q ON q.id = m.queue_id
+         ORDER BY j.position
+        """
+    )
+
+
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {"max_attempts": 4, "retry_base": 0.5, "retry_cap": "2 hours"},
+    {"priority": 9, "tags": ['q"\\,{}\t\n', "é"], "resources": {"gpu": 0.5}},
+    {"lane": "full"},
+    {"requires_approval": True},
+    {"unique": True},
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: " ".join(policy) or "plain")
+def test_many_are_written_as_few_are(
+    app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
+) -> None:
+    """By COPY, with what they have in common checked once; and each for itself."""
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('full', 0)")
+    texts = ["", "\\", "\\N", "\t\n\r", 'a"b', "é€😀", "x" * 300, "%s %(id)s"]
+    texts += [str(number) for number in range(100)]
+    described: list[dict[str, Any]] = [{"task": "tests.note", "args": [text]} for text in texts]
+    described += [
+        {"task": "tests.add", "kwargs": {"x": None, "y": [1.5, {"a": "\\"}]}},
+        {"task": "tests.add", "args": (1,), "queue": "other", "description": "a\tb\\"},
+        {"task": "tests.add", "labels": {"team": "a"}, "metadata": {"k": ["\\"]}},
+        {"task": "tests.add", "args": [2], "options": {"queue": "other"}},
+        {"task": "tests.add", "args": [3], "countdown": -1},
+    ]
+
+    def written() -> list[Any]:
+        pgbeat.submit_many(described, app=app, **policy)
+        found = rows(sql)
+        sql("DELETE FROM pgbeat.jobs")
+        sql("DELETE FROM kombu_message")
+        return found
+
+    written()  # Celery makes the first message of each kind
+    many = written()
+    assert len(many) == len(described)
+    monkeypatch.setattr(job_copies, "copy", lambda connection, batch: False)
+    monkeypatch.setattr(submit_many, "_BATCH", 1)
+    assert written() == many
+
+
+def test_many_of_one_task_are_told_apart(app: Celery, sql: Sql) -> None:
+    """What they have in common is checked once; what differs, each time."""
+    given: list[tuple[Any, str]] = [
+        ({"args": [1, 2, 3]}, "args"),
+        ({"args": "text"}, "args"),
+        ({"kwargs": {"z": 1}}, "kwargs"),
+        ({"description": ""}, "description"),
+        ({"run_at": datetime(2026, 1, 1)}, "run_at"),  # noqa: DTZ001
+        ({"run_at": []}, "run_at"),
+        ({"options": {"eta": 1}}, "options"),
+        ({"options": {"nope": 1}}, "options"),
+        ({"args": ["\0"]}, ""),
+        ({"lane": "nope"}, "lane"),
+    ]
+    for wrong, field in given:
+        jobs = [{"task": "tests.add"}] * 3 + [{"task": "tests.add", **wrong}]
+        with pytest.raises(InvalidInput) as caught:
+            pgbeat.submit_many(jobs, app=app)
+        assert [each.field for each in caught.value.problems] == [
+            f"jobs[3].{field}" if field else "jobs[3]"
+        ]
     assert stored(sql) == []
