@@ -79,12 +79,13 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
     found = _kept.get((url, name))
     if found is None:
         made = engine(
-            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1, pool_pre_ping=False
-        )
+            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1, pool_pre_ping=False,
+            isolation_level="AUTOCOMMIT",
+        )  # fmt: skip
         event.listen(made, "checkout", _check_socket)
         found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
     with found.connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+        yield connection
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
