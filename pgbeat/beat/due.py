@@ -29,7 +29,7 @@ class DueSnapshot(NamedTuple):
     has_new: bool
     #: When the next schedule that was disabled by failures is probed; `None` if none is.
     next_probe: datetime | None
-    #: Seconds until a job or a delivery is due that beat dispatches; `None` if none is.
+    #: Seconds until a job, a job's deadline or a delivery is due; `None` if none is.
     maintenance_in: float | None = None
 
     @property
@@ -58,6 +58,8 @@ _SNAPSHOT = """
                (SELECT min(run_at) FROM pgbeat.unfinished_jobs
                  WHERE namespace = %(namespace)s AND state = 'scheduled'
                    AND dispatched_at IS NULL AND NOT blocked_by_group),
+               (SELECT min(next_deadline) FROM pgbeat.unfinished_jobs
+                 WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
                pgbeat.next_delivery(%(namespace)s)
                ) - statement_timestamp())::float8
 """

@@ -16,7 +16,7 @@ from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import dispatch, lifecycle, rescue
+from pgbeat.jobs import deadlines, dispatch, lifecycle, rescue
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
@@ -57,7 +57,7 @@ class LeaderMaintenance:
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
         """Does the maintenance that is due.
 
-        `is_due`: a job or a delivery is due. `is_idle`: there is time for what can wait.
+        `is_due`: a job, a deadline or a delivery is due. `is_idle`: there is time for the rest.
         """
         now = time.monotonic()
         if is_due:
@@ -66,6 +66,7 @@ class LeaderMaintenance:
             return
         if is_due:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
+            self._try("late jobs", lambda: self._mark_late(connection))
         if now >= self._rescue_at:
             self._rescue_at = now + _RESCUE
             self._try("rescuing lost executions", lambda: self._rescue(connection))
@@ -146,6 +147,9 @@ class LeaderMaintenance:
             )
             changed = lifecycle.follow(connection, self._publisher, failed)
         self.add_lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
+
+    def _mark_late(self, connection: Connection) -> None:
+        deadlines.mark_late(connection, self._settings.namespace)
 
     def _rescue(self, connection: Connection) -> None:
         self.add_lanes(rescue.rescue(connection, self._publisher, self._settings))

@@ -25,6 +25,8 @@ KEYS = {
     "unique-key": "unique_key",
     "unique-for": "unique_for",
     "requires-approval": "requires_approval",
+    "must-start-within": "must_start_within",
+    "must-end-within": "must_end_within",
 }
 _OF_SCHEDULE = {"retry-base": "job-retry-base", "retry-cap": "job-retry-cap"}
 
@@ -59,6 +61,9 @@ _VALUES: dict[str, dict[str, Any]] = {
     "unique-for": {"type": duration, "metavar": "TIME", "help": "Nor another within this time."},
     "requires-approval": {"is_flag": True, "default": None,
                           "help": "Wait until an administrator approves."},
+    "must-start-within": {"type": duration, "metavar": "TIME",
+                          "help": "Late if it has not started by then …"},
+    "must-end-within": {"type": duration, "metavar": "TIME", "help": "… or not ended."},
 }  # fmt: skip
 
 
@@ -154,4 +159,6 @@ def in_words(job: Mapping[str, Any]) -> str:
     if policy.unique_for:
         words.append(f"once in {printing.span(policy.unique_for, 4)}")
     words += ["with approval"] if policy.requires_approval else []
+    for name, span in (("start", policy.must_start_within), ("end", policy.must_end_within)):
+        words += [] if span is None else [f"must {name} within {printing.span(span, 4)}"]
     return printing.line(", ".join(words))

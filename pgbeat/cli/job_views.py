@@ -64,12 +64,12 @@ def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
 
 
 def state(job: Job) -> str:
-    """Returns a job's state, and whether it waits for approval or is being cancelled."""
+    """Returns a job's state, and whether it waits for approval, is being cancelled or is late."""
     if job.awaits_approval:
         return "paused (approval)"
     if job.state == "running" and job.cancel_requested_at is not None:
         return "running (cancelling)"
-    return job.state
+    return f"{job.state} (late)" if job.late_at is not None else job.state
 
 
 def _remark(job: Job, now: datetime) -> str | None:
@@ -160,6 +160,9 @@ def show_one(connection: Connection, job: Job) -> None:
         ("artifacts", Text("\n".join(map(line, made))) if made else None),
         ("made", when_and_who(job.created_at, job.created_by, now)),
         ("not before", when(job.run_at, now)),
+        ("must start", when(job.must_start_by, now)),
+        ("must end", when(job.must_end_by, now)),
+        ("late", _lateness(job, now)),
         ("approved", when_and_who(job.approved_at, job.approved_by, now)),
         ("began", when(job.started_at, now)),
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
@@ -170,6 +173,16 @@ def show_one(connection: Connection, job: Job) -> None:
     )
     _show_chain(retries.chain(connection, job.id), job.id, now)
     _show_runs(executions.of_job(connection, job.id), now)
+
+
+def _lateness(job: Job, now: datetime) -> Text | None:
+    """Returns when a job was marked as late, and why."""
+    if job.late_at is None:
+        return None
+    missed = " and ".join(
+        {"start": "not started", "end": "not ended"}[d] for d in job.missed_deadlines
+    )
+    return Text(f"{when(job.late_at, now)}: {missed} in time", style="yellow")
 
 
 def _arguments(value: Any) -> str:

@@ -59,6 +59,7 @@ def jobs_command() -> None:
     "--created-by", metavar="WHO", help="Only jobs made by this actor, such as user:alice."
 )
 @click.option("--system", is_flag=True, help="Only the system's jobs.")
+@click.option("--late", is_flag=True, help="Only jobs that missed a deadline.")
 @label_filter
 @newest_option
 @as_admin
@@ -70,6 +71,7 @@ def list_command(
     """List jobs, the newest first: your own, or with --admin all."""
     namespace = target.namespace
     given["is_system_job"] = given.pop("system") or None
+    given["late"] = given["late"] or None
     if given["group_id"] is not None:
         given["group_id"] = str(given["group_id"])
     with target.transaction() as connection:

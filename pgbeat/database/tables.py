@@ -221,6 +221,11 @@ jobs = Table(
     _json("metadata"),
     Column("run_key", Text),
     _time("elsewhere_at"),
+    _time("must_start_by"),
+    _time("must_end_by"),
+    _time("next_deadline"),
+    _time("late_at"),
+    Column("missed_deadlines", ARRAY(Text), nullable=False, server_default="{}"),
     Column("executions", Integer, nullable=False, server_default="0"),
 )
 
@@ -361,6 +366,7 @@ EVENTS = (
     "job.run.failed",
     "job.run.skipped",
     "job.failed",
+    "job.late",
     "schedule.disabled",
     "schedule.paused",
     "tick.failed",

@@ -45,6 +45,8 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
     columns = {name: value for name, value in read.items() if value != getattr(job, name)}
     if not columns:
         return job
+    if "run_at" in columns and job.due_at is None:
+        columns |= _deadlines(job, columns["run_at"] or job.created_at)
     if job.state == "paused" or not _PLACED & columns.keys():
         transitions.change(connection, job.id, columns)
         return finish(unit, "update", job, jobs.get(connection, job.id))
@@ -58,6 +60,17 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
         raise InvalidTransition.of(job.id, "paused", "updated")
     changed, waiting = proceed(connection, publisher, resumed)
     return finish(unit, "update", job, changed, waiting | freed_lane(job))
+
+
+def _deadlines(job: Job, run_at: datetime) -> dict[str, Any]:
+    """Returns the job's deadlines that it has not missed, so long after `run_at` as before."""
+    moved = run_at - (job.run_at or job.created_at)
+    left = {
+        f"must_{name}_by": moment + moved
+        for name, moment in (("start", job.must_start_by), ("end", job.must_end_by))
+        if moment is not None and name not in job.missed_deadlines
+    }
+    return left | {"next_deadline": min(left.values())} if left else {}
 
 
 def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,8 @@ class JobDefaults:
             "retry_base": base,
             "retry_cap": max(base, cap),
             "unique_key": policy.unique_key,
+            "must_start_within": _maybe_seconds(policy.must_start_within),
+            "must_end_within": _maybe_seconds(policy.must_end_within),
         }
         if policy.lane is not None:
             if self._checks_lanes:
@@ -120,6 +122,10 @@ class JobDefaults:
                 "unique_key", "required", "its arguments are not JSON; give it a unique_key"
             )
         return job._replace(**changes)
+
+
+def _maybe_seconds(given: timedelta | None) -> float | None:
+    return None if given is None else given.total_seconds()
 
 
 def _seconds(given: timedelta | None, default: float) -> float:

@@ -85,6 +85,11 @@ class Job(NamedTuple):
     description: str | None
     labels: dict[str, str]
     metadata: dict[str, Any]
+    must_start_by: datetime | None
+    must_end_by: datetime | None
+    #: When it was marked as late, and the deadlines that it missed: `start`, `end`.
+    late_at: datetime | None
+    missed_deadlines: list[str]
 
     @property
     def has_ended(self) -> bool:
@@ -145,13 +150,18 @@ class Filter(NamedTuple):
     created_by: str | None = None
     is_system_job: bool | None = None
     job_source: str | None = None
+    #: Whether it missed a deadline.
+    late: bool | None = None
     #: The job must have all of them.
     labels: Mapping[str, str] | None = None
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """Returns the conditions in SQL."""
-        given = self._replace(labels=None)._asdict().items()
+        given = self._replace(labels=None, late=None)._asdict().items()
         found = [jobs.c[name] == value for name, value in given if value is not None]
+        if self.late is not None:
+            is_late = jobs.c.late_at.is_not(None)
+            found.append(is_late if self.late else ~is_late)
         if self.labels:  # the second condition makes Postgres use the index
             found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
         return found

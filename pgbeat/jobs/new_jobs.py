@@ -58,6 +58,9 @@ class NewJob(NamedTuple):
     metadata: Mapping[str, Any] | None = None
     #: Distinguishes the jobs of one tick, if its launcher launches several.
     run_key: str | None = None
+    #: Seconds after its due time, or `run_at`, or its creation.
+    must_start_within: float | None = None
+    must_end_within: float | None = None
 
 
 _INSERT = """
@@ -66,7 +69,8 @@ _INSERT = """
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, blocked_by_group, unique_key, awaits_approval, requires_approval,
-            checkpoint, trigger, interval_start, description, labels, metadata, run_key)
+            checkpoint, trigger, interval_start, description, labels, metadata, run_key,
+            must_start_by, must_end_by, next_deadline)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -75,7 +79,10 @@ _INSERT = """
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
            coalesce(blocked_by_group, false), unique_key, coalesce(awaits_approval, false),
            coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
-           coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key
+           coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key,
+           base + must_start_within * interval '1 second',
+           base + must_end_within * interval '1 second',
+           base + least(must_start_within, must_end_within) * interval '1 second'
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -85,7 +92,9 @@ _INSERT = """
                retry_of uuid, group_id uuid, group_position integer, blocked_by_group boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
                interval_start timestamptz, description text, labels jsonb, metadata jsonb,
-               run_key text)
+               run_key text, must_start_within float8, must_end_within float8),
+           coalesce(CASE WHEN trigger IS DISTINCT FROM 'backfill' THEN due_at END, run_at, now())
+               AS base
     ON CONFLICT DO NOTHING
 """
 #: Inserts the jobs of schedules that launch what their rows say: those of a relation `launch`, with

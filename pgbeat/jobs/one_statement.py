@@ -1,7 +1,8 @@
 """Writes an ordinary job and its message in one statement, which commits by itself.
 
 Whatever is not ordinary is left to `pgbeat.jobs.submissions`: a message that Celery must make, a
-broker elsewhere, a missing queue or lane. The statement writes all or nothing, so that can follow.
+broker elsewhere, a missing queue or lane, a deadline. The statement writes all or nothing, so that
+can follow.
 """
 
 import json
@@ -59,8 +60,10 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
             return None
         defaults = JobDefaults(unit.connection, unit.settings, [spec.policy], checks_lanes=False)
         prepared = prepare.prepare(unit.require_app(), defaults, spec, unit.actor, job_source)
-        message = None
-        if prepared.job.is_dispatched:
+        job, message = prepared.job, None
+        if job.must_start_within is not None or job.must_end_within is not None:
+            return None
+        if job.is_dispatched:
             message = _quick(publisher, prepared)
             if message is None:
                 return None
@@ -173,7 +176,8 @@ class _Written(NamedTuple):
             created_by=new.created_by, is_system_job=False, created_at=created_at, started_at=None,
             finished_at=None, worker=None, error=None, trigger=None, interval_start=None,
             run_key=None, description=new.description, labels=_read(self.labels),
-            metadata=_read(self.metadata),
+            metadata=_read(self.metadata), must_start_by=None, must_end_by=None, late_at=None,
+            missed_deadlines=[],
         )  # fmt: skip
 
 

@@ -41,6 +41,9 @@ class JobPolicy(NamedTuple):
     unique_for: timedelta | None = None
     #: The job waits for a person's approval.
     requires_approval: bool | None = None
+    #: The job is late if it has not started, or ended, so long after it was due.
+    must_start_within: timedelta | None = None
+    must_end_within: timedelta | None = None
 
     def over(self, other: "JobPolicy") -> "JobPolicy":
         """Returns this policy, with fields that are `None` taken from the other."""
@@ -193,4 +196,6 @@ _READERS: dict[str, Any] = {
     "unique_key": _text,
     "unique_for": _length,
     "requires_approval": _flag,
+    "must_start_within": _length,
+    "must_end_within": _length,
 }

@@ -17,11 +17,14 @@ _AUTOMATIC = text(
     f"""
     INSERT INTO pgbeat.unfinished_jobs AS j
            ({_SAME}, id, retry_of, state, run_at, dispatched_at, attempt, priority, job_source,
-            group_id, group_position, approved_by, approved_at, awaits_approval)
+            group_id, group_position, approved_by, approved_at, awaits_approval, must_end_by,
+            late_at, missed_deadlines, next_deadline)
     SELECT {_SAME}, retried_by, id, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
            CASE WHEN lane IS NULL AND is_approved THEN now() END, attempt + 1, priority, job_source,
-           group_id, group_position, approved_by, approved_at, NOT is_approved
+           group_id, group_position, approved_by, approved_at, NOT is_approved,
+           must_end_by, late_at, missed_deadlines,
+           CASE WHEN 'end' <> ALL (missed_deadlines) THEN must_end_by END
       FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
               FROM pgbeat.ended_jobs
              WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old

@@ -43,7 +43,8 @@ def submit(
     `args` and `kwargs` are the task's, `options` those of `apply_async`. The job waits until
     `run_at`, which needs a time zone, or for `countdown` seconds. `policy` has the keys of a
     schedule's `job_policy`: `template`, `lane`, `priority`, `max_attempts`, `retry_base`,
-    `retry_cap`, `tags`, `resources`, `unique`, `unique_key`, `unique_for`, `requires_approval`.
+    `retry_cap`, `tags`, `resources`, `unique`, `unique_key`, `unique_for`, `requires_approval`,
+    `must_start_within`, `must_end_within`.
     `description`, `labels` (names and texts) and `metadata` (any JSON) are kept with the job; lists
     can be filtered by labels.
 

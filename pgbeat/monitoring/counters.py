@@ -37,6 +37,8 @@ _BEGIN = text(
     SELECT '', 'mark', 'executions', '', coalesce(extract(epoch FROM (
                SELECT recorded_at FROM pgbeat.ended_executions WHERE recorded_at IS NOT NULL
                 ORDER BY recorded_at DESC OFFSET :most LIMIT 1)) * 1000000, 0)
+     UNION ALL
+    SELECT '', 'mark', 'late', '', 0
     ON CONFLICT DO NOTHING
     """
 )
@@ -144,6 +146,27 @@ _EXECUTIONS = text(
     {_ADD}
     """  # noqa: S608
 )
+# A retry is late with the job that it retries, which counts.
+_LATE = text(
+    f"""
+    {_MARK}
+    since AS MATERIALIZED (
+        SELECT to_timestamp(value / 1000000) AS at FROM mark),
+    fresh AS MATERIALIZED (
+        SELECT namespace, (extract(epoch FROM late_at) * 1000000)::float8 AS place,
+               CASE WHEN late_at >= created_at THEN missed_deadlines[1] END AS deadline
+          FROM pgbeat.jobs
+         WHERE late_at > (SELECT at FROM since)
+           AND late_at < now() - make_interval(secs => :lag)
+           AND late_at <= coalesce((
+               SELECT late_at FROM pgbeat.jobs WHERE late_at > (SELECT at FROM since)
+                ORDER BY late_at OFFSET :most LIMIT 1), 'infinity')),
+    summed AS MATERIALIZED (
+        SELECT namespace, 'late' AS metric, '' AS label, deadline AS kind, count(*)::float8 AS value
+          FROM fresh WHERE deadline IS NOT NULL GROUP BY 1, 4),
+    {_ADD}
+    """  # noqa: S608
+)
 # The names of schedules that are gone are free for others.
 _FORGET = text(
     """
@@ -169,14 +192,15 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
         connection.execute(
             statement,
             {
-                "metric": metric, "bounds": [float(bound) for bound in bounds], "sum": SUM,
-                "other": OTHER, "named": NAMED, "lag": LAG, "most": most,
+                "metric": metric, "other": OTHER, "named": NAMED, "lag": LAG, "most": most,
+                **({"bounds": [float(bound) for bound in bounds], "sum": SUM} if bounds else {}),
                 **({"by": BY} if metric == "executions" else {}),
             },
         ).scalar_one()
         for metric, statement, bounds in (
             ("ticks", _TICKS, LATENESS),
             ("executions", _EXECUTIONS, DURATION),
+            ("late", _LATE, ()),
         )
     ]  # fmt: skip
     connection.execute(_FORGET, {"other": OTHER})

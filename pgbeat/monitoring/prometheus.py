@@ -123,6 +123,12 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) 
     yield _counter("pgbeat_executions", ended, "task", "state", "job_source")
     took = _of(sums, "duration")
     yield _histogram("pgbeat_execution_duration_seconds", counters.DURATION, took, "task")
+    late = {("start",): 0.0, ("end",): 0.0}
+    yield _counter(
+        "pgbeat_jobs_late",
+        late | {(each.kind,): each.value for each in _of(sums, "late")},
+        "deadline",
+    )
     yield _plain("pgbeat_workers", gauges.workers(connection))
     yield _counter("pgbeat_stale_claims_released", {(): gauges.released(connection)})
 
@@ -182,6 +188,7 @@ _ABOUT = {
     "pgbeat_tick_lateness_seconds": "From a schedule's due time to its decision",
     "pgbeat_tick_duration_seconds": "How long a pass took that decided something",
     "pgbeat_jobs": "Jobs that are kept, the newest 10000 of each state, of ended ones 1000",
+    "pgbeat_jobs_late": "Jobs that missed a deadline, by the first that they missed",
     "pgbeat_executions": "Executions that ended, by how",
     "pgbeat_execution_duration_seconds": "How long executions took that completed or failed",
     "pgbeat_workers": "Workers that live and record their executions",

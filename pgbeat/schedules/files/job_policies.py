@@ -31,6 +31,11 @@ _KEYS: dict[str, tuple[str, dict[str, Any]]] = {
     "unique_key": ("One unfinished job with this key.", Text("import", 200).schema()),
     "unique_for": ("Nor another within this time.", Duration("1 hour").schema()),
     "requires_approval": ("They wait until a person approves.", Switch().schema()),
+    "must_start_within": (
+        "One that has not started so long after its due time is late …",
+        Duration("10 minutes").schema(),
+    ),
+    "must_end_within": ("… or not ended.", Duration("1 hour").schema()),
 }
 
 

@@ -73,6 +73,12 @@ class JobOrder(Body):
         None, description="Also return a finished one that was made within this time."
     )
     requires_approval: bool | None = None
+    must_start_within: Length | None = Field(
+        None, description="It is late if it has not started by then, from run_at or its creation."
+    )
+    must_end_within: Length | None = Field(
+        None, description="It is late if it and its retries have not ended by then."
+    )
     description: str | None = Field(None, max_length=2000)
     labels: dict[str, str] | None = Field(
         None, description="Names and values to find it by.", examples=[{"team": "billing"}]
@@ -139,6 +145,10 @@ class FoundJob(BaseModel):
     cancel_requested_at: datetime | None
     cancel_reason: str | None = Field(description="Why it was cancelled while it ran.")
     cancelled_at: datetime | None
+    must_start_by: datetime | None
+    must_end_by: datetime | None
+    late_at: datetime | None = Field(description="When it was marked as late.")
+    missed_deadlines: list[Literal["start", "end"]]
     worker: str | None
     error: str | None
     description: str | None

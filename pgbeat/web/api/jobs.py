@@ -115,6 +115,9 @@ def list_jobs(
     system: Annotated[
         bool | None, Query(description="true: only the system's jobs; false: only the others.")
     ] = None,
+    late: Annotated[
+        bool | None, Query(description="true: only jobs that missed a deadline; false: the others.")
+    ] = None,
     limit: Limit = 50,
     after: After = None,
 ) -> JobPage:
@@ -130,6 +133,7 @@ def list_jobs(
         created_by=created_by,
         is_system_job=system,
         job_source=job_source,
+        late=late,
         labels=labels_of(label) or None,
     )
     which = permissions.visible(caller, wanted)

@@ -59,6 +59,10 @@ _AGAIN = (
     FormField("retry_base", "First retry after", "length", "such as 1 min; then twice as long"),
     FormField("retry_cap", "But no later than", "length", "such as 1 h"),
 )
+_IN_TIME = (
+    FormField("must_start_within", "Late if not started within", "length", "such as 10 min"),
+    FormField("must_end_within", "Late if not ended within", "length", "such as 1 h"),
+)
 _ONCE = (
     FormField(
         "unique", "Only one with these arguments", "flag", "unfinished", open="by default, no"
@@ -75,6 +79,7 @@ def sections(prefix: str = "") -> tuple[FormSection, ...]:
         for title, hint, fields in (
             ("Where it waits", "lane, priority, approval", _LINE),
             ("If it fails", "attempts, and when", _AGAIN),
+            ("In time", "or it is late", _IN_TIME),
             ("Only one", "not beside an equal job", _ONCE),
         )
     )

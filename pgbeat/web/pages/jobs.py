@@ -34,6 +34,7 @@ Text = Annotated[str, AfterValidator(_cut)]
 def jobs_page(
     visit: TheVisit,
     state: str = "",
+    late: str = "",
     task: Text = "",
     schedule: Text = "",
     lane: Text = "",
@@ -46,6 +47,7 @@ def jobs_page(
     """Shows the jobs that the caller may see, the newest first, with filters."""
     asked = {
         "state": state if state in JOB_STATES else "",
+        "late": "yes" if late else "",
         "task": task,
         "schedule": schedule,
         "lane": lane,
@@ -84,6 +86,7 @@ def _filter(namespace: str, asked: dict[str, str]) -> jobs.Filter:
     return jobs.Filter(
         namespace,
         state=asked["state"] or None,
+        late=True if asked["late"] else None,
         task=asked["task"] or None,
         lane=asked["lane"] or None,
         template=asked["template"] or None,

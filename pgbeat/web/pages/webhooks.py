@@ -31,6 +31,7 @@ SAID = {
     "job.run.failed": "an attempt at a job has failed",
     "job.run.skipped": "an attempt at a job was skipped",
     "job.failed": "a job has failed for good",
+    "job.late": "a job has missed a deadline",
     "schedule.disabled": "a schedule was disabled",
     "schedule.paused": "a schedule was paused",
     "tick.failed": "a schedule could not be launched",

@@ -67,7 +67,8 @@ def test_a_job_has_them_and_so_has_its_retry(desk: Desk, sql: Sql) -> None:
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s", job.id)
     again = retries.insert_by_hand(desk.connection, job.id, job_source="user_cli")
     assert again is not None
-    assert (again.description, again.labels, again.metadata) == job[-3:]
+    told = (job.description, job.labels, job.metadata)
+    assert (again.description, again.labels, again.metadata) == told
 
 
 def test_submit_takes_them(app: Celery) -> None:

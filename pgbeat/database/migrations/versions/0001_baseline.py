@@ -31,6 +31,7 @@ PARTS = (
     "job_ends",
     "webhooks",
     "events",
+    "deadlines",
     "access",
     "metrics",
     "consumers",

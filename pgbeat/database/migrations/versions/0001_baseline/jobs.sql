@@ -52,6 +52,8 @@ CREATE TABLE pgbeat.jobs (
     awaits_approval  boolean NOT NULL DEFAULT false,
     approved_by      text,
     approved_at      timestamptz,
+    must_start_by    timestamptz,
+    must_end_by      timestamptz,                      -- its last retry, too
 
     -- Its state.
     state            text NOT NULL DEFAULT 'pending',
@@ -66,6 +68,9 @@ CREATE TABLE pgbeat.jobs (
     cancel_requested_at timestamptz,
     cancel_reason    text,                             -- of a running job, until it has ended
     checkpoint       jsonb,
+    next_deadline    timestamptz,                      -- to look at; NULL: none is left
+    late_at          timestamptz,                      -- marked as late
+    missed_deadlines text[] NOT NULL DEFAULT '{}',     -- 'start', 'end'
     executions       integer NOT NULL DEFAULT 0,       -- that began
 
     CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
@@ -114,6 +119,8 @@ CREATE INDEX unfinished_jobs_waiting ON pgbeat.unfinished_jobs
     WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group;
 CREATE INDEX unfinished_jobs_to_come ON pgbeat.unfinished_jobs (namespace, run_at)
     WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group;
+CREATE INDEX unfinished_jobs_deadlines ON pgbeat.unfinished_jobs (namespace, next_deadline)
+    WHERE next_deadline IS NOT NULL;
 -- Those that have a slot, and those that had one: rates are counted over them.
 CREATE INDEX unfinished_jobs_in_lane ON pgbeat.unfinished_jobs (namespace, lane)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL
@@ -136,6 +143,8 @@ CREATE INDEX jobs_by_lane ON pgbeat.jobs (namespace, lane, created_at, id)
     WHERE lane IS NOT NULL;
 CREATE INDEX jobs_by_template ON pgbeat.jobs (namespace, template, created_at, id)
     WHERE template IS NOT NULL;
+CREATE INDEX jobs_late ON pgbeat.jobs (namespace, created_at, id) WHERE late_at IS NOT NULL;
+CREATE INDEX jobs_became_late ON pgbeat.jobs (late_at) WHERE late_at IS NOT NULL;
 CREATE INDEX jobs_by_creator ON pgbeat.jobs (namespace, created_by, created_at, id);
 
 -- Which state may follow which, whatever program writes it. The condition is the trigger's own: a

@@ -301,13 +301,14 @@ BEGIN
     ELSE
         SELECT k INTO key FROM jsonb_object_keys(NEW.job_policy) k
          WHERE k NOT IN ('template', 'lane', 'priority', 'max_attempts', 'retry_base', 'retry_cap',
-            'tags', 'resources', 'unique', 'unique_key', 'unique_for', 'requires_approval')
+            'tags', 'resources', 'unique', 'unique_key', 'unique_for', 'requires_approval',
+            'must_start_within', 'must_end_within')
          LIMIT 1;
         IF key IS NOT NULL THEN
             field := 'job_policy.' || key; code := 'unknown_field';
             problem := format('job_policy has %L, and there is no such key; there are template, lane, '
                 'priority, max_attempts, retry_base, retry_cap, tags, resources, unique, '
-                'unique_key, unique_for, requires_approval', key);
+                'unique_key, unique_for, requires_approval, must_start_within, must_end_within', key);
         END IF;
     END IF;
     IF problem IS NULL AND NEW.task IS NULL AND NEW.job_policy ? 'template' THEN

@@ -24,7 +24,7 @@ CREATE TABLE pgbeat.webhooks (
     CONSTRAINT webhooks_slots CHECK (slots >= 1),
     CONSTRAINT webhooks_previous CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
     CONSTRAINT webhooks_events CHECK (cardinality(events) > 0 AND events <@ ARRAY[
-        'job.run.completed', 'job.run.failed', 'job.run.skipped', 'job.failed',
+        'job.run.completed', 'job.run.failed', 'job.run.skipped', 'job.failed', 'job.late',
         'schedule.disabled', 'schedule.paused', 'tick.failed', 'tick.skipped'])
 );
 

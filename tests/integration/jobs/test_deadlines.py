@@ -1,0 +1,245 @@
+"""Deadlines: a job that misses one is marked once, in the transaction in which that is seen."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from sqlalchemy import Connection
+
+import pgbeat
+from pgbeat.database import connections
+from pgbeat.jobs import changes, control
+from pgbeat.jobs.deadlines import mark_late
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.model import Filter, Job, listing
+from pgbeat.monitoring import counters
+from tests.support.command_line import run
+from tests.support.jobs import Desk, make_app
+from tests.support.processes import Processes, until
+from tests.support.rows import Sql, make_schedule
+from tests.support.scrapes import scrape, value
+from tests.support.threads import together
+from tests.support.webhook_receiver import Receiver
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    return make_app(database)
+
+
+@pytest.fixture
+def desk(make_desk: Callable[[], Desk], sql: Sql) -> Desk:
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
+        "VALUES ('w', 'https://example.org', 's', '{job.late}')"
+    )
+    return make_desk()
+
+
+def events(sql: Sql) -> list[tuple[str, str]]:
+    """Returns the deadline and the state of each event, the oldest first."""
+    rows = sql("SELECT payload -> 'data' FROM pgbeat.deliveries ORDER BY payload ->> 'timestamp'")
+    return [(data["deadline"], data["status"]) for (data,) in rows]
+
+
+def look(desk: Desk) -> None:
+    mark_late(desk.connection, "default")
+
+
+def pass_by(sql: Sql, seconds: float = 100) -> None:
+    """Has all that happened to jobs have happened so long ago."""
+    names = ["must_start_by", "must_end_by", "next_deadline", "started_at", "late_at"]
+    changed = ", ".join(f"{each} = {each} - interval '{seconds} s'" for each in names)
+    sql(f"UPDATE pgbeat.unfinished_jobs SET {changed}")
+
+
+def begins(desk: Desk, job: Job) -> str:
+    run = str(uuid4())
+    desk.record(ExecutionRecord(run, str(job.id), True, worker="w"))
+    return run
+
+
+def ends(desk: Desk, job: Job, run: str, state: Any = "completed") -> None:
+    desk.record(ExecutionRecord(run, str(job.id), False, state, state, ended=0))
+
+
+def test_a_job_that_does_not_start_and_end_in_time_is_marked_once_for_each(
+    desk: Desk, sql: Sql
+) -> None:
+    job = desk.make(1, must_start_within=60, must_end_within=150)
+    assert job.must_start_by == job.created_at + timedelta(seconds=60)
+    assert job.must_end_by == job.created_at + timedelta(seconds=150)
+    look(desk)
+    assert desk.job(job) == job and events(sql) == []
+    pass_by(sql)
+    look(desk)
+    look(desk)
+    marked = desk.job(job)
+    assert (marked.state, marked.missed_deadlines) == ("pending", ["start"])
+    assert marked.late_at is not None
+    run = begins(desk, job)  # a late job goes on
+    pass_by(sql)
+    look(desk)
+    look(desk)
+    assert desk.job(job).missed_deadlines == ["start", "end"]
+    ends(desk, job, run)
+    assert desk.job(job).state == "completed"
+    assert events(sql) == [("start", "pending"), ("end", "running")]
+    assert sql("SELECT count(*) FROM pgbeat.unfinished_jobs WHERE next_deadline <= now()") == [(0,)]
+
+
+def test_one_that_starts_and_ends_late_between_two_looks_is_marked_as_it_ends(
+    desk: Desk, sql: Sql
+) -> None:
+    job = desk.make(1, must_start_within=60, must_end_within=90)
+    pass_by(sql)
+    ends(desk, job, begins(desk, job))
+    found = desk.job(job)
+    assert (found.state, found.missed_deadlines) == ("completed", ["start", "end"])
+    assert found.late_at is not None
+    assert events(sql) == [("start", "completed"), ("end", "completed")]
+    look(desk)
+    assert len(events(sql)) == 2
+
+
+def test_one_that_is_in_time_is_not_marked(desk: Desk, sql: Sql) -> None:
+    job = desk.make(1, must_start_within=60, must_end_within=150)
+    run = begins(desk, job)
+    pass_by(sql)
+    look(desk)  # past the first deadline, which it met
+    assert desk.job(job).late_at is None
+    ends(desk, job, run)
+    found = desk.job(job)
+    assert (found.late_at, found.missed_deadlines) == (None, [])
+    assert events(sql) == []
+
+
+def test_a_retry_must_end_by_then_too_and_is_late_with_its_job(desk: Desk, sql: Sql) -> None:
+    first = desk.make(1, must_start_within=60, must_end_within=90, max_attempts=3, retry_base=0)
+    ends(desk, first, begins(desk, first), "failed")
+    second = desk.job(first)._replace(id=desk.job(first).retried_by)  # type: ignore[arg-type]
+    found = desk.job(second)
+    assert (found.must_start_by, found.must_end_by) == (None, first.must_end_by)
+    pass_by(sql)
+    look(desk)
+    assert events(sql) == [("end", "scheduled")]
+    ends(desk, second, begins(desk, second), "failed")
+    third = desk.job(second._replace(id=desk.job(second).retried_by))  # type: ignore[arg-type]
+    assert third.missed_deadlines == ["end"]
+    look(desk)
+    assert len(events(sql)) == 1
+    ends(desk, third, begins(desk, third), "failed")
+    assert len(events(sql)) == 1
+    again = desk.do(control.retry, third, job_source="user_cli")  # by hand it has time as any other
+    assert (again.must_end_by, again.late_at) == (None, None)
+
+
+def test_a_program_submits_jobs_with_deadlines(desk: Desk, app: Celery) -> None:
+    for given in ({"must_start_within": 60}, {"must_end_within": "1 minute"}):
+        job = pgbeat.submit("jobs.add", 1, app=app, **given)
+        by = job.must_start_by or job.must_end_by
+        assert by == job.created_at + timedelta(minutes=1)
+        assert desk.job(job) == job
+
+
+def test_they_count_from_the_time_that_a_job_may_run(desk: Desk, sql: Sql) -> None:
+    job = desk.make(1, countdown=HOUR, must_start_within=60, must_end_within=90)
+    assert job.run_at is not None
+    assert job.must_start_by == job.run_at + timedelta(seconds=60)
+    later = desk.do(changes.update, job, values={"run_at": job.run_at + HOUR})
+    assert later.must_start_by == job.must_start_by + HOUR
+    assert sql("SELECT next_deadline = must_start_by FROM pgbeat.unfinished_jobs") == [(True,)]
+    soon = desk.do(changes.update, later, values={"run_at": None})
+    assert soon.must_end_by == soon.created_at + timedelta(seconds=90)
+
+
+def test_a_row_that_is_locked_is_left_for_later(
+    make_desk: Callable[[], Desk], desk: Desk, sql: Sql
+) -> None:
+    job = desk.make(1, must_start_within=60)
+    pass_by(sql)
+    other = make_desk()
+    with connections.transaction(other.connection):
+        other.connection.exec_driver_sql("SELECT FROM pgbeat.unfinished_jobs FOR UPDATE")
+        look(desk)
+    assert desk.job(job).late_at is None
+    look(desk)
+    assert desk.job(job).late_at is not None
+
+
+def test_two_that_look_at_once_mark_once(
+    make_desk: Callable[[], Desk], desk: Desk, sql: Sql
+) -> None:
+    for number in range(50):
+        desk.make(number, must_start_within=60)
+    pass_by(sql)
+    desks = [make_desk(), make_desk(), make_desk()]
+    together([partial(look, each) for each in desks])
+    assert events(sql) == [("start", "pending")] * 50
+
+
+def test_a_beat_that_takes_over_late_marks_what_waited_for_it(beat: Any, sql: Sql) -> None:
+    policy = {"must_start_within": 60}
+    key = make_schedule(sql, "s", task="jobs.add", args="[1]", every="1 day", job_policy=policy)
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour' WHERE id = %s", key)
+    scheduler = beat()
+    assert scheduler.run_due() == 1
+    scheduler.run_due()
+    [(late, missed)] = sql("SELECT late_at - due_at > '1 hour', missed_deadlines FROM pgbeat.jobs")
+    assert late and missed == ["start"]
+
+
+def test_lists_and_metrics_tell_of_them(
+    desk: Desk, database: str, sql: Sql, connection: Connection
+) -> None:
+    job, other = desk.make(1, must_start_within=60), desk.make(2)
+    pass_by(sql)
+    look(desk)
+    assert [each.id for each in listing(connection, Filter(late=True))] == [job.id]
+    assert [each.id for each in listing(connection, Filter(late=False))] == [other.id]
+    listed = run(database, "jobs", "list", "--late", "--admin")
+    assert "pending (late)" in listed.stdout and str(other.id) not in listed.stdout
+    shown = run(database, "jobs", "show", str(job.id), "--admin").stdout
+    assert "not started in time" in shown
+    found = json.loads(run(database, "jobs", "list", "--late", "--admin", "--json").stdout)
+    assert [each["missed_deadlines"] for each in found] == [["start"]]
+    settings = desk.settings
+    scrape(connection, settings)
+    sql(f"UPDATE pgbeat.jobs SET late_at = late_at - interval '{counters.LAG} s', "
+        "created_at = created_at - interval '1 hour' "
+        "WHERE late_at IS NOT NULL")  # fmt: skip
+    assert value(scrape(connection, settings), "pgbeat_jobs_late_total", deadline="start") == 1
+    found = scrape(connection, settings)  # once
+    assert value(found, "pgbeat_jobs_late_total", deadline="start") == 1
+    assert value(found, "pgbeat_jobs_late_total", deadline="end") == 0
+
+
+def test_a_beat_sends_the_event_and_the_job_runs_all_the_same(
+    processes: Processes, sql: Sql
+) -> None:
+    receiver = Receiver()
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('w', %s, %s, "
+        "'{job.late}')", receiver.url(), "whsec_" + "QUJD" * 8,
+    )  # fmt: skip
+    make_schedule(
+        sql, "s", task="tests.add", every="1 day", due="0",
+        job_policy={"must_start_within": 0.2, "must_end_within": 0.5},
+    )  # fmt: skip
+    processes.beat(app="tests.support.apps.webhooks", PGBEAT_WEBHOOK_PRIVATE="1")
+    try:
+        until(lambda: len(receiver.received) == 2)
+        processes.worker(app="tests.support.apps.webhooks")
+        until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("completed",)])
+        told = sorted((r.json["data"]["deadline"], r.json["type"]) for r in receiver.received)
+        assert told == [("end", "job.late"), ("start", "job.late")]
+        assert sql("SELECT missed_deadlines FROM pgbeat.jobs") == [(["start", "end"],)]
+    finally:
+        receiver.close()
