@@ -16,6 +16,7 @@ import pgbeat
 from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
 from pgbeat.jobs import lane_control
 from pgbeat.jobs.direct import run_direct
+from pgbeat.jobs.dispatch import dispatch_lane
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 from tests.support.processes import Process, Processes, until
@@ -27,10 +28,16 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def waiting(floor: Lanes, count: int = 1) -> None:
-    """Waits until so many wait for a slot."""
+def waiting(floor: Lanes, *results: Future[Any], count: int = 1) -> None:
+    """Waits until so many wait for a slot; fails at once if the result of one is there."""
     query = "SELECT count(*) FROM pgbeat.reservations WHERE started_at IS NULL"
-    until(lambda: floor.sql(query) == [(count,)], 20, f"{count} wait")
+
+    def wait() -> bool:
+        for each in results:
+            assert not each.done(), f"it waits no more, and returned {each.result()!r}"
+        return floor.sql(query) == [(count,)]
+
+    until(wait, 20, f"{count} wait")
 
 
 def nobody_reserves(floor: Lanes) -> bool:
@@ -110,7 +117,7 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
     first, second = floor.add(2)
     assert floor.dispatch() == [first]
     result = background.submit(run_direct, hold, lane="l")
-    waiting(floor)
+    waiting(floor, result)
     assert floor.dispatch() == []  # never preempted
     floor.end(first)
     assert floor.dispatch() == []  # its slot is for the direct execution
@@ -127,11 +134,12 @@ def test_it_is_woken_by_whoever_allots(
     monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    floor.dispatch()
+    assert floor.dispatch() == [first]
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
-    waiting(floor)
+    waiting(floor, result)
     floor.end(first)
-    floor.dispatch()
+    # Not by `floor.dispatch`, which fails if the direct execution dispatches the second meanwhile.
+    dispatch_lane(floor.connection, floor.publisher, "default", "l")
     assert result.result(60) == 3
     until(lambda: floor.seated() == {second}, 20)
 
@@ -142,7 +150,7 @@ def test_it_is_woken_when_the_lane_changes(
     monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
     floor.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
-    waiting(floor)
+    waiting(floor, result)
     floor.do(lane_control.save, "l", {"max_running": 1})
     assert result.result(60) == 3
 
@@ -160,7 +168,7 @@ def test_first_come_first_served(floor: Lanes, app: Celery, background: ThreadPo
     results: list[Future[Any]] = []
     for number in range(4):
         results.append(background.submit(run_direct, in_order, (number,), lane="l"))
-        waiting(floor, number + 1)
+        waiting(floor, *results, count=number + 1)
     floor.end(job)
     for result in results:
         result.result(60)
@@ -204,7 +212,7 @@ def test_a_timeout_says_how_many_came_before(
 ) -> None:
     floor.lane(max_running=0)
     first = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=60)
-    waiting(floor)
+    waiting(floor, first)
     with pytest.raises(NoSlot, match="1 asked"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
     floor.do(lane_control.save, "l", {"max_running": 1})
@@ -234,7 +242,7 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
 ) -> None:
     floor.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app)
-    waiting(floor)
+    waiting(floor, result)
     floor.sql("DELETE FROM pgbeat.reservations")
     with pytest.raises(NoSlot, match="was deleted"):
         result.result(60)
