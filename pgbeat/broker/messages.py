@@ -8,11 +8,14 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import TextClause
 
 from pgbeat.broker import claim_sql, message_copies, message_ends
+from pgbeat.database import connections
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import SchemaError
@@ -56,7 +59,7 @@ class Message(NamedTuple):
 
 #: The header of messages that start a job; their task id is the job's id.
 JOB_HEADER = "pgbeat_job"
-#: The header of those whose end a lane or a group waits for: workers record it at once.
+#: The header of those whose end a lane or a group waits for: workers record it `soon` or `now`.
 AWAITED_HEADER = "pgbeat_awaited"
 
 
@@ -194,17 +197,30 @@ class BrokerTables:
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct and not message_copies.copy(connection, self, direct):
-            put = self.text(_PUT, rows=":batch", batch=_BATCH, insert=_INSERT, commit="true")
-            missing = set(connection.scalars(put, {"batch": recordset(direct)}))
+            missing = self._put(connection, direct)
             if missing:
                 self.declare(connection, missing)
-                left = [m for m in direct if m.queue in missing]
-                connection.execute(put, {"batch": recordset(left)})
+                self._put(connection, [m for m in direct if m.queue in missing])
         if routed:
             return connection.execute(
                 self.text(_ROUTE, rows=":batch"), {"batch": recordset(routed)}
             ).rowcount
         return 0
+
+    def _put(self, connection: Connection, batch: Sequence[Message]) -> set[str]:
+        """Writes messages, except to missing queues, and returns the names of these."""
+        raw = connections.driver(connection)
+        if len(batch) == 1 and isinstance(raw, psycopg.Connection) and raw.autocommit:
+            # In a connection of pgbeat's, since SQLAlchemy takes as long as the server.
+            [m] = batch
+            values = [m.queue, m.payload, m.priority, m.available_at, m.ttl, None, m.job_id]
+            try:
+                count = psycopg.RawCursor(raw).execute(self.put_one.sql, values).rowcount
+            except psycopg.Error as error:
+                raise DBAPIError.instance("put", None, error, psycopg.Error) from error
+            return set() if count else {str(m.queue)}
+        put = self.text(_PUT, rows=":batch", batch=_BATCH, insert=_INSERT, commit="true")
+        return set(connection.scalars(put, {"batch": recordset(batch)}))
 
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
         """Creates the queues that are missing."""

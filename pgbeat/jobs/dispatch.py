@@ -18,14 +18,15 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import reservations, slots
 from pgbeat.jobs.lanes.limiter import Limiter
 from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lifecycle import Urgency
 from pgbeat.jobs.model import Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
 #: Jobs dispatched in one transaction, or read at once, at most.
 BATCH = 200
-# A lane with as many slots stays busy although its workers record ends in batches.
-_MANY_SLOTS = 64
+# A lane with more slots stays busy while its workers collect the ends of a few milliseconds.
+_FEW_SLOTS = 4
 # How far down a line to search for jobs that the lane's policy lets pass others.
 _DEPTH = 2000
 # How often to skip locked jobs and choose others.
@@ -72,6 +73,31 @@ def dispatch_lane(
     return Dispatched(count, retry_in)
 
 
+def dispatch_in_transaction(
+    connection: Connection, publisher: Publisher, freed: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Gives the free slots of lanes to their first jobs, in the open transaction.
+
+    Returns the lanes that the caller must dispatch after the commit: those with more than a limit,
+    and those that another transaction keeps locked. The locks of lanes are held until the commit,
+    which should follow at once. Raises the errors of publishing and of statements: then the caller
+    must roll back.
+    """
+    if not publisher.transactional:  # the messages would be there before the commit
+        return set(freed)
+    left: set[tuple[str, str]] = set()
+    for lane in sorted(freed):
+        taken = slots.take_next(connection, *lane, limit=BATCH)
+        if taken is None:
+            left.add(lane)
+        elif taken.jobs:
+            failed = lifecycle.publish(connection, publisher, taken.jobs, _urgency(taken.slots))
+            left |= lifecycle.follow(connection, publisher, failed)
+            if len(taken.jobs) == BATCH:
+                left.add(lane)
+    return left
+
+
 def after_commit(unit: UnitOfWork, changed: Iterable[tuple[str, str]]) -> None:
     """Dispatches lanes after the unit's commit, if it has the app and its own transaction.
 
@@ -111,19 +137,24 @@ def _dispatch_some(
         batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
     if not batch and lane is not None:
         batch, retry_in = _choose(connection, lane)
-    failed = lifecycle.publish(connection, publisher, batch, _is_tight(lane))
+    failed = lifecycle.publish(connection, publisher, batch, _urgency_of(lane))
     more = lifecycle.follow(connection, publisher, failed)
     if len(batch) == BATCH:
         more.add((namespace, name))
     return _Turn(len(batch) - len(failed), retry_in, more)
 
 
-def _is_tight(lane: Lane | None) -> bool:
-    """Returns whether the end of each job matters to the lane, because it has few slots."""
+def _urgency_of(lane: Lane | None) -> Urgency:
     if lane is None:
-        return False
-    few = lane.max_running is not None and lane.max_running < _MANY_SLOTS
-    return few or lane.policy is not None
+        return None
+    return "soon" if lane.policy is not None else _urgency(lane.max_running)
+
+
+def _urgency(slots: int | None) -> Urgency:
+    """Returns how soon the ends of jobs matter to a lane with so many slots."""
+    if slots is None:
+        return None
+    return "now" if slots <= _FEW_SLOTS else "soon"
 
 
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:

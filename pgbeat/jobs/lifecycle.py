@@ -22,19 +22,22 @@ from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import slots
 from pgbeat.jobs.model import Job
 
+#: How soon workers must record the ends of a lane's jobs; `None` if nothing waits for them.
+Urgency = Literal["now", "soon"] | None
+
 
 def publish(
-    connection: Connection, publisher: Publisher, batch: Iterable[Job], is_tight: bool = True
+    connection: Connection, publisher: Publisher, batch: Iterable[Job], urgency: Urgency = "soon"
 ) -> list[Ended]:
     """Publishes the messages of dispatched jobs, and returns the jobs for which that failed.
 
-    These have failed for it. With `is_tight`, other jobs wait for the slots of jobs in a lane.
+    These have failed for it. `urgency` is that of jobs in a lane.
     """
     published: list[str] = []
     failed: list[Ended] = []
     for job in batch:
         try:
-            publisher.publish(_message(job, is_tight))
+            publisher.publish(_message(job, urgency))
         except Exception as error:
             if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
                 raise
@@ -47,7 +50,7 @@ def publish(
     return failed
 
 
-def _message(job: Job, is_tight: bool) -> TaskMessage:
+def _message(job: Job, urgency: Urgency) -> TaskMessage:
     options: dict[str, Any] = {**job.options}
     if job.queue is not None:
         options.setdefault("queue", job.queue)
@@ -55,9 +58,11 @@ def _message(job: Job, is_tight: bool) -> TaskMessage:
         options.setdefault("priority", job.priority)
     if job.run_at is not None and job.state == "scheduled":
         options["eta"] = job.run_at
-    is_awaited = job.group_id is not None or (is_tight and job.lane is not None)
+    awaited = urgency if job.lane is not None else None
+    if awaited is None and job.group_id is not None:
+        awaited = "soon"
     headers = {
-        **({AWAITED_HEADER: True} if is_awaited else {}),
+        **({AWAITED_HEADER: awaited} if awaited else {}),
         **job_headers.headers(
             job.schedule, job.due_at, job.interval_start, job.trigger, job.attempt
         ),

@@ -69,8 +69,8 @@ class Attempt:
     traceback: str | None = None
     #: Returns the fields of a new job, for a task that was published without one.
     makes: Callable[[], Mapping[str, Any]] | None = None
-    #: Whether a lane or a group waits for its end.
-    is_awaited = False
+    #: How soon its end must be recorded, since a lane or a group waits for it: `soon` or `now`.
+    awaited: str | None = None
     #: Whether its message was delivered before.
     is_repeated = False
     #: Whether its job must be cancelled.

@@ -19,13 +19,25 @@ class Pacer:
         #: When the next write is due.
         self.write_at = 0.0
         self._soon_at = 0.0
+        #: Whether an end came since the last write began, for which something waits; and whether
+        #: its record can't wait.
+        self._is_soon = self._is_now = False
 
-    def hurry(self) -> None:
+    def hurry(self, *, at_once: bool = False) -> None:
         """Moves the next write forward, since a lane or a group waits for an end."""
-        self.write_at = min(self.write_at, self._soon_at)
+        # Before `write_at`: another thread may just end a write.
+        self._is_soon, self._is_now = True, at_once or self._is_now
+        self._move_forward()
+
+    def _move_forward(self) -> None:
+        if self._is_now:
+            self.write_at = 0.0
+        elif self._is_soon:
+            self.write_at = min(self.write_at, self._soon_at)
 
     def begin(self, now: float) -> None:
         """Notes that a write begins, which may fail."""
+        self._is_soon = self._is_now = False
         due = max(self.write_at, now - _BURST * _INTERVAL) + _INTERVAL
         self.write_at = min(due, now + _INTERVAL)
 
@@ -36,6 +48,7 @@ class Pacer:
         if not has_more:
             pause = min(_SHARE * took, _LONGEST_PAUSE)
             self.write_at = max(self.write_at, ended + pause)
+        self._move_forward()
 
     def delay(self, until: float) -> None:
         """Delays the next write, since the broker is unreachable."""

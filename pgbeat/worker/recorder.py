@@ -68,11 +68,15 @@ class Recorder:
 
     # ----- any thread
 
-    def record(self, attempt: Attempt, *, soon: bool = False) -> None:
-        """Records that an attempt began or ended; `soon` if a lane or a group waits for its end."""
+    def record(self, attempt: Attempt, *, awaited: str | None = None) -> None:
+        """Records that an attempt began or ended.
+
+        `awaited` says how soon its end must be recorded, since something waits for it: `soon` or
+        `now`.
+        """
         self.outbox.add(attempt)
-        if soon:
-            self._pacer.hurry()
+        if awaited:
+            self._pacer.hurry(at_once=awaited == "now")
             self.outbox.wake()
 
     def record_now(self, attempt: Attempt, seconds: float) -> bool:

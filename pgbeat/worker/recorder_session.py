@@ -208,19 +208,35 @@ class RecorderSession:
         return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(job_ids)})))
 
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Lane]:
-        """Writes in a transaction, with what follows from the jobs that ended."""
-        lanes: set[Lane] = set()
-        for is_last in (False, False, True):
+        """Writes in a transaction, with what follows from the jobs that ended.
+
+        Returns the lanes to dispatch after it. What keeps jobs from being dispatched in it must not
+        keep the ends of others from being recorded: they are recorded without that.
+        """
+        tries, dispatches = 3, True
+        while True:
             try:
                 with self._transaction():
                     ended = write()
-                    if ended:
-                        lanes = lifecycle.follow(self.open(), self.publisher(), ended)
-                break
+                    if not ended:
+                        return set()
+                    lanes = lifecycle.follow(self.open(), self.publisher(), ended)
+                    return self._dispatch_now(lanes) if lanes and dispatches else lanes
+            except _NotDispatchedError:
+                dispatches = False
             except (psycopg.Error, DBAPIError) as error:
-                if is_last or not _is_deadlock(error):
+                tries -= 1
+                if not tries or not _is_deadlock(error):
                     raise
-        return lanes
+
+    def _dispatch_now(self, lanes: set[Lane]) -> set[Lane]:
+        try:
+            return dispatch.dispatch_in_transaction(self.open(), self.publisher(), lanes)
+        except Exception as error:
+            self.publisher().clear()
+            if connections.is_lost(error):
+                raise
+            raise _NotDispatchedError from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -235,6 +251,10 @@ class RecorderSession:
                 prepared.run(_ROLLBACK)
             raise
         prepared.run(_COMMIT)
+
+
+class _NotDispatchedError(Exception):
+    """Jobs can't be dispatched in a transaction, which must be rolled back."""
 
 
 def _is_deadlock(error: Exception) -> bool:

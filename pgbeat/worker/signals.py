@@ -166,7 +166,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         attempt.is_repeated = bool(request.retries or delivery.get("redelivered"))
         attempt.makes = lambda: _makes(tracked, task, request)
     attempt.memory = tracked.memory
-    attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
+    attempt.awaited = getattr(request, AWAITED_HEADER, None)
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
     recorder = process_recorder.get()
@@ -219,7 +219,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         return
     recorder = process_recorder.get()
     if recorder is not None:
-        recorder.record(attempt, soon=attempt.is_awaited)
+        recorder.record(attempt, awaited=attempt.awaited)
 
 
 # ----- in the worker's main process

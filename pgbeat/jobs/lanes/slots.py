@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import psycopg
 from sqlalchemy import Connection, text
 
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -66,6 +68,31 @@ def take_first(
     """
     values = {"namespace": namespace, "lane": name, "slots": slots, "limit": limit}
     return _ordered(connection.execute(_TAKE_FIRST, values))
+
+
+_NEXT_COLUMNS = ", ".join(f"(n.job).{name}" for name in Job._fields)
+_TAKE_NEXT = f"SELECT n.slots, {_NEXT_COLUMNS} FROM pgbeat.take_next($1, $2, $3) n"  # noqa: S608
+
+
+class Taken(NamedTuple):
+    """Jobs that got slots of a lane, in order."""
+
+    jobs: list[Job]
+    #: The lane's number of slots; `None` for no limit.
+    slots: int | None
+
+
+def take_next(connection: Connection, namespace: str, name: str, *, limit: int) -> Taken | None:
+    """Gives slots to the first jobs of a line, up to `limit`, and locks the lane.
+
+    Returns `None`, and does nothing, if another transaction has locked the lane, if it has a policy
+    or a rate, if it was removed, and if there are reservations. Raises psycopg's errors.
+    """
+    cursor = psycopg.RawCursor(connections.driver(connection))
+    rows = cursor.execute(_TAKE_NEXT, [namespace, name, limit]).fetchall()
+    if rows and rows[0][1] is None:
+        return None
+    return Taken(_ordered(row[1:] for row in rows), rows[0][0] if rows else None)
 
 
 _TAKE_THESE = text(

@@ -1,6 +1,7 @@
 """Lanes: their rows, and who gets their slots."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -14,10 +15,11 @@ from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs import endings, lane_control, lifecycle
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.dispatch import dispatch_lane
+from pgbeat.jobs.dispatch import dispatch_in_transaction, dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations, slots
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
@@ -167,6 +169,173 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert sorted(ended) == sorted(everything)
+    assert most == 3
+    assert sorted(floor.messages()) == sorted(everything)
+
+
+# -- in the transaction that ends a job
+
+
+@pytest.fixture
+def recording(floor: Lanes) -> Iterator[Connection]:
+    """A session such as a worker's recorder has."""
+    with connected(floor.database) as connection:
+        connections.configure(connection, PLANS)
+        yield connection
+
+
+def end_and_dispatch(floor: Lanes, connection: Connection, *ids: str) -> set[tuple[str, str]]:
+    """Ends jobs and dispatches their lane, in the open transaction."""
+    ended = endings.end(connection, ids, "skipped", None)
+    freed = lifecycle.follow(connection, floor.publisher, ended)
+    return dispatch_in_transaction(connection, floor.publisher, freed)
+
+
+def test_the_next_job_has_the_slot_if_and_only_if_the_end_is_recorded(
+    floor: Lanes, recording: Connection
+) -> None:
+    floor.lane(max_running=1)
+    first, second, third = floor.add(3)
+    floor.dispatch()
+    with connections.transaction(recording):
+        assert end_and_dispatch(floor, recording, first) == set()
+        assert floor.seated() == {first}
+        recording.exec_driver_sql("ROLLBACK")
+        recording.exec_driver_sql("BEGIN")
+    assert floor.seated() == {first}
+    assert floor.messages() == [first]
+    with connections.transaction(recording):
+        end_and_dispatch(floor, recording, first)
+    assert floor.seated() == {second}
+    assert floor.messages() == [first, second]
+    assert third not in floor.messages()
+
+
+def test_the_jobs_of_several_ends_keep_their_order(floor: Lanes, recording: Connection) -> None:
+    floor.lane(max_running=3)
+    ids = floor.add(3)
+    usual, urgent = floor.add(2), floor.add(2, priority=9)
+    assert floor.dispatch() == [*urgent, ids[0]]
+    with connections.transaction(recording):
+        end_and_dispatch(floor, recording, *urgent)
+    assert floor.messages()[-2:] == ids[1:]
+    with connections.transaction(recording):
+        end_and_dispatch(floor, recording, *ids)
+    assert floor.messages()[-2:] == usual
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"policy": "tasks", "options": '{"tests.add": 1}'},
+        {"rate_limit": 1, "rate_period": timedelta(hours=1)},
+    ],
+)
+def test_a_lane_with_more_than_a_limit_is_left(
+    floor: Lanes, recording: Connection, limits: dict[str, Any]
+) -> None:
+    """The app's own code must not run in the transaction that records an end."""
+    floor.lane(max_running=1, **limits)
+    first, _ = floor.add(2)
+    floor.dispatch()
+    with connections.transaction(recording):
+        assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+    assert floor.seated() == set()
+
+
+def test_a_slot_that_a_direct_execution_waits_for_is_left(
+    floor: Lanes, recording: Connection
+) -> None:
+    floor.lane(max_running=1)
+    first, _ = floor.add(2)
+    floor.dispatch()
+    reservations.reserve(
+        floor.connection, "default", "l", task="tests.add", tags=(), resources={}, created_by="me"
+    )
+    with connections.transaction(recording):
+        assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+    assert floor.dispatch() == []
+    assert floor.seated() == set()
+
+
+def test_a_paused_lane_gives_no_slot_to_the_next(floor: Lanes, recording: Connection) -> None:
+    floor.lane(max_running=1)
+    first, _ = floor.add(2)
+    floor.dispatch()
+    floor.do(lane_control.pause, "l")
+    with connections.transaction(recording):
+        assert end_and_dispatch(floor, recording, first) == set()
+    assert floor.seated() == set()
+
+
+def test_a_lane_that_stays_locked_delays_no_end(floor: Lanes, recording: Connection) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    floor.dispatch()
+    with connected(floor.database) as other, connections.transaction(other):
+        lanes.lock(other, "default", "l")
+        with connections.transaction(recording):
+            assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+        assert floor.sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first) == [("skipped",)]
+    assert floor.dispatch() == [second]
+
+
+def test_who_waits_for_a_lane_sees_what_was_dispatched_meanwhile(
+    floor: Lanes, recording: Connection
+) -> None:
+    """Two end jobs at the same moment: the second counts what the first has dispatched."""
+    floor.lane(max_running=2)
+    first, second, *waiting = floor.add(4)
+    floor.dispatch()
+    begun, commits = threading.Event(), threading.Event()
+
+    def end_the_second() -> None:
+        with connected(floor.database) as other:
+            publisher = TransactionPublisher(floor.app)
+            with connections.transaction(other):
+                ended = endings.end(other, [second], "skipped", None)
+                begun.set()
+                lifecycle.follow(other, publisher, ended)
+                commits.wait(10)
+                # The other one's commit is under way: its lock of the lane is waited for.
+                dispatch_in_transaction(other, publisher, {("default", "l")})
+
+    with ThreadPoolExecutor(1) as pool:
+        with connections.transaction(recording):
+            other = pool.submit(end_the_second)
+            assert begun.wait(10)
+            end_and_dispatch(floor, recording, first)
+            commits.set()
+        other.result(30)
+    floor.dispatch()
+    assert floor.seated() == set(waiting)
+    assert len(floor.messages()) == 4
+
+
+def test_eight_who_end_jobs_at_once_never_exceed_the_limit(floor: Lanes) -> None:
+    floor.lane(max_running=3)
+    everything = floor.add(120)
+    floor.dispatch()
+    most = 0
+
+    def work(number: int) -> None:
+        """Ends what has a slot."""
+        nonlocal most
+        lane = ("default", "l")
+        with connected(floor.database) as own:
+            publisher = TransactionPublisher(floor.app)
+            while rows := own.exec_driver_sql(
+                "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL AND state = 'pending'"
+            ).all():
+                most = max(most, len(rows))
+                with connections.transaction(own):
+                    ended = endings.end(own, [rows[number % len(rows)][0]], "skipped", None)
+                    left = dispatch_in_transaction(own, publisher, {lane}) if ended else {lane}
+                if left:
+                    dispatch_lane(own, publisher, *lane)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     assert most == 3
     assert sorted(floor.messages()) == sorted(everything)
 

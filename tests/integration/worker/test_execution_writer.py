@@ -144,3 +144,36 @@ def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Rec
     assert ward.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
         ({"\\ud800": kept}, "\\ud800\\0")
     ]
+
+
+def test_a_job_that_cant_be_dispatched_keeps_no_end_from_being_recorded(
+    ward: Ward, recorder: Recorder
+) -> None:
+    """Its message has a lifetime that no interval has: the statement that writes it fails."""
+    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    running = ward.job(lane="l")
+    waiting = ward.job(
+        lane="l", with_message=False, is_dispatched=False, options={"expiration": 10**17}
+    )
+    run(recorder, running)
+    until(lambda: ward.state(running) == "completed", 20)
+    assert ward.state(waiting) == "pending"
+    ward.sql("UPDATE pgbeat.jobs SET options = '{}' WHERE id = %s", waiting)
+    other = ward.job()
+    run(recorder, other)
+    until(lambda: ward.state(other) == "completed", 20)
+
+
+def test_the_next_job_of_a_lane_has_its_message_with_the_end(
+    ward: Ward, recorder: Recorder
+) -> None:
+    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    running = ward.job(lane="l")
+    waiting = ward.job(lane="l", with_message=False, is_dispatched=False)
+    run(recorder, running)
+    until(lambda: ward.state(running) == "completed", 20)
+    # Not later: the end was recorded in the transaction that wrote the message.
+    assert ward.sql(
+        "SELECT j.dispatched_at IS NOT NULL, m.visible FROM pgbeat.jobs j "
+        "JOIN kombu_message m ON m.job_id = j.id WHERE j.id = %s", waiting
+    ) == [(True, True)]  # fmt: skip

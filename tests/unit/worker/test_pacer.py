@@ -44,6 +44,24 @@ def test_an_urgent_end_waits_for_half_of_a_write() -> None:
     assert pacer.write_at == pytest.approx(START + 1.015)
 
 
+def test_an_end_that_cant_wait_is_written_at_once() -> None:
+    pacer = Pacer()
+    write(pacer, START)
+    pacer.hurry(at_once=True)
+    assert pacer.write_at <= START + TOOK
+
+
+@pytest.mark.parametrize(("at_once", "pause"), [(True, 0.0), (False, TOOK / 2)])
+def test_an_end_during_a_write_waits_no_longer_than_one_after_it(
+    at_once: bool, pause: float
+) -> None:
+    pacer = Pacer()
+    pacer.begin(START)
+    pacer.hurry(at_once=at_once)
+    pacer.end(START, START + TOOK, has_more=False)
+    assert max(pacer.write_at, START + TOOK) == pytest.approx(START + TOOK + pause)
+
+
 def test_hurrying_never_delays_a_write() -> None:
     pacer = Pacer()
     write(pacer, START)

@@ -44,6 +44,54 @@ CREATE TABLE pgbeat.reservations (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 CREATE INDEX reservations_lane ON pgbeat.reservations (namespace, lane);
 
+-- Gives the free slots of a lane to the first jobs in its line, up to `most`, and returns these, in no
+-- order, with the lane's number of slots. Returns NULLs if that takes more than counting, or if another
+-- transaction keeps the lane locked: it waits for one that is about to commit, but for no other, since
+-- the caller has locked rows that others may wait for.
+--
+-- Invariant: the slots in use are counted by a statement that begins when the lane is locked, so that
+-- it sees what those wrote that had locked it before.
+CREATE FUNCTION pgbeat.take_next(own_namespace text, own_name text, most integer)
+RETURNS TABLE (slots integer, job pgbeat.unfinished_jobs)
+LANGUAGE plpgsql AS $$
+DECLARE
+    own pgbeat.lanes;
+BEGIN
+    SELECT * INTO own FROM pgbeat.lanes l
+     WHERE l.namespace = own_namespace AND l.name = own_name FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        BEGIN
+            PERFORM set_config('lock_timeout', '20ms', true);
+            SELECT * INTO own FROM pgbeat.lanes l
+             WHERE l.namespace = own_namespace AND l.name = own_name FOR NO KEY UPDATE;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            own := NULL;
+        END;
+    END IF;
+    IF own.name IS NULL OR own.policy IS NOT NULL OR own.rate_limit IS NOT NULL
+       OR EXISTS (SELECT FROM pgbeat.reservations r
+                   WHERE r.namespace = own_namespace AND r.lane = own_name) THEN
+        RETURN QUERY SELECT CAST(NULL AS integer), CAST(NULL AS pgbeat.unfinished_jobs);
+    ELSIF own.paused_at IS NULL THEN
+        RETURN QUERY
+        WITH mine AS (
+            SELECT j.id FROM pgbeat.unfinished_jobs j
+             WHERE j.namespace = own_namespace AND j.lane = own_name AND j.dispatched_at IS NULL
+               AND j.state = 'pending' AND NOT j.blocked_by_group
+             ORDER BY j.priority DESC, j.position, j.created_at, j.id
+             LIMIT least(most, greatest(0, own.max_running - (
+                 SELECT count(*) FROM pgbeat.unfinished_jobs h
+                  WHERE h.namespace = own_namespace AND h.lane = own_name
+                    AND h.dispatched_at IS NOT NULL
+                    AND h.state IN ('pending', 'scheduled', 'running'))))
+               FOR UPDATE SKIP LOCKED)
+        UPDATE pgbeat.unfinished_jobs j SET dispatched_at = statement_timestamp()
+         WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
+        RETURNING own.max_running, j;
+    END IF;
+END
+$$;
+
 CREATE TABLE pgbeat.groups (
     id            uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     namespace     text NOT NULL DEFAULT 'default',

@@ -1,0 +1,56 @@
+"""Has a worker die while it records the ends of jobs in a lane; the tasks are `journal`'s.
+
+`TESTS_DIE_AT` names a step: sooner or later, but only once, a process that reaches it kills all
+processes of its worker by SIGKILL.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from pgbeat.jobs import dispatch
+from pgbeat.jobs.lanes import slots
+from pgbeat.worker.recorder_session import RecorderSession
+from tests.support.apps.journal import FOLDER, app
+
+__all__ = ["STEPS", "app"]
+
+STEPS = (
+    "before the slot",
+    "after the slot",
+    "after the message",
+    "after the commit",
+)
+
+
+def _reached(step: str) -> None:
+    if step != os.environ.get("TESTS_DIE_AT") or random.random() > 0.1:  # noqa: S311
+        return
+    try:
+        os.close(os.open(FOLDER / "death", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.killpg(0, signal.SIGKILL)
+
+
+def _between(owner: Any, name: str, before: str | None, after: str | None) -> None:
+    """Makes a function reach a step before it, and one after it."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            _reached(before)
+        found = function(*args, **kwargs)
+        if after is not None:
+            _reached(after)
+        return found
+
+    setattr(owner, name, stepping)
+
+
+if os.environ.get("TESTS_DIE_AT"):
+    _between(slots, "take_next", STEPS[0], STEPS[1])
+    _between(dispatch, "dispatch_in_transaction", None, STEPS[2])
+    _between(RecorderSession, "_commit", None, STEPS[3])
