@@ -83,8 +83,7 @@ class LeaderMaintenance:
             )
             if delay is not None:
                 self._lanes[lane] = time.monotonic() + delay
-        if is_idle:
-            self._histories.step(now)
+        self._histories.step(now)  # in a thread of its own
         if is_idle and now >= self._prune_at:
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:

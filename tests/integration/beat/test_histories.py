@@ -8,12 +8,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from celery import Celery
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection
 
 from pgbeat.beat import histories
 from pgbeat.beat.histories import HISTORIES, HistoryKeeper
+from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.beat.pruner import Pruner
+from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from tests.support.databases import connected
 from tests.support.partitions import make_partitions
@@ -337,6 +340,17 @@ def test_a_beat_keeps_them_in_a_thread(
     keeper.step(keeper._next_at)
     until(lambda: ages(sql) == [] or None)
     keeper.close(10)
+
+
+def test_a_beat_that_is_never_idle_keeps_histories_too(
+    app: Celery, connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    add_jobs(sql, [35])
+    maintenance = LeaderMaintenance(app, settings, publisher(app, settings, lambda: None))
+    maintenance._histories._next_at = 0.0
+    maintenance.step(connection, is_due=False, is_idle=False)
+    until(lambda: ages(sql) == [] or None)
+    maintenance.close(10)
 
 
 @pytest.mark.parametrize(("days", "step"), [(1, 1), (31, 1), (32, 7), (365, 30), (0, 30)])
