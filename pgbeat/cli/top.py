@@ -63,7 +63,7 @@ class _Snapshot(NamedTuple):
 @json_option
 @pass_target
 def top_command(target: Target, interval: float, once: bool, actor: Actor) -> None:
-    """Show what runs, what waits and where, until you press Ctrl-C.
+    """Show what runs, what waits and where, live, until you press Ctrl-C.
 
     The beats, the workers, your running jobs (with --admin, everybody's), the lanes, the queues. If
     the output is not a terminal, and with --json, it is shown once.
