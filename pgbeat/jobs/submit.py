@@ -9,6 +9,7 @@ from celery import Celery, current_app
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
 from pgbeat.jobs import control, one_statement, submissions
 from pgbeat.jobs import model as jobs
@@ -44,9 +45,8 @@ def submit(
     `run_at`, which needs a time zone, or for `countdown` seconds. `policy` has the keys of a
     schedule's `job_policy`: `template`, `lane`, `priority`, `max_attempts`, `retry_base`,
     `retry_cap`, `tags`, `resources`, `unique`, `unique_key`, `unique_for`, `requires_approval`,
-    `must_start_within`, `must_end_within`.
-    `description`, `labels` (names and texts) and `metadata` (any JSON) are kept with the job; lists
-    can be filtered by labels.
+    `must_start_within`, `must_end_within`. `description`, `labels` (names and texts) and `metadata`
+    (any JSON) are kept with the job; lists can be filtered by labels.
 
     `connection` is an open SQLAlchemy session or connection on pgbeat's database. With it, the job
     exists if and only if the caller's transaction commits; without it, once this returns.
@@ -64,10 +64,14 @@ def submit(
     )  # fmt: skip
     actor = Actor(created_by) if created_by else actors.user()
     with submissions.opened_unit(found, settings_of(found), actor, connection) as unit:
-        made = one_statement.submit(unit, spec, job_source=job_source)
-        if made is None:
-            with unit.transaction():
-                made = control.submit(unit, spec, job_source=job_source)
-        # After our own commit, its lane was dispatched: the row may be another now.
-        is_stale = not unit.is_callers and waiting.is_waiting(made.job)
-        return jobs.get(unit.connection, made.job.id) if is_stale else made.job
+        return _submit(unit, spec, job_source)
+
+
+def _submit(unit: UnitOfWork, spec: JobSpec, job_source: str) -> Job:
+    made = one_statement.submit(unit, spec, job_source=job_source)
+    if made is None:
+        with unit.transaction():
+            made = control.submit(unit, spec, job_source=job_source)
+    # After our own commit, its lane was dispatched: the row may be another now.
+    is_stale = not unit.is_callers and waiting.is_waiting(made.job)
+    return jobs.get(unit.connection, made.job.id) if is_stale else made.job

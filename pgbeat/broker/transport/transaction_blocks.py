@@ -19,7 +19,7 @@ class BlockTarget(Protocol):
         """Returns the channel for messages to `broker`; `None` if the block has another broker."""
 
 
-class OpenTransaction(BlockTarget, Protocol):
+class FrameworkTransaction(BlockTarget, Protocol):
     """A transaction that a framework has opened, such as Django in `atomic()`."""
 
     def connection(self) -> Connection:
@@ -30,7 +30,7 @@ class OpenTransaction(BlockTarget, Protocol):
 
 
 #: What frameworks' integrations add: each returns the transaction that is open where it is called.
-finders: list[Callable[[], OpenTransaction | None]] = []
+finders: list[Callable[[], FrameworkTransaction | None]] = []
 
 
 class Block:
@@ -92,6 +92,6 @@ def channel_for(broker: Any, *, is_chosen: bool = False) -> Any:
     return None
 
 
-def open_transactions() -> list[OpenTransaction]:
+def open_transactions() -> list[FrameworkTransaction]:
     """Returns the transactions that frameworks have open here."""
     return [found for find in finders if (found := find()) is not None]

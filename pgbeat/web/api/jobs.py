@@ -122,7 +122,6 @@ def list_jobs(
     after: After = None,
 ) -> JobPage:
     """Lists the caller's jobs, the newest first; for administrators, all jobs."""
-    before = read(after, moment, UUID)
     wanted = Filter(
         backend.namespace,
         state=state,
@@ -140,10 +139,16 @@ def list_jobs(
     with backend.transaction() as connection:
         if schedule is not None:
             which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
-        rows = jobs.listing(connection, which, before=before, limit=limit + 1)
-        page, following = split(rows, limit, "created_at", "id")
-        runs = executions.newest(connection, [row.id for row in page if row.state == "running"])
-        made = executions.artifacts(connection, [row.id for row in page])
+        return _page(connection, which, limit, after)
+
+
+def _page(connection: Connection, which: Filter, limit: int, after: str | None) -> JobPage:
+    """Returns the jobs of one page, and where the next begins."""
+    before = read(after, moment, UUID)
+    rows = jobs.listing(connection, which, before=before, limit=limit + 1)
+    page, following = split(rows, limit, "created_at", "id")
+    runs = executions.newest(connection, [row.id for row in page if row.state == "running"])
+    made = executions.artifacts(connection, [row.id for row in page])
     listed = [
         ListedJob.model_validate(
             shown(row)
