@@ -42,6 +42,8 @@ _WRITE = Statement(
 #: Keys in a connection's `info`: its `PreparedConnection`, and whether it is isolated as we need.
 _SESSION, _ISOLATED = "pgbeat_prepared", "pgbeat_isolated"
 _TABLES = BrokerTables()
+#: SQLSTATEs by which the server ends a session: an administrator's command, a crash of another one.
+_ENDED = ("57P01", "57P02")
 
 
 def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob | None:
@@ -67,7 +69,15 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
             message = _quick(publisher, prepared)
             if message is None:
                 return None
-        return _write(unit, prepared, message)
+        try:
+            return _write(unit, prepared, message)
+        except DBAPIError as error:
+            if unit.is_callers or getattr(error.orig, "sqlstate", None) not in _ENDED:
+                raise
+            # The session has said that it ends: what it was to write is there by now, or never.
+            unit.connection.rollback()
+            found = jobs.find(unit.connection, [prepared.job.id])
+            return SubmittedJob(found[0], True) if found else None
 
 
 def _is_isolated(unit: UnitOfWork) -> bool:

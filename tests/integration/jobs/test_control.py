@@ -481,15 +481,18 @@ def test_submit_in_a_child(app: Celery, sql: Sql) -> None:
     assert found == [("1",), ("2",), ("3",)]
 
 
-def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql) -> None:
-    pgbeat.submit("jobs.add", 1, app=app)
+@pytest.mark.parametrize("before", [1, 3])
+def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql, before: int) -> None:
+    """Also while its statement is prepared there, or not yet."""
+    for number in range(before):
+        pgbeat.submit("jobs.add", number, app=app)
     ended = sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name = 'pgbeat submit'"
     )
     assert ended
     pgbeat.submit("jobs.add", 2, app=app)
-    assert len(messages(sql)) == 2
+    assert len(messages(sql)) == before + 1
 
 
 # -- cancelled
