@@ -79,6 +79,11 @@ class Attempt:
     is_known = was_tried = is_queued = False
     #: Whether the task's thread writes it, has written its end, and knows its end for good.
     is_withdrawn = is_recorded = is_settled = False
+    #: Where it is noted (`shared_notes`), and whether its end is.
+    slot: int | None = None
+    is_end_noted = False
+    #: Its process, if another records it.
+    pid: int | None = None
     #: The memory of its process.
     memory: "Memory | None" = None
     #: How many changes its task waited for, and how many of these are written.
@@ -127,7 +132,7 @@ class Attempt:
         if self.is_known:
             return [(False, more)]
         first: dict[str, Any] = {
-            "worker": self.worker, "worker_id": worker_id, "pid": pid,
+            "worker": self.worker, "worker_id": worker_id, "pid": self.pid or pid,
             "acks_late": self.acks_late, "retry_attempt": self.retry_attempt,
             "began": now - self.began,
         }  # fmt: skip

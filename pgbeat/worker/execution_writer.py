@@ -76,13 +76,14 @@ class ExecutionWriter:
             self._locked.forget_wait()
 
     def write_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
-        """Writes the due reports of jobs."""
+        """Writes the due reports of jobs whose attempts are all written."""
         outbox = self._outbox
+        held = self._locked.jobs() | outbox.jobs()
         left: list[JobReport] = []
         freed: list[set[Lane]] = []
         try:
             freed, left = batches.each_unlocked(
-                reports,
+                [report for report in reports if report.job_id not in held],
                 self._session.record_reports,
                 key=lambda report: report.job_id,
                 budget=_LOCK_BUDGET,
@@ -93,6 +94,7 @@ class ExecutionWriter:
             self._complain("Can't record how jobs ended", error)
         for _ in reports:
             outbox.reports.popleft()
+        left += [report for report in reports if report.job_id in held]
         outbox.reports.extendleft(reversed(left))
         outbox.reports_at = time.monotonic() + _LOCKED if left else 0.0
         return set().union(*freed)
@@ -146,11 +148,13 @@ class ExecutionWriter:
         """Writes attempts in one transaction."""
         if not batch:
             return set()
-        seen = [(attempt, attempt.changes) for attempt in batch]
+        seen = [(attempt, attempt.changes, attempt.is_end_noted) for attempt in batch]
         lanes = self._session.write(batch, shape, wait=wait)
-        for attempt, changes in seen:
+        for attempt, changes, is_over in seen:
             attempt.is_known = True
             attempt.written = changes
+            if is_over:
+                self._outbox.forget_note(attempt)
         self._outbox.notify_written()
         return lanes
 
@@ -167,10 +171,11 @@ class ExecutionWriter:
                     self._postpone([attempt])
                     return set()
                 self._complain("Can't record an execution", error)
+        self._outbox.forget_note(attempt)
         return set()
 
     def _postpone(self, attempts: Collection[Attempt]) -> None:
         self._locked.add(attempts)
         while len(self._locked) > KEPT:
-            self._locked.drop()
+            self._outbox.forget_note(self._locked.drop())
             self._outbox.warn_of_drop("other transactions lock their rows")

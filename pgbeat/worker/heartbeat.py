@@ -8,7 +8,6 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -18,6 +17,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import rescue, workers
 from pgbeat.jobs.lanes.model import to_dispatch
+from pgbeat.worker.shared_notes import is_alive
 
 #: Seconds between two heartbeats: a lost connection is noticed and replaced before the worker
 #: counts as dead.
@@ -88,18 +88,9 @@ class Heartbeat:
         """Ends the executions of this worker's processes that died without recording it."""
         now = time.monotonic()
         running = workers.running_executions(connection, self._id)
-        dead = {each for each, pid in running.items() if pid is not None and not _is_alive(pid)}
+        dead = {each for each, pid in running.items() if pid is not None and not is_alive(pid)}
         self._gone = {each: self._gone.get(each, now) for each in dead}
         late = [each for each, since in self._gone.items() if now - since > self._patience]
         if not late:
             return set()
         return rescue.end_lost(connection, publisher, late, "its process on {worker} died")
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True

@@ -38,9 +38,11 @@ class LockedAttempts:
         self._wait = min(self._wait * 2, _LONGEST)
         return taken
 
-    def drop(self) -> None:
-        """Drops the oldest attempt."""
-        del self._attempts[next(iter(self._attempts))]
+    def drop(self) -> Attempt:
+        """Drops the oldest attempt, and returns it."""
+        oldest = next(iter(self._attempts))
+        del self._attempts[oldest]
+        return oldest
 
     def forget_wait(self) -> None:
         """Resets the wait for the next ones, if nothing is locked any more."""

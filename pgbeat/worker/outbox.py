@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.shared_notes import Notes
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -27,7 +28,8 @@ class Outbox:
     out. Methods that the tasks' threads call take no lock, since appending to a deque is atomic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes | None = None) -> None:
+        self._notes = notes
         #: Attempts that have changed since they were written, each once.
         self.attempts: deque[Attempt] = deque()
         self.reports: deque[JobReport] = deque()
@@ -50,8 +52,12 @@ class Outbox:
         """Adds an attempt that began or ended."""
         if attempt.ended is None:
             self._running[attempt.id] = attempt
+            if self._notes is not None:
+                self._notes.begin(attempt)
         else:
             self._running.pop(attempt.id, None)
+            if self._notes is not None:
+                self._notes.end(attempt)
         self.push(attempt)
 
     def push(self, attempt: Attempt) -> None:
@@ -62,7 +68,9 @@ class Outbox:
             self.attempts.append(attempt)
             if len(self.attempts) > KEPT:
                 with suppress(IndexError):
-                    self.attempts.popleft().is_queued = False
+                    dropped = self.attempts.popleft()
+                    dropped.is_queued = False
+                    self.forget_note(dropped)
                 self.warn_of_drop("the database is unreachable")
         # A recorder with something left to write wakes up by itself.
         if self._is_idle:
@@ -79,6 +87,12 @@ class Outbox:
         """Drops an attempt that is recorded and over."""
         self._running.pop(attempt.id, None)
         self._progress.discard(attempt)
+        self.forget_note(attempt)
+
+    def forget_note(self, attempt: Attempt) -> None:
+        """Deletes the note of an attempt that is recorded, or never will be."""
+        if self._notes is not None:
+            self._notes.forget(attempt)
 
     def add_progress(self, attempt: Attempt) -> None:
         """Adds an attempt whose progress is written with the next check of what runs."""
@@ -147,6 +161,10 @@ class Outbox:
     def is_empty(self) -> bool:
         """Whether there is nothing left to take out and write."""
         return not (self.attempts or self.reports or self._progress)
+
+    def jobs(self) -> set[str]:
+        """Returns the ids of the jobs whose attempts have changed since they were written."""
+        return {attempt.job_id for attempt in self.attempts.copy()}
 
     def is_awaited(self) -> bool:
         """Returns whether a task waits until its attempt is written."""

@@ -21,7 +21,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.worker import process_recorder
+from pgbeat.worker import process_recorder, shared_notes
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_writer import BATCH, ExecutionWriter
 from pgbeat.worker.heartbeat import Heartbeat
@@ -52,7 +52,7 @@ class Recorder:
         heartbeat: Heartbeat | None = None,
     ) -> None:
         self._heartbeat = heartbeat
-        self.outbox, self._pacer = Outbox(), Pacer()
+        self.outbox, self._pacer = Outbox(shared_notes.own()), Pacer()
         self._session = RecorderSession(
             app, settings, worker_id, url or settings.url, self._connected
         )
@@ -95,6 +95,11 @@ class Recorder:
             self._freed.extend(lanes)
             self.outbox.hurry()
 
+    def adopt(self) -> None:
+        """Records what this process's children left unrecorded which are gone."""
+        for attempt in shared_notes.take_unrecorded():
+            self.outbox.push(attempt)
+
     def new_publisher(self) -> Publisher:
         """Returns a publisher for messages that follow from the end of a job."""
         return self._session.new_publisher()
@@ -106,6 +111,7 @@ class Recorder:
 
     def close(self, seconds: float) -> None:
         """Writes what is left, within `seconds`, and ends the thread."""
+        self.adopt()
         self._close_by = time.monotonic() + seconds
         self.outbox.close()
         self._thread.join(seconds)
@@ -186,6 +192,7 @@ class Recorder:
             self._check_at = now + _CHECK_INTERVAL
             self._check_running()
         if self._heartbeat and now >= self._heartbeat.next_at and not outbox.is_closing:
+            self.adopt()
             self._beat(connection, self._heartbeat)
         while self._freed:
             self._lanes[self._freed.popleft()] = 0.0

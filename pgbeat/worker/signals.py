@@ -30,7 +30,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
-from pgbeat.worker import attempt_ends, attempts, process_recorder
+from pgbeat.worker import attempt_ends, attempts, process_recorder, shared_notes
 from pgbeat.worker.attempts import Attempt, Memory
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
@@ -106,6 +106,7 @@ def set_up(worker: Any) -> None:
     _tracked = TrackedWorker(app, settings, pool, worker.concurrency or None)
     _tracked.name = str(worker.hostname or "")
     process_recorder.use(_tracked.recorder)
+    shared_notes.share(_tracked.name if _tracked.is_prefork else None)
     message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
@@ -135,6 +136,7 @@ def _is_meant(app: Celery) -> bool:
 
 def _disconnect() -> None:
     process_recorder.use(None)
+    shared_notes.share(None)
     message_ends.accept_as(None)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
@@ -238,6 +240,8 @@ def _report(
     if recorder is not None and _tracked is not None:
         name = _tracked.name
         report = JobReport(job_id, state, error, job_state or state, lost, worker=name, **more)
+        if lost:
+            recorder.adopt()  # what the process had noted itself is recorded first
         recorder.outbox.add_report(report)
 
 

@@ -39,14 +39,18 @@ class Crew(Processes):
         self._engine = connections.engine(postgres_url(database), "tests crew")
         self._publisher = publisher(self.app, Settings.load(self.app.conf), lambda: None)
 
-    def start(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:
+    def start(
+        self,
+        *arguments: str,
+        settings: dict[str, Any] | None = None,
+        app: str = "tests.support.apps.recorded",
+        **env: str,
+    ) -> Process:
         """Starts a worker, prefork unless told otherwise, and waits until it consumes."""
         if "-P" not in arguments:
             arguments = ("-P", "prefork", *arguments)
         env = {"TESTS_SETTINGS": json.dumps(settings or {}), **env}
-        process = self.worker(
-            *arguments, "--without-mingle", app="tests.support.apps.recorded", **env
-        )
+        process = self.worker(*arguments, "--without-mingle", app=app, **env)
         process.says(" ready.", 60)
         return process
 

@@ -1,5 +1,6 @@
 """What a recorder has to write, while other transactions hold locks."""
 
+import time
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -74,6 +75,22 @@ def test_records_of_a_locked_job_are_written_in_order(
     assert ward.sql(
         "SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job_id
     ) == [("failed",), ("completed",)]
+
+
+def test_a_report_waits_for_what_is_known_of_the_same_job(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """Celery says that the process died; the process had noted that the task was done."""
+    job_id = ward.job()
+    other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
+    run(recorder, job_id)
+    recorder.outbox.add_report(JobReport(job_id, "failed", "died", "failed", lost=True))
+    held = recorder._writer._locked  # a report is tried again sooner
+    until(lambda: (held.retry_at or 0.0) > time.monotonic() + 1)
+    other.rollback()
+    until(lambda: ward.state(job_id) != "pending" and not recorder.outbox.reports)
+    assert ward.state(job_id) == "completed"
+    assert ward.of(job_id) == [("completed", False, None)]
 
 
 def test_a_retry_that_just_began_is_not_undone(ward: Ward, recorder: Recorder) -> None:

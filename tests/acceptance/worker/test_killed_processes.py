@@ -1,0 +1,149 @@
+"""Pool processes that are gone before they recorded what their tasks did; their worker lives on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from tests.support.processes import Process, until
+from tests.support.recorded_workers import Crew
+
+APP = "tests.support.apps.killed"
+
+
+@contextmanager
+def locked(crew: Crew, job_id: str) -> Iterator[None]:
+    """Keeps everybody from recording anything of the job."""
+    with psycopg.connect(crew.database) as held:
+        held.execute("SELECT FROM pgbeat.unfinished_jobs WHERE id = %s FOR UPDATE", [job_id])
+        yield
+
+
+def in_lane(crew: Crew, task: str, *args: Any) -> tuple[str, str]:
+    """Makes a job of the task, which has the only slot of a lane, and the next in line."""
+    crew.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    return (
+        crew.one(task, *args, lane="one", max_attempts=1),
+        crew.one("add", lane="one", is_dispatched=False),
+    )
+
+
+def child(worker: Process) -> psutil.Process:
+    """Returns the process of a pool of one."""
+    found: psutil.Process = until(lambda: next(iter(psutil.Process(worker.pid).children()), None))
+    return found
+
+
+def say(crew: Crew, word: str) -> str:
+    """Has a job note a word, and returns when it ran: one process has ended those before it."""
+    job_id = crew.one("say", word)
+    until(lambda: runs_of(crew, word))
+    return job_id
+
+
+def runs_of(crew: Crew, word: str) -> int:
+    """Returns how many times tasks have noted a word."""
+    path = crew.folder / "journal"
+    return path.read_text().split().count(word) if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "runs"),
+    [
+        (("add",), "completed", [("completed", "3", None)]),
+        (("fail", 0, "!" * 900), "failed", [("failed", None, "ValueError: no such thing!!!")]),
+        (
+            ("retry",),
+            "completed",
+            [("failed", None, "OSError: not yet"), ("completed", None, None)],
+        ),
+    ],
+    ids=["completed", "failed", "retried by Celery"],
+)
+def test_killed_between_a_tasks_return_and_its_record(
+    crew: Crew,
+    call: tuple[Any, ...],
+    state: str,
+    runs: list[tuple[str, str | None, str | None]],
+) -> None:
+    """Celery has acknowledged the message and knows the end: only the process could record it."""
+    first, second = in_lane(crew, *call)
+    with locked(crew, first):
+        worker = crew.start("-c", "1")
+        if call[0] == "retry":
+            worker.says("second")
+        last = say(crew, "last")
+        victim = child(worker)
+        victim.kill()
+        until(lambda: not victim.is_running())
+    seen, *others = crew.ended(first, second, last, seconds=10)
+    assert seen.job.state == state
+    assert [(run.state, run.result, run.error and run.error[:28]) for run in seen.runs] == runs
+    assert [(run.lost, run.pid) for run in seen.runs] == [(False, victim.pid)] * len(runs)
+    assert [(each.job.state, len(each.runs)) for each in others] == [("completed", 1)] * 2
+    assert crew.released() == 0
+    assert worker.poll() is None
+
+
+def test_recycled_while_its_record_is_locked(crew: Crew) -> None:
+    """A process that ends waits three seconds for the lock; then its worker waits in its place."""
+    first, second = in_lane(crew, "add")
+    with locked(crew, first):
+        worker = crew.start("-c", "1", "--max-tasks-per-child", "1")
+        victim = child(worker)
+        until(lambda: not victim.is_running())
+    seen, other = crew.ended(first, second, seconds=10)
+    assert [(run.state, run.lost, run.pid) for run in seen.runs] == [
+        ("completed", False, victim.pid)
+    ]
+    assert other.job.state == "completed"
+
+
+def test_killed_before_celery_knew_of_the_end(crew: Crew) -> None:
+    """The message is delivered again, and the job ends once, with both executions."""
+    first, second = in_lane(crew, "end_and_die")
+    with locked(crew, first):
+        worker = crew.start("-c", "1", app=APP)
+        until(lambda: runs_of(crew, "ran") == 2)
+        say(crew, "last")
+    seen, other = crew.ended(first, second, seconds=10)
+    ends = "SELECT state, retried_by FROM pgbeat.ended_jobs WHERE id = %s"
+    runs = until(lambda: found if len(found := crew.runs(first)) == 2 else None)
+    assert crew.sql(ends, first) == [("completed", None)]
+    assert [(run.state, run.lost) for run in runs] == [("completed", False)] * 2
+    assert [seen.job.retried_by, other.job.state] == [None, "completed"]
+    assert crew.sql("SELECT count(*) FROM pgbeat.running_executions") == [(0,)]
+    assert worker.poll() is None
+
+
+def test_killed_when_celery_had_only_stored_the_result(crew: Crew) -> None:
+    """Celery reports no failure then. The job is not left pending: it is lost."""
+    first, second = in_lane(crew, "store_and_die")
+    settings = {"worker_lost_wait": 0.5, "result_backend": "pgbeat://"}
+    with locked(crew, first):
+        worker = crew.start("-c", "1", app=APP, settings=settings)
+        worker.says("succeeded before the worker was lost")
+    seen, other = crew.ended(first, second, seconds=20)
+    assert (seen.job.state, [run.lost for run in seen.runs]) == ("failed", [True])
+    assert other.job.state == "completed"
+    assert worker.poll() is None
+
+
+@pytest.mark.slow
+def test_processes_that_are_recycled_leave_nothing_behind(crew: Crew) -> None:
+    """The worker keeps shared memory for as many processes as it has, and no files."""
+    worker = crew.start("-c", "2", "--max-tasks-per-child", "1")
+
+    def shared() -> int:
+        maps = psutil.Process(worker.pid).memory_maps(grouped=False)
+        return sum(each.size for each in maps if each.path.startswith("/dev/zero"))
+
+    before, files = shared(), len(psutil.Process(worker.pid).open_files())
+    assert before > 1 << 20
+    crew.ended(*crew.launch("add", count=20))
+    assert len(crew.sql("SELECT DISTINCT pid FROM pgbeat.executions")) == 20
+    until(lambda: shared() <= before, 20, "the memory of recycled processes is returned")
+    assert len(psutil.Process(worker.pid).open_files()) <= files

@@ -1,0 +1,55 @@
+"""Kills a pool's process while Celery ends a task, once for each task.
+
+More tasks are `recorded`'s.
+"""
+
+import os
+import signal
+from typing import Any
+
+from celery import Task, signals
+
+from tests.support.apps.recorded import FOLDER, app, note
+
+__all__ = ["app"]
+
+
+def die_once(task: str) -> None:
+    """Kills this process, unless another was killed in this task."""
+    try:
+        os.close(os.open(FOLDER / f"killed-{task}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="tests.end_and_die", shared=False, acks_late=True, reject_on_worker_lost=True)
+def end_and_die() -> str:
+    """Ends; the process dies before it can say so to the worker, which redelivers the message."""
+    note("ran")
+    return "done"
+
+
+class _Stored(Task):
+    """A task whose process dies as soon as the result is stored."""
+
+    def on_success(self, *args: Any, **kwargs: Any) -> None:
+        die_once(self.name)
+
+
+@app.task(name="tests.store_and_die", shared=False, base=_Stored, ignore_result=False)
+def store_and_die() -> str:
+    """Has its result stored; then Celery says nothing of the death."""
+    note("ran")
+    return "done"
+
+
+def _ended(task: Any, **kwargs: Any) -> None:
+    if task.name == end_and_die.name:
+        die_once(task.name)
+
+
+@signals.worker_process_init.connect
+def _come_last(**kwargs: Any) -> None:
+    """Has the process die after every other receiver of the signal was called."""
+    signals.task_postrun.connect(_ended, weak=False)
