@@ -3,10 +3,13 @@
 import getpass
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 #: The interface by which a change is made, as the audit log records it.
 Origin = Literal["cli", "api", "page"]
+#: The variables that `getpass` reads.
+_LOGIN = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,14 @@ class Actor:
 
 def user(*, is_admin: bool = False, origin: Origin | None = None) -> Actor:
     """Returns the actor with the login name of this process."""
+    names = tuple(map(os.environ.get, _LOGIN))
+    return Actor(f"user:{_login_name(os.getuid(), names)}", is_admin, origin=origin)
+
+
+@lru_cache(maxsize=8)
+def _login_name(uid: int, names: tuple[str | None, ...]) -> str:
+    """Returns the login name, which is searched for in a file if no variable has it."""
     try:
-        name = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
-        name = str(os.getuid())
-    return Actor(f"user:{name}", is_admin, origin=origin)
+        return str(uid)

@@ -68,6 +68,8 @@ def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> N
 
 #: Engines of `kept`, by DSN and name.
 _kept: dict[tuple[URL, str], Engine] = {}
+#: Those used last, by name: it takes as long to hash a URL as to take a connection from the pool.
+_last: dict[str, tuple[URL, Engine]] = {}
 #: Connections of each that wait for the next to ask.
 _IDLE = 2
 
@@ -76,6 +78,15 @@ _IDLE = 2
 def kept(url: URL, name: str) -> Iterator[Connection]:
     """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
     forks.check_process()
+    used, found = _last.get(name, (None, None))
+    if found is None or used is not url:
+        found = _kept_engine(url, name)
+        _last[name] = url, found
+    with found.connect() as connection:
+        yield connection
+
+
+def _kept_engine(url: URL, name: str) -> Engine:
     found = _kept.get((url, name))
     if found is None:
         made = engine(
@@ -84,8 +95,7 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
         )  # fmt: skip
         event.listen(made, "checkout", _check_socket)
         found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
-    with found.connect() as connection:
-        yield connection
+    return found
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
@@ -99,6 +109,7 @@ def _drop_kept() -> None:
     for each in _kept.values():
         each.dispose(close=False)
     _kept.clear()
+    _last.clear()
 
 
 forks.in_child(_drop_kept)

@@ -61,7 +61,8 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
         ):
             return None
         defaults = JobDefaults(unit.connection, unit.settings, [spec.policy], checks_lanes=False)
-        prepared = prepare.prepare(unit.require_app(), defaults, spec, unit.actor, job_source)
+        app = unit.require_app()
+        prepared = prepare.prepare_again(app, defaults, spec, unit.actor, job_source)
         job, message = prepared.job, None
         if job.must_start_within is not None or job.must_end_within is not None:
             return None

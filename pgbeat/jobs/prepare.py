@@ -72,7 +72,50 @@ def prepare(
     check_call(spec.args or (), spec.kwargs, spec.options)
     job_id = str(uuid4())
     pattern = _Pattern(app, defaults, spec, actor, job_source, job_id)
-    return pattern.prepare(job_id, pattern.spec.args or (), pattern.spec.kwargs)
+    return pattern.prepare(defaults, job_id, pattern.spec.args or (), pattern.spec.kwargs)
+
+
+#: The app's attribute for patterns, with the settings for which they hold, and how many it keeps.
+_KEPT, _MOST = "_pgbeat_job_patterns", 1000
+
+
+def prepare_again(
+    app: Celery, defaults: JobDefaults, spec: JobSpec, actor: Actor, job_source: str
+) -> PreparedJob:
+    """Returns a job as `prepare` does, with what it shares with earlier ones checked only then.
+
+    The settings must be those of `settings_of`, and `defaults` must not check lanes.
+    """
+    if not _is_repeated(spec) or spec.run_at is not None or spec.countdown is not None:
+        return prepare(app, defaults, spec, actor, job_source)
+    check_call(spec.args or (), spec.kwargs, spec.options)
+    settings, patterns = vars(app).get(_KEPT, (None, {}))
+    if settings is not defaults.settings or len(patterns) >= _MOST:
+        patterns = {}
+        vars(app)[_KEPT] = defaults.settings, patterns
+    task = app.tasks.get(spec.task)
+    key = spec.task, task, spec.queue, spec.description, spec.policy, actor, job_source
+    job_id = str(uuid4())
+    try:
+        pattern = patterns.get(key)
+    except TypeError:  # resources can't be hashed
+        return prepare(app, defaults, spec, actor, job_source)
+    if pattern is None:
+        shared = spec._replace(args=None, kwargs={})  # these may be large
+        pattern = patterns[key] = _Pattern(app, defaults, shared, actor, job_source, job_id)
+    prepared: PreparedJob = pattern.prepare(defaults, job_id, spec.args or (), spec.kwargs)
+    return prepared
+
+
+def _is_repeated(spec: JobSpec) -> bool:
+    """Returns whether other jobs may differ from this one only in their arguments."""
+    return not (
+        spec.policy.template is not None
+        or spec.options
+        or spec.labels
+        or spec.metadata
+        or type(spec.task) is not str
+    )
 
 
 class Preparer:
@@ -87,14 +130,7 @@ class Preparer:
 
     def prepare(self, spec: JobSpec) -> PreparedJob:
         """Returns a job as `prepare` does, and raises the same."""
-        if (
-            spec.policy is not self._policy
-            or spec.policy.template is not None
-            or spec.options
-            or spec.labels
-            or spec.metadata
-            or type(spec.task) is not str
-        ):
+        if spec.policy is not self._policy or not _is_repeated(spec):
             return prepare(self._app, self._defaults, spec, self._actor, self._job_source)
         check_call(spec.args or (), spec.kwargs, spec.options)
         job_id = str(uuid4())
@@ -108,7 +144,7 @@ class Preparer:
                 self._app, self._defaults, spec, self._actor, self._job_source, job_id
             )
             self._patterns[key] = pattern
-        return pattern.prepare(job_id, spec.args or (), spec.kwargs)
+        return pattern.prepare(self._defaults, job_id, spec.args or (), spec.kwargs)
 
 
 class _Pattern:
@@ -125,7 +161,7 @@ class _Pattern:
     ) -> None:
         _check_origin(actor.name, job_source)
         Details(spec.description, spec.labels, spec.metadata).check()
-        self._app, self._defaults = app, defaults
+        self._app = app
         self._policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
         self._run_at = _run_at(spec, defaults)
         own_options = _with_queue(spec)
@@ -146,28 +182,32 @@ class _Pattern:
         #: The job and the message's options, once they are known not to depend on the arguments.
         self._made: tuple[NewJob, dict[str, Any]] | None = None
 
-    def prepare(self, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PreparedJob:
+    def prepare(
+        self, defaults: JobDefaults, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> PreparedJob:
         """Returns the job with these arguments."""
         check_arguments(self._app, self._task, args, kwargs)
         kwargs = dict(kwargs)
         stored_args = _as_stored(list(args), self._serializer)
         stored_kwargs = _as_stored(kwargs, self._serializer)
         if self._made is None or stored_args is None:
-            job, options = self._make(job_id, stored_args, stored_kwargs)
+            job, options = self._make(defaults, job_id, stored_args, stored_kwargs)
             if stored_args is not None and not self._policy.may_have_key:
-                self._made = job, options
+                self._made = job._replace(args=None, kwargs=None), options
         else:
             job, options = self._made
             job = job._replace(id=job_id, args=stored_args, kwargs=stored_kwargs)
         message = TaskMessage(job_id, self._task, args, kwargs, options)
         return PreparedJob(job, message, self._policy.unique_for)
 
-    def _make(self, job_id: str, args: Any, kwargs: Any) -> tuple[NewJob, dict[str, Any]]:
+    def _make(
+        self, defaults: JobDefaults, job_id: str, args: Any, kwargs: Any
+    ) -> tuple[NewJob, dict[str, Any]]:
         """Returns a job, and the options of its message."""
         spec = self.spec
         job = NewJob(
             id=job_id,
-            namespace=self._defaults.settings.namespace,
+            namespace=defaults.settings.namespace,
             task=self._task,
             args=args,
             kwargs=kwargs,
@@ -182,7 +222,7 @@ class _Pattern:
             labels=spec.labels or None,
             metadata=spec.metadata or None,
         )
-        job = self._defaults.apply(job, self._policy)
+        job = defaults.apply(job, self._policy)
         options = _with_queue(spec)
         if job.priority:
             options.setdefault("priority", job.priority)

@@ -10,8 +10,8 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, is_own_broker
 
-#: The app's attribute for them.
-_IDLE = "_pgbeat_publishers"
+#: The app's attributes for them, by broker, and for those used last.
+_IDLE, _LAST = "_pgbeat_publishers", "_pgbeat_last_publishers"
 
 
 @contextmanager
@@ -28,13 +28,11 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
                 acquired.append(stack.enter_context(app.producer_or_acquire(None)))
             return acquired[0]
 
+        idle = _idle(app, settings)
         # A message that a task publishes has that task as its parent, so no template fits it.
-        if not is_own_broker(app.conf, settings.url) or app.current_worker_task:
+        if idle is None or app.current_worker_task:
             yield publisher(app, settings, producer)
             return
-        # Messages name the process that they are from.
-        broker = repr((os.getpid(), app.conf.broker_url, app.conf.broker_transport_options))
-        idle = vars(app).setdefault(_IDLE, {}).setdefault(broker, [])
         try:
             found = idle.pop()
         except IndexError:
@@ -42,3 +40,21 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
         yield found
         found.clear()
         idle.append(found)
+
+
+def _idle(app: Celery, settings: Settings) -> list[Any] | None:
+    """Returns the app's idle publishers; `None` if its broker is not in that database.
+
+    What the settings were read from says so, too: they are others after it changed.
+    """
+    own = vars(app)
+    # Messages name the process that they are from.
+    idle: list[Any] | None
+    found, process, idle = own.get(_LAST, (None, 0, None))
+    if found is not settings or process != os.getpid():
+        process, idle = os.getpid(), None
+        if is_own_broker(app.conf, settings.url):
+            broker = repr((process, app.conf.broker_url, app.conf.broker_transport_options))
+            idle = own.setdefault(_IDLE, {}).setdefault(broker, [])
+        own[_LAST] = settings, process, idle
+    return idle

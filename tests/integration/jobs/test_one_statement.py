@@ -15,7 +15,7 @@ from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, InvalidSchedule
+from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import one_statement, prepare
 from tests.support.command_line import Sql
@@ -272,3 +272,20 @@ def test_a_session_that_was_ended_is_replaced(app: Celery, sql: Sql) -> None:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE application_name = 'pgbeat submit' AND datname = current_database()"
         )
+
+
+def test_what_jobs_share_is_found_anew_after_a_change(app: Celery, sql: Sql) -> None:
+    first, second = (pgbeat.submit("jobs.any", n, kwargs={"n": n}, app=app) for n in (1, 2))
+    assert (first.args, second.args, second.kwargs) == ([1], [2], {"n": 2})
+    assert pgbeat.submit("jobs.any", app=app, created_by="bob").created_by == "bob"
+    assert pgbeat.submit("jobs.any", app=app, priority=7).priority == 7
+    assert pgbeat.submit("jobs.any", app=app, resources={"gpu": 1}).resources == {"gpu": 1}
+    app.conf.pgbeat_job_max_attempts = first.max_attempts + 1
+    assert pgbeat.submit("jobs.any", app=app).max_attempts == first.max_attempts + 1
+    del app.tasks["jobs.any"]
+    with pytest.raises(UnknownTask):
+        pgbeat.submit("jobs.any", app=app)
+    app.conf.broker_url = "memory://"
+    before = sql("SELECT count(*) FROM kombu_message")
+    assert pgbeat.submit("jobs.add", 1, app=app).queue is None
+    assert sql("SELECT count(*) FROM kombu_message") == before
