@@ -9,7 +9,7 @@ from django.db import connections, router
 from pgbeat.access import actors
 from pgbeat.access.audit import Author
 from pgbeat.broker import installation
-from pgbeat.config import Settings, same_database
+from pgbeat.config import Settings, same_database, settings_of
 from pgbeat.errors import PgbeatError
 from pgbeat.integrations.django import databases, test_databases
 
@@ -21,6 +21,11 @@ def is_ours(using: str) -> bool:
     """
     if using != databases.alias() or not router.allow_migrate(using, "pgbeat"):
         return False
+    return is_readable()
+
+
+def is_readable() -> bool:
+    """Returns whether Django can read pgbeat's tables: by the alias. Raises `ConfigError`."""
     return same_database(settings().url, databases.url())
 
 
@@ -30,8 +35,9 @@ def settings() -> Settings:
     Raises `ConfigError`.
     """
     app = databases.celery_app()
-    url = databases.url().render_as_string(hide_password=False)
-    return Settings.load(app.conf if app is not None else {"pgbeat_url": url})
+    if app is not None:
+        return settings_of(app)
+    return Settings.load({"pgbeat_url": databases.url().render_as_string(hide_password=False)})
 
 
 def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:

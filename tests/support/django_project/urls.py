@@ -1,7 +1,11 @@
 """The project's views."""
 
+from django.contrib import admin
 from django.urls import path
 
 from tests.support.django_project.shop import views
 
-urlpatterns = [path("order/<str:name>", views.order)]
+urlpatterns = [
+    path("order/<str:name>", views.order),
+    path("admin/", admin.site.urls),
+]

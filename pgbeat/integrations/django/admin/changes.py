@@ -1,0 +1,127 @@
+"""Changes rows for users of the admin site, by the functions that the command line uses too."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from celery import Celery
+from django.contrib import messages
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database import connections
+from pgbeat.errors import CannotPublish, ConditionError, InvalidJob, PgbeatError
+from pgbeat.integrations.django import databases, schema
+from pgbeat.jobs.prepare import require_call
+from pgbeat.schedules import control as schedule_control
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.registry import check, check_condition
+
+#: Errors that are shown to the user.
+SHOWN = (PgbeatError, DBAPIError)
+#: How long a change waits for a lock.
+_PATIENCE = "3s"
+#: The most failures that are shown one by one.
+_MOST = 5
+
+
+def actor(user: Any) -> Actor:
+    """Returns a user of Django's as the actor of changes, with an administrator's rights."""
+    tasks = schema.settings().web_tasks
+    return Actor(f"user:{user.get_username()}", is_admin=True, tasks=tasks, origin="page")
+
+
+@contextmanager
+def work(request: Any) -> Iterator[UnitOfWork]:
+    """Opens a unit of work for several changes by the request's user.
+
+    It has a connection of its own: a change is committed though the request may fail later.
+    """
+    settings = schema.settings()
+    engine = connections.engine(settings.url, "pgbeat admin")
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connections.configure(connection, {"lock_timeout": _PATIENCE})
+        unit = UnitOfWork(connection, settings, actor(request.user), app=_loaded_app)
+        try:
+            yield unit
+        except CannotPublish as error:
+            raise InvalidJob(f"it can't be published: {error}") from None
+
+
+def _loaded_app() -> Celery | None:
+    """Returns the project's Celery app with all its tasks and launchers."""
+    app = databases.celery_app()
+    if app is not None:
+        app.loader.import_default_modules()
+        app.finalize()
+    return app
+
+
+def save_schedule(
+    request: Any, name: str, values: Mapping[str, Any], *, is_new: bool, dry_run: bool
+) -> Schedule:
+    """Adds or changes a schedule, once its task, launcher, arguments and condition are checked.
+
+    Returns the row. With `dry_run`, only checks. Raises `PgbeatError`.
+    """
+    with work(request) as unit:
+        app = unit.require_app()
+        require_call(unit.actor, values.get("task"), values.get("options") or {})
+        condition = values.get("condition_sql")
+        if condition and condition.strip():
+            engine = connections.engine(unit.settings.url, "pgbeat condition")
+            with engine.connect() as connection, suppress(ConditionError):
+                check_condition(connection, condition, unit.settings.condition_timeout)
+        with unit.transaction(dry_run=dry_run):
+            if is_new:
+                row = schedule_control.add(unit, name, **values)
+            else:
+                row = schedule_control.edit(unit, name, dict(values)).after
+            check(app, row)
+    return row
+
+
+def act(
+    request: Any,
+    rows: Iterable[Any],
+    past: str,
+    verb: Callable[[UnitOfWork, Any], str | None],
+    *,
+    is_whole: bool = True,
+) -> None:
+    """Does an action's verb with each row, and says what was done and what was refused.
+
+    Each row is changed in its own transaction, which the verb opens itself unless it `is_whole`.
+    The verb returns an error instead of raising it if it has recorded it.
+    """
+    done, refused = [], []
+    try:
+        with work(request) as unit:
+            for row in rows:
+                error = _error_of(unit, row, verb, is_whole)
+                if error is None:
+                    done.append(str(row))
+                else:
+                    refused.append(error)
+    except SHOWN as error:
+        refused.append(connections.first_line(error))
+    if done:
+        named = ", ".join(done[:_MOST]) + (f" and {len(done) - _MOST} more" if done[_MOST:] else "")
+        messages.success(request, f"{past}: {named}.")
+    for said in refused[:_MOST]:
+        messages.error(request, said)
+    if refused[_MOST:]:
+        messages.error(request, f"{len(refused) - _MOST} more were refused.")
+
+
+def _error_of(
+    unit: UnitOfWork, row: Any, verb: Callable[[UnitOfWork, Any], str | None], is_whole: bool
+) -> str | None:
+    try:
+        if not is_whole:
+            return verb(unit, row)
+        with unit.transaction():
+            return verb(unit, row)
+    except PgbeatError as error:
+        return str(error)

@@ -1,0 +1,163 @@
+"""Pages of schedules."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from django.contrib import admin
+
+from pgbeat.beat import control as beat_control
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.integrations.django.admin import changes
+from pgbeat.integrations.django.admin.forms import CheckedForm
+from pgbeat.integrations.django.admin.pages import Page
+from pgbeat.schedules import control
+from pgbeat.schedules.model import TIMETABLES
+from pgbeat.timetables import span
+
+_ABOUT = ("description", "owner", "labels", "metadata")
+_WHAT = ("task", "args", "kwargs", "condition_sql", "job_policy")
+_BOUNDS = ("starts_at", "ends_at", "max_runs", "jitter", "calendar", "after_outcome")
+_BETWEEN = ("overlap", "catch_up", "catch_up_limit", "grace", "min_interval")
+_FAILS = (
+    "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
+    "pause_after_failures",
+)  # fmt: skip
+_HOW = ("queue", "launcher", "options")
+_STATE = (
+    "state", "next_run", "last_run", "last_success", "last_failure", "last_error",
+    "retry_count", "run_count", "disabled_reason", "paused_at", "paused_reason", "source",
+    "created_at", "updated_at",
+)  # fmt: skip
+
+
+class ScheduleForm(CheckedForm):
+    """A schedule's values."""
+
+    def checked(self, values: Mapping[str, Any], *, dry_run: bool) -> Any:
+        """Saves the schedule, or checks it. Raises `PgbeatError`."""
+        rest = dict(values)
+        name = rest.pop("name") if self.is_new else self.instance.name
+        return changes.save_schedule(self.request, name, rest, is_new=self.is_new, dry_run=dry_run)
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Filters schedules by their state."""
+
+    title, parameter_name = "state", "state"
+    _CONDITIONS: ClassVar[Any] = {
+        "active": {"enabled": True, "paused_at__isnull": True},
+        "paused": {"enabled": True, "paused_at__isnull": False},
+        "disabled": {"enabled": False, "completed_at__isnull": True},
+        "completed": {"enabled": False, "completed_at__isnull": False},
+    }
+
+    def lookups(self, request: Any, model_admin: Any) -> Iterator[tuple[str, str]]:
+        """Yields the states."""
+        return ((name, name) for name in self._CONDITIONS)
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        """Returns the schedules with the state."""
+        return queryset.filter(**self._CONDITIONS.get(self.value(), {}))
+
+
+@admin.action(description="Trigger selected schedules now", permissions=["change"])
+def trigger(page: Page, request: Any, rows: Any) -> None:
+    """Decides schedules as if they were due now."""
+
+    def verb(unit: UnitOfWork, row: Any) -> str | None:
+        tick = beat_control.trigger(unit, row.name, job_source="user_api").tick
+        if tick.outcome == "launched":
+            return None
+        past = "was skipped" if tick.outcome == "skipped" else "failed"
+        return f"Schedule '{row.name}' {past}: {tick.reason or tick.error}"
+
+    changes.act(request, rows, "Launched", verb, is_whole=False)
+
+
+@admin.action(description="Pause selected schedules", permissions=["change"])
+def pause(page: Page, request: Any, rows: Any) -> None:
+    """Holds schedules."""
+    changes.act(request, rows, "Paused", lambda unit, row: _done(control.pause(unit, row.name)))
+
+
+@admin.action(description="Resume selected schedules", permissions=["change"])
+def resume(page: Page, request: Any, rows: Any) -> None:
+    """Lets paused schedules go on."""
+    changes.act(request, rows, "Resumed", lambda unit, row: _done(control.resume(unit, row.name)))
+
+
+@admin.action(description="Enable selected schedules", permissions=["change"])
+def enable(page: Page, request: Any, rows: Any) -> None:
+    """Puts schedules back in service."""
+    changes.act(request, rows, "Enabled", lambda unit, row: _done(control.enable(unit, row.name)))
+
+
+@admin.action(description="Disable selected schedules", permissions=["change"])
+def disable(page: Page, request: Any, rows: Any) -> None:
+    """Takes schedules out of service."""
+    changes.act(request, rows, "Disabled", lambda unit, row: _done(control.disable(unit, row.name)))
+
+
+def _done(changed: object) -> None:
+    """Drops what a verb returns: it raises if it refuses."""
+
+
+class ScheduleAdmin(Page):
+    """Lists, adds, changes and deletes schedules."""
+
+    form = ScheduleForm
+    list_display = (
+        "name",
+        "state",
+        "timetable",
+        "named_task",
+        "next_run",
+        "last_run",
+        "last_failure",
+    )
+    list_filter = (StateFilter,)
+    search_fields = ("name", "task")
+    filters = ("state",)
+    actions = (trigger, pause, resume, enable, disable)
+    console_path = "schedules"
+    readonly_fields = _STATE
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name",)}),
+        ("When", {
+            "fields": (*TIMETABLES, "timezone"), "description": "Fill in one of the first six.",
+        }),
+        ("What", {"fields": _WHAT}),
+        ("From when, until when", {"fields": _BOUNDS, "classes": ("collapse",)}),
+        ("What may skip it", {"fields": _BETWEEN, "classes": ("collapse",)}),
+        ("If launching fails", {"fields": _FAILS, "classes": ("collapse",)}),
+        ("How it is launched", {"fields": _HOW, "classes": ("collapse",)}),
+        ("What it is for", {"fields": _ABOUT, "classes": ("collapse",)}),
+    )  # fmt: skip
+
+    @admin.display(description="timetable")
+    def timetable(self, row: Any) -> str:
+        """Returns the timetable in words."""
+        for name in TIMETABLES:
+            value = getattr(row, name)
+            if value is not None:
+                said = span(value, units=4) if name == "every" else str(value)
+                return said if name == "cron" else f"{name.replace('_at', '')} {said}"
+        return "in the app's code"
+
+    def key(self, row: Any) -> Any:
+        """Returns what the console's page is named by."""
+        return row.name
+
+    def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
+        """Returns the fields, with the state of an existing schedule."""
+        if obj is None:
+            return self.fieldsets
+        return (*self.fieldsets, ("State", {"fields": _STATE}))
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
+        """Returns the fields that can't be changed: the name, once it exists."""
+        return _STATE if obj is None else ("name", *_STATE)
+
+    def remove(self, unit: UnitOfWork, row: Any) -> None:
+        """Deletes a schedule; its ticks and jobs stay until they are pruned."""
+        control.remove(unit, row.name)
