@@ -148,13 +148,13 @@ class ExecutionWriter:
         """Writes attempts in one transaction."""
         if not batch:
             return set()
-        seen = [(attempt, attempt.changes, attempt.is_end_noted) for attempt in batch]
+        seen = [(attempt, attempt.changes) for attempt in batch]
+        over = [attempt for attempt in batch if attempt.is_end_noted]
         lanes = self._session.write(batch, shape, wait=wait)
-        for attempt, changes, is_over in seen:
+        for attempt, changes in seen:
             attempt.is_known = True
             attempt.written = changes
-            if is_over:
-                self._outbox.forget_note(attempt)
+        self._outbox.forget_notes(over)
         self._outbox.notify_written()
         return lanes
 
@@ -171,11 +171,11 @@ class ExecutionWriter:
                     self._postpone([attempt])
                     return set()
                 self._complain("Can't record an execution", error)
-        self._outbox.forget_note(attempt)
+        self._outbox.forget_notes([attempt])
         return set()
 
     def _postpone(self, attempts: Collection[Attempt]) -> None:
         self._locked.add(attempts)
         while len(self._locked) > KEPT:
-            self._outbox.forget_note(self._locked.drop())
+            self._outbox.forget_notes([self._locked.drop()])
             self._outbox.warn_of_drop("other transactions lock their rows")

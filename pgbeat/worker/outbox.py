@@ -70,7 +70,7 @@ class Outbox:
                 with suppress(IndexError):
                     dropped = self.attempts.popleft()
                     dropped.is_queued = False
-                    self.forget_note(dropped)
+                    self.forget_notes([dropped])
                 self.warn_of_drop("the database is unreachable")
         # A recorder with something left to write wakes up by itself.
         if self._is_idle:
@@ -87,12 +87,12 @@ class Outbox:
         """Drops an attempt that is recorded and over."""
         self._running.pop(attempt.id, None)
         self._progress.discard(attempt)
-        self.forget_note(attempt)
+        self.forget_notes([attempt])
 
-    def forget_note(self, attempt: Attempt) -> None:
-        """Deletes the note of an attempt that is recorded, or never will be."""
+    def forget_notes(self, attempts: Iterable[Attempt]) -> None:
+        """Deletes the notes of attempts that are recorded, or never will be."""
         if self._notes is not None:
-            self._notes.forget(attempt)
+            self._notes.forget(attempts)
 
     def add_progress(self, attempt: Attempt) -> None:
         """Adds an attempt whose progress is written with the next check of what runs."""

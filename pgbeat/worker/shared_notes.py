@@ -12,6 +12,7 @@ import marshal
 import mmap
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 
@@ -22,16 +23,17 @@ logger = logging.getLogger("celery.worker.pgbeat")
 #: How the beginning of an attempt is noted: its id, its job's, when it began (`time.monotonic()`),
 #: `retry_attempt`, `acks_late` and `is_repeated`.
 _BEGINNING = Struct("=32s36sdi2?")
-#: Attempts of a process that are noted at a time, and bytes for the end of each, and for all of it.
-_SLOTS, _END = 2_000, 384
-_SIZE = _BEGINNING.size + _END
-#: Where the process's id is, the states of the slots, and the slots.
-_PID, _STATES, _NOTES = slice(0, 8), slice(8, 8 + _SLOTS), 8 + _SLOTS
+#: Attempts of a process that are noted at a time. Each has a slot: a byte that says what is noted,
+#: its beginning, and bytes for its end. Before the slots is the process's id.
+_SLOTS, _END_BYTES = 2_000, 384
 _FREE, _BEGUN, _ENDED = 0, 1, 2
+_BEGINNING_AT, _END_AT = 1, 1 + _BEGINNING.size
+_SIZE = _END_AT + _END_BYTES
+_PID = slice(0, 8)
+_OFFSETS = range(8, 8 + _SLOTS * _SIZE, _SIZE)
 #: Characters of a long error that are noted, of up to four bytes each.
 _ERROR = 64
-#: The format of marshal that looks for no repeated objects.
-_FORMAT = 2
+_pack, _dumps = _BEGINNING.pack_into, marshal.dumps
 #: Seconds until a process counts as gone that was never there, since its fork failed.
 _PATIENCE = 60.0
 
@@ -41,16 +43,16 @@ class Notes:
 
     def __init__(self) -> None:
         """Maps the memory. Raises `OSError`."""
-        self._memory = memoryview(mmap.mmap(-1, _NOTES + _SLOTS * _SIZE))
-        self._states = self._memory[_STATES]
+        self._memory = mmap.mmap(-1, _OFFSETS.stop)
         self._made = time.monotonic()
+        #: The offsets of free slots.
         self._free: list[int] = []
 
     # ----- the process
 
     def use(self) -> None:
         """Makes them this process's notes."""
-        self._free = list(range(_SLOTS - 1, -1, -1))
+        self._free = list(reversed(_OFFSETS))
         self._memory[_PID] = os.getpid().to_bytes(8, "little")
 
     def begin(self, attempt: Attempt) -> None:
@@ -58,31 +60,37 @@ class Notes:
         if not self._free:
             return
         attempt.slot = slot = self._free.pop()
-        _BEGINNING.pack_into(
-            self._memory, _NOTES + slot * _SIZE, attempt.id.encode(), attempt.job_id.encode(),
+        _pack(
+            self._memory, slot + _BEGINNING_AT, attempt.id.encode(), attempt.job_id.encode(),
             attempt.began, attempt.retry_attempt, attempt.acks_late, attempt.is_repeated,
         )  # fmt: skip
-        self._states[slot] = _BEGUN
+        self._memory[slot] = _BEGUN
 
     def end(self, attempt: Attempt) -> None:
         """Notes how an attempt ended whose beginning is noted."""
         slot = attempt.slot
         if slot is None:
             return
-        note = _end_note(attempt, attempt.result, attempt.error)
-        if len(note) > _END:
-            note = _end_note(attempt, None, attempt.error and attempt.error[:_ERROR])
-        start = _NOTES + slot * _SIZE + _BEGINNING.size
+        end = (
+            attempt.state, attempt.job_state, attempt.ended, attempt.cpu_time_ms,
+            attempt.memory_peak_mb, attempt.result, attempt.error,
+        )  # fmt: skip
+        note = _dumps(end)
+        if len(note) > _END_BYTES:
+            note = _dumps((*end[:-2], None, attempt.error and attempt.error[:_ERROR]))
+        start = slot + _END_AT
         self._memory[start : start + len(note)] = note
-        self._states[slot] = _ENDED
+        self._memory[slot] = _ENDED
         attempt.is_end_noted = True
 
-    def forget(self, attempt: Attempt) -> None:
-        """Deletes the note of an attempt that is recorded, or never will be."""
-        slot, attempt.slot = attempt.slot, None
-        if slot is not None:
-            self._states[slot] = _FREE
-            self._free.append(slot)
+    def forget(self, attempts: Iterable[Attempt]) -> None:
+        """Deletes the notes of attempts that are recorded, or never will be."""
+        for attempt in attempts:
+            slot = attempt.slot
+            if slot is not None:
+                attempt.slot = None
+                self._memory[slot] = _FREE
+                self._free.append(slot)
 
     # ----- the main process
 
@@ -99,33 +107,21 @@ class Notes:
 
     def read(self, worker: str) -> list[Attempt]:
         """Returns the attempts that it had not recorded, or not yet noted as recorded."""
-        states = enumerate(bytes(self._states))
-        return [self._attempt(slot, state, worker) for slot, state in states if state != _FREE]
+        return [self._attempt(slot, worker) for slot in _OFFSETS if self._memory[slot] != _FREE]
 
-    def _attempt(self, slot: int, state: int, worker: str) -> Attempt:
-        start = _NOTES + slot * _SIZE
-        found = _BEGINNING.unpack_from(self._memory, start)
+    def _attempt(self, slot: int, worker: str) -> Attempt:
+        found = _BEGINNING.unpack_from(self._memory, slot + _BEGINNING_AT)
         own_id, job_id, began, retry_attempt, acks_late, is_repeated = found
         attempt = Attempt(job_id.rstrip(b"\0").decode(), worker, retry_attempt, acks_late, None)
         attempt.id, attempt.began, attempt.is_repeated = own_id.decode(), began, is_repeated
         attempt.pid, attempt.was_tried = self.pid, True
-        if state == _ENDED:
-            note = self._memory[start + _BEGINNING.size : start + _SIZE]
+        if self._memory[slot] == _ENDED:
+            note = self._memory[slot + _END_AT : slot + _SIZE]
             own_state, attempt.job_state, ended, *rest = marshal.loads(note)  # noqa: S302
             attempt.cpu_time_ms, attempt.memory_peak_mb, attempt.result, attempt.error = rest
             attempt.ended, attempt.duration_ms = ended, 1000 * (ended - began)
             attempt.state = own_state
         return attempt
-
-
-def _end_note(attempt: Attempt, result: str | None, error: str | None) -> bytes:
-    return marshal.dumps(
-        (
-            attempt.state, attempt.job_state, attempt.ended, attempt.cpu_time_ms,
-            attempt.memory_peak_mb, result, error,
-        ),
-        _FORMAT,
-    )  # fmt: skip
 
 
 def is_alive(pid: int) -> bool:

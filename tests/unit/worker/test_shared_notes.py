@@ -78,7 +78,7 @@ def test_what_a_process_recorded_is_not_found() -> None:
             outbox.add(one)
             one.end("completed")
             outbox.add(one)
-            outbox.forget_note(outbox.take())
+            outbox.forget_notes([outbox.take()])
 
     killed(work)
     assert shared_notes.take_unrecorded() == []
