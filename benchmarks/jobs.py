@@ -20,6 +20,7 @@ LIMIT = 180.0
 #: What is measured of one process that sends, by the command of `brokers.child`.
 SENDING = {
     "apply_async": "publish",
+    "apply_async of a task with a policy": "policy",
     "pgbeat.submit, a transaction each": "submit",
     "pgbeat.submit, all in one transaction": "submit_bulk",
     "pgbeat.submit_many": "submit_many",

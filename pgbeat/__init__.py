@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 from pgbeat.alias import register_transport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from pgbeat.beat.scheduler import Scheduler as Scheduler
     from pgbeat.beat.signals import condition_finished as condition_finished
     from pgbeat.beat.signals import condition_started as condition_started
+    from pgbeat.broker.messages import BrokerTables, Message
     from pgbeat.broker.publishing.in_transaction import in_transaction as in_transaction
+    from pgbeat.broker.transport.broker import Working
     from pgbeat.errors import PgbeatError as PgbeatError
     from pgbeat.jobs.direct import run_direct as run_direct
     from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
@@ -137,11 +141,73 @@ def end_discarded_jobs(connection: "Connection") -> None:
     import_module("pgbeat.jobs.discarded_messages").end_own_jobs(connection)
 
 
+def has_task_policy(app: Any, name: str) -> bool:
+    """Returns whether sending a task makes a job.
+
+    `broker.publishing` calls it, and `send_as_job`: it lies below the jobs.
+    """
+    own = getattr(known_task(app, name), "pgbeat", None)
+    if (
+        own is None
+        and not app.conf.get("pgbeat_task_policies")
+        and ("PGBEAT_TASK_POLICIES" not in os.environ)
+    ):
+        return False
+    return import_module("pgbeat.jobs.task_policies").of_task(app, name) is not None
+
+
+def known_task(app: Any, name: str) -> Any:
+    """Returns the task that an app has registered; `None` if it has none of that name.
+
+    An app that its program must finalize is not finalized for it.
+    """
+    return (app.tasks if app.finalized or app.autofinalize else app._tasks).get(name)
+
+
+def send_as_job(app: Any, sender: Any, name: str, args: Any, kwargs: Any, options: Any) -> Any:
+    """Sends a task that has a policy, and returns its result."""
+    send = import_module("pgbeat.jobs.task_jobs").send
+    return send(app, sender, name, args, kwargs, options)
+
+
+def complete_message(headers: dict[str, Any]) -> None:
+    """Makes a message that is about to be written one that makes a job, if its task has a policy.
+
+    The transport calls it: it lies below Celery and can't import it.
+    """
+    sender = sys.modules.get("pgbeat.broker.publishing.template_sender")
+    app = None if sender is None else sender.app_with_policy(headers["task"])
+    if app is not None:
+        import_module("pgbeat.jobs.task_jobs").complete(app, headers)
+
+
+def write_jobs(
+    connection: "Connection", batch: "Sequence[Message]", *, is_own: bool = False
+) -> "list[Message]":
+    """Writes the jobs that messages make, and returns the messages to write now.
+
+    The broker calls it, as `end_discarded_jobs`. `is_own` is whether the transaction is pgbeat's.
+    """
+    found: list[Message] = import_module("pgbeat.jobs.task_jobs").write(
+        connection, batch, is_own=is_own
+    )
+    return found
+
+
+def write_job(working: "Working", tables: "BrokerTables", message: "Message") -> bool:
+    """Writes a message with the job that it makes; returns false if `write_jobs` must do it.
+
+    The broker calls it, as `write_jobs`, with its connection in autocommit mode.
+    """
+    return bool(import_module("pgbeat.jobs.task_jobs").write_at_once(working, tables, message))
+
+
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
     import_module("pgbeat.worker.signals").require_broker(instance.app)
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    import_module("pgbeat.worker.policy_retries").set_up(sender.app)
     import_module("pgbeat.worker.endings").set_up(sender.app)
     try:
         import_module("pgbeat.worker.signals").set_up(sender)

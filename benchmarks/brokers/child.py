@@ -113,6 +113,12 @@ def submit_many(count: int, warm: int = 1000) -> None:
         pgbeat.submit_many(noop.s() for _ in range(count))
 
 
+def policy(count: int, warm: int = 100) -> None:
+    """Publishes a task that has a policy one by one."""
+    noop.pgbeat = {"tags": ["benchmark"]}
+    publish(count, warm)
+
+
 def paced(count: int, per_s: int) -> None:
     """Publishes at a steady pace; every message says when it was sent."""
     begun = time.time()
@@ -129,6 +135,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit,
     "submit_bulk": submit_bulk,
     "submit_many": submit_many,
+    "policy": policy,
     "paced": paced,
 }
 

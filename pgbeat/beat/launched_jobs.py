@@ -13,7 +13,7 @@ from pgbeat.errors import ConditionError
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import prepare
-from pgbeat.jobs.defaults import JobDefaults
+from pgbeat.jobs.defaults import JobDefaults, of_task
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, stored
@@ -45,7 +45,7 @@ def _build(
     job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
         facts = facts._replace(job_id=job_id)
-    args, kwargs, options, queue, policy = _call(row, request, facts, stock)
+    args, kwargs, options, queue, policy = _call(app, row, request, facts, stock)
     _check_task(app, row, request.task, {} if queue is None else {"queue": queue}, options)
     if more_headers is not None and (more := more_headers(row, evaluation.trigger, job_id)):
         options = {**options, "headers": {**(options.get("headers") or {}), **more}}
@@ -81,7 +81,11 @@ def _build(
 
 
 def _call(
-    row: Schedule, request: JobRequest, facts: Facts, stock: JobDefaults | None
+    app: Celery | None,
+    row: Schedule,
+    request: JobRequest,
+    facts: Facts,
+    stock: JobDefaults | None,
 ) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any], str | None, JobPolicy]:
     """Returns args, kwargs, options, queue and policy, with what its template adds."""
     prepare.check_call(request.args, request.kwargs, request.options)
@@ -94,6 +98,8 @@ def _call(
             args, kwargs = prepare.fill_template(template, args or None, kwargs, facts)
             options, queue = {**template.options, **options}, queue or template.queue
         policy = stock.policy(policy)
+        if app is not None:
+            policy = of_task(policy, app, request.task)
     if policy.priority is not None:
         options.setdefault("priority", policy.priority)
     return args, kwargs, options, queue, policy
@@ -116,9 +122,9 @@ def build_all(
 ) -> list[PreparedJob]:
     """Returns the jobs of a launch, and their messages.
 
-    `stock` is needed if the row has a job policy. Without the app, tasks are not checked. Raises
-    `PgbeatError` for whatever is wrong with the row, and `ConditionError` if two of the jobs have
-    the same unique key by the schedule's policy.
+    `stock` is needed if the row or the task has a job policy. Without the app, tasks are not
+    checked. Raises `PgbeatError` for whatever is wrong with the row, and `ConditionError` if two of
+    the jobs have the same unique key by the schedule's policy.
     """
     if not isinstance(evaluation.result, Launch):
         return []

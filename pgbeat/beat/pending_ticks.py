@@ -19,7 +19,7 @@ from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import prepare, unique_keys
+from pgbeat.jobs import prepare, task_policies, unique_keys
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.model import Unfinished
 from pgbeat.jobs.new_jobs import NewJob
@@ -160,7 +160,7 @@ class TickPreparer:
     def _build(self, connection: Connection, pending: Sequence[PendingTick]) -> JobDefaults | None:
         """Builds the jobs of launches. Returns the templates and lanes that their policies name.
 
-        `None` if no row has a job policy.
+        `None` if no row and no task has a job policy.
         """
         launching = self._launching(pending)
         policies = []
@@ -168,7 +168,9 @@ class TickPreparer:
             if each.schedule.job_policy:
                 with suppress(PgbeatError):  # raised again when its job is built
                     policies.append(job_policies.parse(each.schedule.job_policy))
-        stock = JobDefaults(connection, self._settings, policies) if policies else None
+        stock = None
+        if policies or any(map(self._has_policy, launching)):
+            stock = JobDefaults(connection, self._settings, policies)
         for each in launching:
             try:
                 each.prepared = launched_jobs.build_all(
@@ -177,10 +179,21 @@ class TickPreparer:
             except Exception as error:
                 each.error = self._evaluator.explain(error)
                 continue
-            lane = each.prepared[0].job.lane  # all jobs of a row have the same
-            if stock is not None and lane and stock.lane(lane).paused_at:
-                each.objections.append(Objection("lane", f"lane {lane!r} is paused"))
+            for lane in dict.fromkeys(made.job.lane for made in each.prepared):
+                if stock is not None and lane and stock.lane(lane).paused_at:
+                    each.objections.append(Objection("lane", f"lane {lane!r} is paused"))
         return stock
+
+    def _has_policy(self, pending: PendingTick) -> bool:
+        """Returns whether a task that it launches has a policy."""
+        result = pending.evaluation.result
+        if self._app is None or not isinstance(result, Launch):
+            return False
+        try:
+            found = [task_policies.of_task(self._app, each.task) for each in result.requests]
+        except PgbeatError:  # raised again when its job is built
+            return True
+        return any(policy is not None for policy in found)
 
     def _check_unique(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
         """Objects to launches with a unique key that another job has, or an earlier launch here.

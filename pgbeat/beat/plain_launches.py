@@ -24,7 +24,7 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.prepared import PreparedConnection, Statement
-from pgbeat.jobs import headers, new_jobs
+from pgbeat.jobs import headers, new_jobs, task_policies
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
@@ -163,6 +163,8 @@ class PlainLaunches:
         found = self._envelopes.get(key)
         if found is None and learn:
             try:
+                if task_policies.of_task(self._app, str(row.task)) is not None:
+                    return None
                 (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
                 found = self._publisher.envelope(prepared.message, _VARYING)
             except Exception:

@@ -30,6 +30,7 @@ from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
 from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.jobs import task_policies
 from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import entries
@@ -74,6 +75,7 @@ class Scheduler(celery.beat.Scheduler):
     ) -> None:
         try:
             self.settings = Settings.load(app.conf)
+            task_policies.check(app)
         except ConfigError as error:
             # Celery would show any other exception as a traceback of its calls.
             raise SystemExit(f"pgbeat: {error}") from None

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import TextClause
 
+from pgbeat import write_jobs
 from pgbeat.broker import claim_sql, message_copies, message_ends
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
@@ -55,12 +56,16 @@ class Message(NamedTuple):
     routing_key: str = ""
     #: The job that it starts, if any.
     job_id: str | None = None
+    #: How that job is made, if there is none yet: the value of `NEW_JOB_HEADER`.
+    new_job: Mapping[str, Any] | None = None
 
 
 #: The header of messages that start a job; their task id is the job's id.
 JOB_HEADER = "pgbeat_job"
 #: The header of those whose end a lane or a group waits for: workers record it `soon` or `now`.
 AWAITED_HEADER = "pgbeat_awaited"
+#: The header of a task that becomes a job as its message is written (`pgbeat.jobs.task_jobs`).
+NEW_JOB_HEADER = "pgbeat_new_job"
 
 
 def message(
@@ -93,6 +98,8 @@ def message(
         exchange,
         routing_key,
         _job_id(headers.get("id")) if headers.get(JOB_HEADER) else None,
+        # Celery's retry is of the same job.
+        None if headers.get("retries") else headers.get(NEW_JOB_HEADER),
     )
 
 
@@ -190,10 +197,12 @@ class BrokerTables:
         ]
 
     def put(self, connection: Connection, batch: Sequence[Message]) -> int:
-        """Writes messages in the order given, and creates missing queues.
+        """Writes messages in the order given, and the jobs that they make; creates missing queues.
 
         Returns how many rows the messages for exchanges became.
         """
+        if any(m.new_job for m in batch):
+            batch = write_jobs(connection, batch)
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct and not message_copies.copy(connection, self, direct):

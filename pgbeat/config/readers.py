@@ -114,3 +114,20 @@ def functions(value: Any) -> dict[str, str]:
             "{'reports.daily': 'shop.tasks.daily_report'}, or a list of tasks"
         )
     return {name.strip(): task.strip() for name, task in value.items()}
+
+
+def policies(value: Any) -> dict[str, Mapping[str, Any]]:
+    """Returns policies by globs of task names: a mapping, or in the environment JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not JSON") from None
+    if not isinstance(value, Mapping) or not all(
+        isinstance(glob, str) and isinstance(policy, Mapping) for glob, policy in value.items()
+    ):
+        raise ValueError(
+            f"{value!r} is not a mapping of task names to policies; write for example "
+            "{'shop.*': {'lane': 'shop'}}"
+        )
+    return {glob.strip(): policy for glob, policy in value.items()}

@@ -73,6 +73,10 @@ class Settings:
     job_retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.
     job_retry_cap: float = _setting(3600.0, readers.number(0, highest=_YEAR))
+    #: Policies of tasks, by globs of their names: whatever sends such a task makes a job.
+    task_policies: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict, hash=False, metadata={"read": readers.policies}
+    )
     #: Format of the log: `text`, or `json` for an object a line.
     log_format: str = _setting("text", readers.one_of("text", "json"))
     #: Whether webhooks may go to loopback and private networks.

@@ -227,6 +227,7 @@ jobs = Table(
     _time("late_at"),
     Column("missed_deadlines", ARRAY(Text), nullable=False, server_default="{}"),
     Column("executions", Integer, nullable=False, server_default="0"),
+    Column("message", JSONB(none_as_null=True)),
 )
 
 executions = Table(

@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob
-from pgbeat.jobs import templates
+from pgbeat.jobs import task_policies, templates
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.new_jobs import NewJob
@@ -62,6 +63,9 @@ class JobDefaults:
 
     def lane(self, name: str) -> Lane:
         """Returns the lane with that name. Raises `InvalidJob`."""
+        if name not in self._lanes:  # of a task's policy
+            found = lanes.load(self._connection, [name], namespace=self.settings.namespace)
+            self._lanes |= found
         if name not in self._lanes:
             raise InvalidJob.of("lane", "unknown", lanes.unknown(name))
         return self._lanes[name]
@@ -75,14 +79,7 @@ class JobDefaults:
         if given.template is None:
             return given
         template = self.template(given.template).policy
-        if template.requires_approval and given.requires_approval is False and not may_waive:
-            raise Forbidden(
-                f"template {given.template!r} requires approval, which only an administrator may "
-                "waive; leave requires_approval out",
-                field="requires_approval",
-                is_for_admins=True,
-            )
-        return given.over(template)
+        return _completed(given, template, f"template {given.template!r}", may_waive=may_waive)
 
     def apply(self, job: NewJob, policy: JobPolicy) -> NewJob:
         """Returns the job with the fields that the policy and the settings determine.
@@ -122,6 +119,23 @@ class JobDefaults:
                 "unique_key", "required", "its arguments are not JSON; give it a unique_key"
             )
         return job._replace(**changes)
+
+
+def of_task(given: JobPolicy, app: Celery, task: str, *, may_waive: bool = True) -> JobPolicy:
+    """Returns the policy of a job, completed by its task's. Raises as `JobDefaults.policy`."""
+    own = task_policies.of_task(app, task)
+    return given if own is None else _completed(given, own, f"task {task!r}", may_waive=may_waive)
+
+
+def _completed(given: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -> JobPolicy:
+    if by.requires_approval and given.requires_approval is False and not may_waive:
+        raise Forbidden(
+            f"{what} requires approval, which only an administrator may waive; leave "
+            "requires_approval out",
+            field="requires_approval",
+            is_for_admins=True,
+        )
+    return given.over(by)
 
 
 def _maybe_seconds(given: timedelta | None) -> float | None:

@@ -25,8 +25,8 @@ class Ended(NamedTuple):
 
 
 def columns_except(*changed: str) -> list[str]:
-    """Returns the names of the columns of a job that stay as they are when it moves."""
-    return [column.name for column in jobs.c if column.name not in changed]
+    """Returns the names of the columns of a job that stay as they are when it ends."""
+    return [column.name for column in jobs.c if column.name not in (*changed, "message")]
 
 
 _KEPT = columns_except("state", "finished_at", "error", "awaits_approval", "retried_by")

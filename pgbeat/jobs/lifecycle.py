@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.messages import AWAITED_HEADER
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import endings, retries
+from pgbeat.jobs import endings, kept_messages, retries
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -37,7 +37,7 @@ def publish(
     failed: list[Ended] = []
     for job in batch:
         try:
-            publisher.publish(_message(job, urgency))
+            _publish(publisher, job, urgency)
         except Exception as error:
             if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
                 raise
@@ -48,6 +48,14 @@ def publish(
     publisher.flush(connection, published)
     publisher.clear(published)  # only these: the caller may have published others
     return failed
+
+
+def _publish(publisher: Publisher, job: Job, urgency: Urgency) -> None:
+    message = _message(job, urgency)
+    if job.message is not None and isinstance(publisher, TransactionPublisher):
+        publisher.take(message.job_id, kept_messages.read(job.message, message))
+    else:
+        publisher.publish(message)
 
 
 def _message(job: Job, urgency: Urgency) -> TaskMessage:

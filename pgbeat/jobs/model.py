@@ -90,6 +90,8 @@ class Job(NamedTuple):
     #: When it was marked as late, and the deadlines that it missed: `start`, `end`.
     late_at: datetime | None
     missed_deadlines: list[str]
+    #: What to send at its dispatch; `None` if the message is made from the fields above.
+    message: dict[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:

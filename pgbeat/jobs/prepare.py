@@ -15,7 +15,7 @@ from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import permissions, placeholders
-from pgbeat.jobs.defaults import JobDefaults
+from pgbeat.jobs.defaults import JobDefaults, of_task
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
@@ -174,6 +174,7 @@ class _Pattern:
         _check_task(app, spec, actor, own_options, of_template=self._policy.template is not None)
         self._actor, self._job_source = actor, job_source
         self._task = str(spec.task)
+        self._policy = of_task(self._policy, app, self._task, may_waive=actor.is_admin)
         self._serializer = str(
             spec.options.get("serializer")
             or app.tasks[self._task].serializer

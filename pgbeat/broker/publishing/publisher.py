@@ -261,6 +261,10 @@ class TransactionPublisher:
                 made = self._made[message.job_id] = self._make(message)
         return made[0].queue if made else None
 
+    def take(self, job_id: str, message: Message) -> None:
+        """Takes a job's message that was made before."""
+        self._made[job_id] = [message]
+
     def quick(self, message: TaskMessage) -> Message | None:
         """Returns the message if a template makes it, unobserved.
 

@@ -17,6 +17,8 @@ from kombu import Connection as BrokerConnection
 from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 
+from pgbeat import has_task_policy, send_as_job
+from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.message_templates import (
     MessageTemplate,
     TaskMessage,
@@ -44,6 +46,13 @@ _ARGS, _KWARGS = {tuple, list, type(None)}, {dict, type(None)}
 _MOST, _MOST_CHANGES = 1000, 100
 
 Key = tuple[Any, ...]
+
+
+class JobHeaders(dict[str, Any]):
+    """Headers of a message that makes a job; the same object for all that have the same."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
 
 
 class _Route(NamedTuple):
@@ -112,15 +121,24 @@ class TemplateSender:
         self._app = app
         self._routes: _Routes | None = None
         self._changes = 0
+        #: Whether tasks, by their names, become jobs.
+        self._jobs: dict[str, bool] = {}
 
     def __call__(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Sends a task as `Celery.send_task` does, and returns its result."""
+        """Sends a task as `Celery.send_task` does, and returns its result.
+
+        If the task has a policy, it becomes a job.
+        """
+        # A job's message has its header: that is how it comes here again.
+        may_be_job = self._jobs.get(name) is not False
+        if may_be_job and JOB_HEADER not in (options.get("headers") or ()) and self.makes_job(name):
+            return send_as_job(self._app, self, name, args, kwargs, options)
         key = _key(name, args, kwargs, options)
         if key is None or self._changes > _MOST_CHANGES:
-            return self._send(name, args, kwargs, **options)
+            return self.send_by_celery(name, args, kwargs, **options)
         routes = self._current_routes()
         if routes is None or not routes.has(key):
-            result = self._send(name, args, kwargs, **options)
+            result = self.send_by_celery(name, args, kwargs, **options)
             self._learn(key, name, options)
             return result
         route = routes.known.get(key)
@@ -129,9 +147,16 @@ class TemplateSender:
             parent = self._app.current_worker_task
             if self._publish(route, task_id, parent, args or (), kwargs or {}):
                 return self._result(parent, **options)
-        return self._send(name, args, kwargs, **options)
+        return self.send_by_celery(name, args, kwargs, **options)
 
-    def _send(self, *args: Any, **options: Any) -> Any:
+    def makes_job(self, name: str) -> bool:
+        """Returns whether a task has a policy, so that it becomes a job."""
+        known = self._jobs.get(name)
+        if known is None:
+            known = self._jobs[name] = has_task_policy(self._app, name)
+        return known
+
+    def send_by_celery(self, *args: Any, **options: Any) -> Any:
         """Sends by the class's own method, whatever that is now: a test may have replaced it."""
         method = type(self._app).send_task
         bound = method.__get__(self._app) if hasattr(method, "__get__") else method
@@ -147,6 +172,7 @@ class TemplateSender:
         if routes is None:
             routes = self._routes = _Routes(self._app)
             self._changes += 1
+            self._jobs.clear()
         if routes.is_plain:
             routes.known[key] = _route(self._app, name, options)
 
@@ -168,6 +194,8 @@ class TemplateSender:
         except (TypeError, ValueError, RecursionError, EncodeError):
             return False
         row = route.template.row._replace(payload=payload)
+        if row.new_job is not None:
+            row = row._replace(job_id=task_id)
         joined = transaction_blocks.channel_for(route.broker)
         if joined is not None and joined.takes({"headers": {"id": task_id}}):
             joined.write(row, route.is_transient)
@@ -202,7 +230,8 @@ def _key(name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Key | No
     for option, value in options.items():
         if option not in _OWN:
             kind = type(value)
-            if kind not in _PLAIN or (value is not None and option not in _SHARED):
+            is_known = kind in _PLAIN and (value is None or option in _SHARED)
+            if not is_known and kind is not JobHeaders:
                 return None
             key += (option, value, kind)
     return tuple(key)
@@ -242,3 +271,22 @@ def equip_apps() -> None:
             is_new = app.configured and "send_task" not in vars(app)
             if is_new and delays_in_table(app.conf):
                 app.send_task = TemplateSender(app)
+                _not_jobs.clear()
+
+
+#: Tasks for which no app of this process has a policy.
+_not_jobs: set[str] = set()
+
+
+def app_with_policy(task: str) -> Celery | None:
+    """Returns the app of this process that has a policy for a task, if one has."""
+    if task in _not_jobs:
+        return None
+    with suppress(RuntimeError):
+        for app in tuple(_get_active_apps()):
+            sender = vars(app).get("send_task")
+            if isinstance(sender, TemplateSender) and sender.makes_job(task):
+                return app
+        if len(_not_jobs) < _MOST:
+            _not_jobs.add(task)
+    return None

@@ -16,8 +16,9 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
+from pgbeat import write_job, write_jobs
 from pgbeat.broker import consumers, exchanges, queues
-from pgbeat.broker.messages import Message
+from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
@@ -225,6 +226,10 @@ class Broker:
 
     def publish(self, message: Message, transient: bool = False) -> int:
         """Publishes and commits a message; returns how many queues got it."""
+        if message.new_job is not None:
+            with self.work() as working:
+                is_written = write_job(working, self.tables, message)
+            return 1 if is_written else int(self.do(_put_with_job, message))
         commit = b"off" if transient else self._commit
         if message.queue is not None:
             return self._group.publish(_Published(message, commit))
@@ -282,6 +287,12 @@ class Broker:
     def bindings_changed(self) -> None:
         """Forgets which exchanges are unbound."""
         self._unbound.clear()
+
+
+def _put_with_job(connection: Connection, tables: BrokerTables, message: Message) -> int:
+    """Writes a message with the job that it makes, which may have to wait or exist already."""
+    left = write_jobs(connection, [message], is_own=True)
+    return tables.put(connection, left) or 1
 
 
 def _open(engine: Engine) -> Connection:

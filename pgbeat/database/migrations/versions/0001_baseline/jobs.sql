@@ -72,6 +72,7 @@ CREATE TABLE pgbeat.jobs (
     late_at          timestamptz,                      -- marked as late
     missed_deadlines text[] NOT NULL DEFAULT '{}',     -- 'start', 'end'
     executions       integer NOT NULL DEFAULT 0,       -- that began
+    message          jsonb,                            -- to send at its dispatch; until it has ended
 
     CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
         'completed', 'failed', 'cancelled', 'skipped')),

@@ -25,26 +25,38 @@ END
 $$;
 
 -- Writes a job and, if it has a `payload`, its message, which goes to `queue`. A job that waits for
--- its lane or an approval has none; of one that waits for its time, beat is notified.
+-- its lane or an approval has none; of one that waits for its time, beat is notified. The caller puts
+-- the message of a job that is `dispatched` without a payload; a job that waits may bring its `message`.
 --
 -- Returns `id`, or that of the job that has its unique key: then `made_at` is NULL. `id` is NULL, and
 -- nothing was written, if there is no such lane or queue, or if the key or the id was taken at this
--- moment.
+-- moment. An `is_awaited` job's id is known to others: it is made without the key if that is taken, and
+-- nothing is written if there is a job with its id, which is returned like one with its key.
 CREATE FUNCTION pgbeat.write_job(
     INOUT id uuid, namespace text, task text, args jsonb, kwargs jsonb, options jsonb, queue text,
     template text, job_source text, created_by text, state text, run_at timestamptz, lane text,
     priority smallint, tags text[], resources jsonb, max_attempts integer, retry_base interval,
     retry_cap interval, unique_key text, taken_for interval, awaits_approval boolean,
     description text, labels jsonb, metadata jsonb, payload text, message_queue text,
-    message_priority smallint, OUT made_at timestamptz, OUT place numeric
+    message_priority smallint, OUT made_at timestamptz, OUT place numeric,
+    must_start_within interval DEFAULT NULL, must_end_within interval DEFAULT NULL,
+    dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     job    CONSTANT uuid := id;
+    base   CONSTANT timestamptz := coalesce(run_at, now());
     target record;
 BEGIN
     id := NULL;
+    dispatched := coalesce(dispatched, payload IS NOT NULL);
+    IF is_awaited THEN
+        IF EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = job) THEN
+            id := job;
+            RETURN;
+        END IF;
+    END IF;
     IF lane IS NOT NULL THEN  -- by itself: others need no rights on lanes
         IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
         THEN
@@ -60,7 +72,9 @@ BEGIN
     END IF;
     IF unique_key IS NOT NULL THEN
         id := pgbeat.take_key(namespace, unique_key, taken_for);
-        IF id IS NOT NULL THEN
+        IF id IS NOT NULL AND is_awaited THEN
+            unique_key := NULL;
+        ELSIF id IS NOT NULL THEN
             RETURN;
         END IF;
     END IF;
@@ -68,11 +82,12 @@ BEGIN
            (id, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
             is_system_job, state, run_at, dispatched_at, lane, priority, tags, resources,
             max_attempts, retry_base, retry_cap, unique_key, requires_approval, awaits_approval,
-            description, labels, metadata)
+            description, labels, metadata, must_start_by, must_end_by, next_deadline, message)
     VALUES (job, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
-            false, state, run_at, CASE WHEN payload IS NOT NULL THEN now() END, lane, priority,
-            tags, resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
-            awaits_approval, description, labels, metadata)
+            false, state, run_at, CASE WHEN dispatched THEN now() END, lane, priority, tags,
+            resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
+            awaits_approval, description, labels, metadata, base + must_start_within,
+            base + must_end_within, base + least(must_start_within, must_end_within), message)
         ON CONFLICT DO NOTHING
     RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
     IF NOT FOUND THEN
@@ -81,7 +96,7 @@ BEGIN
         INSERT INTO kombu_message (payload, priority, expires_at, queue_id, job_id)
         VALUES (payload, least(message_priority, coalesce(target.max_priority, 9)),
                 now() + target.message_ttl * interval '1 ms', target.id, job);
-    ELSIF state = 'scheduled' THEN
+    ELSIF state = 'scheduled' AND NOT dispatched THEN
         PERFORM pg_notify('pgbeat_schedules', 'jobs');
     END IF;
 END

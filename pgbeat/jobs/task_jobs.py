@@ -1,0 +1,367 @@
+"""Makes jobs of tasks that have a policy, in the transaction that writes their messages.
+
+`delay`, `apply_async`, links of chains and members of groups all end in `send`, which has Celery
+make the message as ever, with a header that says how the job is made. What then writes the message
+(a commit of its own, a caller's transaction, the end of a task) calls `write`, which inserts the
+job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from celery import Celery
+from celery._state import get_current_worker_task
+from sqlalchemy import Connection, text
+
+from pgbeat.access import actors
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
+from pgbeat.broker.transport.broker import Working
+from pgbeat.config import settings_of
+from pgbeat.database.prepared import Statement
+from pgbeat.errors import InvalidJob, NotUnique
+from pgbeat.jobs import dispatch, kept_messages, policies, submissions, task_policies
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.policies import JobPolicy, stored
+
+#: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
+_AWAITED = (
+    "task_id", "root_id", "parent_id", "group_id", "chord", "chain", "link", "link_error",
+    "reply_to",
+)  # fmt: skip
+
+
+class _Sent:
+    """What became of the task that is being sent."""
+
+    def __init__(self, task_id: str) -> None:
+        self._sent = self.id = task_id
+        #: Lanes (namespace and name) to dispatch, once its own transaction has committed.
+        self.lanes: set[tuple[str, str]] = set()
+
+    def is_(self, task_id: str) -> bool:
+        """Returns whether that is the task."""
+        return task_id == self._sent
+
+
+#: The most policies that are kept parsed.
+_MOST = 1000
+#: An app's headers of jobs, in its attributes.
+_KNOWN = "_pgbeat_job_headers"
+_sending: ContextVar[_Sent | None] = ContextVar("pgbeat_sending", default=None)
+
+
+def send(
+    app: Celery,
+    sender: TemplateSender,
+    name: str,
+    args: Any,
+    kwargs: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Sends a task with a policy, and returns its result.
+
+    That of the unfinished job, if there is one with the task's unique key. Raises `InvalidJob` for
+    an invalid policy, a lane that doesn't exist, or an id that is not a UUID.
+    """
+    policy = task_policies.of_task(app, name)
+    headers = options.get("headers") or {}
+    if policy is None or JOB_HEADER in headers or _is_running(options.get("task_id")):
+        return sender.send_by_celery(name, args, kwargs, **options)
+    sent = _Sent(str(options.get("task_id") or uuid4()))
+    is_awaited = any(options.get(option) for option in _AWAITED)
+    own = {**options, "task_id": sent.id, "add_to_parent": False}
+    job_headers = _headers(app, name, sent.id, policy, is_awaited)
+    own["headers"] = {**headers, **job_headers} if headers else job_headers
+    if policy.priority is not None and own.get("priority") is None:
+        own["priority"] = policy.priority
+    token = _sending.set(sent)
+    try:
+        result = sender(name, args, kwargs, **own)
+    finally:
+        _sending.reset(token)
+    if sent.lanes:
+        _dispatch(app, sent.lanes)
+    if sent.id != own["task_id"]:
+        ignored, result = result.ignored, (options.get("result_cls") or app.AsyncResult)(sent.id)
+        result.ignored = ignored
+    parent = app.current_worker_task
+    if options.get("add_to_parent", True) and parent:
+        parent.add_trail(result)
+    return result
+
+
+def complete(app: Celery, headers: dict[str, Any]) -> None:
+    """Adds the headers of a job to those of a message that was not sent by `send`.
+
+    That is the first one of a process, for which Celery looked its `send_task` up before the
+    transport was loaded. Raises as `send`.
+    """
+    policy = task_policies.of_task(app, headers["task"])
+    if policy is not None and not _is_running(headers["id"]):
+        headers |= _headers(app, headers["task"], headers["id"], policy, is_awaited=False)
+
+
+def _headers(
+    app: Celery, name: str, task_id: str, policy: JobPolicy, is_awaited: bool
+) -> JobHeaders:
+    """Returns the headers of a message that makes a job: the same object for the same job."""
+    try:
+        UUID(task_id)
+    except ValueError:
+        raise InvalidJob.of(
+            "task_id",
+            "malformed",
+            f"task {name!r} has a policy, so its task_id is the id of a job, which must be a UUID; "
+            f"got {task_id!r}",
+        ) from None
+    known = vars(app).setdefault(_KNOWN, {})
+    key = settings_of(app), name, is_awaited
+    if key not in known or known[key][0] is not policy:
+        new_job = {
+            "namespace": key[0].namespace,
+            "created_by": actors.user().name,
+            "policy": policy.as_json(),
+            "is_awaited": is_awaited,
+        }
+        known[key] = policy, JobHeaders({JOB_HEADER: True, NEW_JOB_HEADER: new_job})
+    found: JobHeaders = known[key][1]
+    return found
+
+
+def _is_running(task_id: Any) -> bool:
+    """Returns whether the running task sends itself: its retry, or what replaces it."""
+    running = None if task_id is None else get_current_worker_task()
+    return running is not None and running.request.id == task_id
+
+
+def _dispatch(app: Celery, changed: set[tuple[str, str]]) -> None:
+    actor, settings = actors.user(), settings_of(app)
+    with (
+        submissions.opened_unit(app, settings, actor, joins=False) as unit,
+        unit.statement(),
+    ):
+        dispatch.after_commit(unit, changed)
+
+
+# ----- where messages are written
+
+
+def write(connection: Connection, batch: Sequence[Message], *, is_own: bool) -> list[Message]:
+    """Writes the jobs that messages make, and returns the messages to write now.
+
+    These are without those of jobs that wait, and of jobs that exist already. Lanes are dispatched
+    after the commit: by `send` if the transaction `is_own`, else by the leading beat.
+    """
+    left = []
+    for message in batch:
+        if message.new_job is None:
+            left.append(message)
+        elif (made := _write(connection, message, is_own)) is not None:
+            left.append(made)
+    return left
+
+
+class _Envelope(NamedTuple):
+    """What a message says of its task."""
+
+    id: str
+    task: str
+    #: `None` if they are not JSON.
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    #: Options for another message of the job, such as a retry by hand.
+    options: dict[str, Any]
+    run_at: str | None
+
+    @classmethod
+    def of(cls, message: Message) -> "_Envelope":
+        payload = json.loads(message.payload)
+        headers = payload["headers"]
+        args: Any = None
+        kwargs: Any = None
+        is_json = payload["content-type"] == "application/json"
+        if is_json and payload["properties"].get("body_encoding") == "base64":
+            args, kwargs, _ = json.loads(b64decode(payload["body"]))
+        hard, soft = headers.get("timelimit") or (None, None)
+        options = {"time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow")}
+        return cls(
+            headers["id"], headers["task"], stored(args), stored(kwargs),
+            {name: value for name, value in options.items() if value is not None},
+            message.available_at,
+        )  # fmt: skip
+
+
+#: Types of the parameters of `write_job` that differ from job to job, in their order there.
+_TYPES = {
+    "id": "uuid", "namespace": "text", "task": "text", "args": "jsonb", "kwargs": "jsonb",
+    "options": "jsonb", "queue": "text", "created_by": "text", "state": "text",
+    "run_at": "timestamptz", "lane": "text", "priority": "smallint", "tags": "jsonb",
+    "resources": "jsonb", "unique_key": "text", "taken_for": "interval",
+    "awaits_approval": "boolean", "payload": "text", "message_queue": "text",
+    "message_priority": "smallint", "must_start_within": "interval",
+    "must_end_within": "interval", "dispatched": "boolean", "message": "jsonb",
+    "is_awaited": "boolean",
+}  # fmt: skip
+_SQL = """
+    SELECT id, made_at FROM pgbeat.write_job(
+        {id}, {namespace}, {task}, {args}, {kwargs}, {options}, {queue}, NULL, 'user_api',
+        {created_by}, {state}, {run_at}, {lane}, {priority},
+        ARRAY(SELECT jsonb_array_elements_text({tags})), {resources}, 1, '1 minute', '1 hour',
+        {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
+        {message_queue}, {message_priority}, {must_start_within}, {must_end_within}, {dispatched},
+        {message}, {is_awaited})
+"""
+_WRITE = text(_SQL.format(**{name: f"CAST(:{name} AS {kind})" for name, kind in _TYPES.items()}))
+_WRITE_AT_ONCE = Statement(
+    "write_task_job",
+    _SQL.format(**{f: f"CAST(${n} AS {kind})" for n, (f, kind) in enumerate(_TYPES.items(), 1)}),
+)
+#: Where `write_job` puts messages.
+_TABLES = BrokerTables()
+
+
+def write_at_once(working: Working, tables: BrokerTables, message: Message) -> bool:
+    """Writes the job of a message with its message in one statement, which commits by itself.
+
+    Returns false if nothing was written: then `write` must do it, or raise.
+    """
+    is_at_once = message.ttl is None and message.available_at is None
+    if message.queue is None or tables != _TABLES or not is_at_once:
+        return False
+    new = _NewJob(message)
+    if not new.waits:
+        new.values |= {
+            "payload": message.payload,
+            "message_queue": message.queue,
+            "message_priority": message.priority,
+        }
+    values = map(new.values.get, _TYPES)
+    found = working.prepared.run(
+        _WRITE_AT_ONCE, *(None if value is None else str(value).encode() for value in values)
+    )
+    job_id, made_at = found.get_value(0, 0), found.get_value(0, 1)
+    if job_id is None:
+        return False
+    is_new = made_at is not None
+    new.was_written(working.connection, job_id.decode(), is_new=is_new, is_own=True)
+    return True
+
+
+def _write(connection: Connection, message: Message, is_own: bool) -> Message | None:
+    """Writes the job of a message; returns the message if it is to be written now."""
+    new = _NewJob(message)
+    job_id, made_at = connection.execute(_WRITE, new.values).one()
+    if job_id is None:
+        raise new.refused(connection)
+    is_new = made_at is not None
+    new.was_written(connection, str(job_id), is_new=is_new, is_own=is_own)
+    return message._replace(new_job=None) if is_new and not new.waits else None
+
+
+class _NewJob:
+    """The job that a message makes."""
+
+    def __init__(self, message: Message) -> None:
+        given: Mapping[str, Any] = message.new_job or {}
+        policy = _policy(given)
+        found = _Envelope.of(message)
+        is_later = _is_later(found.run_at)
+        self._id, self._task, self._lane = found.id, found.task, policy.lane
+        #: Whether its message is kept until it is dispatched.
+        self.waits = policy.lane is not None or bool(policy.requires_approval)
+        #: The parameters of the statement.
+        self.values: dict[str, Any] = {
+            **dict.fromkeys(_TYPES),
+            "id": found.id, "task": found.task, "args": _json(found.args),
+            "kwargs": _json(found.kwargs), "options": _json(found.options),
+            "run_at": found.run_at if is_later else None,
+            "namespace": given["namespace"], "created_by": given["created_by"],
+            "queue": message.queue, "priority": message.priority,
+            "state": _state(policy, is_later),
+            "lane": policy.lane, "tags": _json(policy.tags or ()),
+            "resources": _json(policy.resources or {}),
+            "unique_key": _key(policy, found), "taken_for": policy.unique_for,
+            "awaits_approval": bool(policy.requires_approval),
+            "must_start_within": policy.must_start_within,
+            "must_end_within": policy.must_end_within,
+            "dispatched": not self.waits,
+            "message": _json(kept_messages.written(message)) if self.waits else None,
+            "is_awaited": bool(given["is_awaited"]),
+        }  # fmt: skip
+
+    def was_written(
+        self, connection: Connection, job_id: str, *, is_new: bool, is_own: bool
+    ) -> None:
+        """Notes for `send` what became of it, and has its lane dispatched after the commit.
+
+        Raises `NotUnique` if there is another one with its key, and no `send` that can return it.
+        """
+        sent = _sending.get()
+        if sent is not None and not sent.is_(self._id):
+            sent = None
+        if sent is not None:
+            sent.id = job_id
+        elif job_id != self._id:
+            raise NotUnique(
+                f"task {self._task!r} is unique, and job {job_id} is unfinished; its id can't be "
+                "returned where messages are written later, or before pgbeat is imported"
+            )
+        if not is_new or self._lane is None or self.values["state"] != "pending":
+            return
+        if is_own and sent is not None:
+            sent.lanes.add((self.values["namespace"], self._lane))
+        else:
+            lanes.announce(connection, self.values["namespace"], self._lane)
+
+    def refused(self, connection: Connection) -> Exception:
+        """Returns why it was not written."""
+        name, namespace = self._lane, self.values["namespace"]
+        if name is not None and not lanes.load(connection, [name], namespace=namespace):
+            return InvalidJob.of("lane", "unknown", lanes.unknown(name))
+        return NotUnique("a job with the same unique key was made at this moment; try again")
+
+
+#: Policies of messages, by the identity of what says them, which they keep alive.
+_policies: dict[int, tuple[Mapping[str, Any], JobPolicy]] = {}
+
+
+def _policy(given: Mapping[str, Any]) -> JobPolicy:
+    """Returns the policy of `NEW_JOB_HEADER`: messages of one template have the same object."""
+    known = _policies.get(id(given))
+    if known is None:
+        if len(_policies) >= _MOST:
+            _policies.clear()
+        known = _policies[id(given)] = given, policies.parse(given["policy"])
+    return known[1]
+
+
+def _state(policy: JobPolicy, is_later: bool) -> str:
+    if policy.requires_approval:
+        return "paused"
+    return "scheduled" if is_later else "pending"
+
+
+def _is_later(run_at: str | None) -> bool:
+    return run_at is not None and datetime.fromisoformat(run_at) > datetime.now().astimezone()
+
+
+def _key(policy: JobPolicy, found: _Envelope) -> str | None:
+    if found.args is None or found.kwargs is None:
+        if policy.unique_key is None and policy.may_have_key:
+            raise InvalidJob.of(
+                "unique_key",
+                "required",
+                f"the arguments of task {found.task!r} are not JSON; its policy needs a unique_key",
+            )
+        return policy.unique_key
+    return policy.key(found.task, found.args, found.kwargs)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
