@@ -1,0 +1,95 @@
+"""Retries tasks that were sent with a policy, as `max_attempts` of that policy says.
+
+Celery's own retry does it, under the same id: a result, a chord and a chain wait for that one id.
+(A job that was submitted is retried by a new job instead, by whichever process records its end.)
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Ignore, Reject, Retry
+
+from pgbeat.broker.messages import NEW_JOB_HEADER
+from pgbeat.config import settings_of
+from pgbeat.errors import ConfigError
+from pgbeat.jobs import policies, task_policies
+
+#: Where what replaces a task's `run` has the original.
+_ORIGINAL = "pgbeat_not_retried"
+
+
+def set_up(app: Celery) -> None:
+    """Prepares the tasks of a worker whose policies have more than one attempt.
+
+    How often a run is retried is said by its message: by the policy with which it was sent. Raises
+    `SystemExit`, with one line for each mistake, if policies are invalid.
+    """
+    try:
+        known = task_policies.all_of(app) if task_policies.are_used(app) else {}
+    except ConfigError as error:
+        lines = [f"pgbeat: {each.field}: {each.message}" for each in error.problems]
+        raise SystemExit("\n".join(lines)) from None
+    for name, task in sorted(app.tasks.items()):
+        original = getattr(task.run, _ORIGINAL, None)
+        if original is not None:  # replaced for an earlier worker in this process
+            task.run = original
+        if name in known and (known[name].max_attempts or 1) > 1:
+            _wrap(app, task)
+
+
+def _wrap(app: Celery, task: Any) -> None:
+    run = task.run
+
+    @wraps(run)
+    def run_or_retry(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except (Retry, Ignore, Reject):
+            raise
+        except Exception as error:
+            countdown = _countdown(app, task.request)
+            if countdown is None:
+                raise
+            with _keeping_limit(task):
+                raise task.retry(exc=error, countdown=countdown, max_retries=_MOST) from error
+
+    setattr(run_or_retry, _ORIGINAL, run)
+    task.run = run_or_retry
+
+
+@contextmanager
+def _keeping_limit(task: Any) -> Iterator[None]:
+    """Keeps Celery from noting the limit of this retry as that of the task's own."""
+    before = dict(vars(task))
+    try:
+        yield
+    finally:
+        vars(task).pop(_LIMIT, None)
+        if _LIMIT in before:
+            setattr(task, _LIMIT, before[_LIMIT])
+
+
+#: Celery's own limit must not end the retries earlier.
+_MOST = 1_000_000
+#: Where `Task.retry` notes a limit that it is given.
+_LIMIT = "override_max_retries"
+
+
+def _countdown(app: Celery, request: Any) -> float | None:
+    """Returns the seconds until the next attempt; `None` if there is none."""
+    new_job: Mapping[str, Any] | None = getattr(request, NEW_JOB_HEADER, None)
+    if new_job is None or request.called_directly or request.is_eager:
+        return None
+    policy, settings = policies.parse(new_job["policy"]), settings_of(app)
+    retries = int(request.retries or 0)
+    if retries + 1 >= (policy.max_attempts or 1):
+        return None
+    base, cap = settings.job_retry_base, settings.job_retry_cap
+    if policy.retry_base is not None:
+        base = policy.retry_base.total_seconds()
+    if policy.retry_cap is not None:
+        cap = policy.retry_cap.total_seconds()
+    return min(base * 2.0 ** min(retries, 60), max(base, cap))

@@ -1,0 +1,173 @@
+"""Tasks with policies, real workers: lanes, canvas, retries, and processes that are killed."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+
+from tests.support.processes import Process, Processes, until
+from tests.support.rows import Sql, make_lane
+from tests.support.transport_workers import transport_url
+
+APP = "tests.support.apps.policies"
+NARROW = {"lane": "narrow"}
+POLICIES: dict[str, dict[str, Any]] = {
+    "policies.add": NARROW,
+    "policies.total": NARROW,
+    "policies.held": NARROW,
+    "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
+    "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
+}
+
+
+class Site(Processes):
+    """Workers, and a client that knows the policies of their tasks by the setting."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        super().__init__(database, folder)
+        url = transport_url(database)
+        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
+        self.client = Celery("client", broker=url, backend=url, set_as_current=False)
+        self.client.conf.pgbeat_task_policies = POLICIES
+
+    def start(self, *arguments: str) -> Process:
+        """Starts a worker and waits until it consumes."""
+        quiet = ("--without-mingle", "--without-gossip")
+        worker = self.worker(*quiet, *arguments, app=APP)
+        worker.says(" ready.", 60)
+        return worker
+
+    def task(self, name: str, *args: Any, **options: Any) -> Any:
+        """Returns a signature."""
+        return self.client.signature(f"policies.{name}", args=args, options=options)
+
+    def journal(self) -> list[str]:
+        """What tasks wrote down."""
+        file = self.folder / "journal"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
+    """A site with a lane of one slot."""
+    make_lane(sql, "narrow")
+    made = Site(database, tmp_path)
+    yield made
+    made.stop_all()
+    made.client.close()
+
+
+def never_two(journal: list[str]) -> bool:
+    """Whether each task in the lane ended before the next one began."""
+    lines = [line.split()[0] for line in journal]
+    return lines == ["begin", "end"] * (len(lines) // 2)
+
+
+def test_a_lane_holds_for_every_way_to_send(site: Site) -> None:
+    """Calls, chains, groups and chords, their bodies, and what tasks send: one at a time."""
+    site.start("-P", "prefork", "-c", "4")
+    calls = [site.task("add", n).delay() for n in range(3)]
+    linked = chain(site.task("add", 10), site.task("add"), site.task("add")).delay()
+    members = group(site.task("add", n) for n in range(20, 24)).delay()
+    summed = chord([site.task("add", n) for n in range(30, 34)], site.task("total")).delay()
+    sent = site.task("parent", 3).delay()
+    assert [call.get(timeout=60) for call in calls] == [1, 2, 3]
+    assert linked.get(timeout=60) == 13
+    assert members.get(timeout=60) == [21, 22, 23, 24]
+    assert summed.get(timeout=60) == 31 + 32 + 33 + 34
+    for task_id in sent.get(timeout=60):
+        site.client.AsyncResult(task_id).get(timeout=60)
+    assert never_two(site.journal())
+    assert len(site.journal()) == 2 * (3 + 3 + 4 + 4 + 3)
+
+
+def test_attempts_are_one_task(site: Site, sql: Sql) -> None:
+    """Its id stays, so a chord that it is a member of gets its value; each is an execution."""
+    site.start("-P", "prefork", "-c", "2")
+    body = site.client.signature("policies.total")
+    found = chord([site.task("flaky", 3, "a"), site.task("flaky", 1, "b")], body).delay()
+    assert found.get(timeout=60) == 3 + 1
+    ids = {line.split()[1] for line in site.journal() if line.startswith("a")}
+    assert len(ids) == 1
+
+    def rows() -> list[tuple[Any, ...]]:
+        return sql("SELECT state, executions, attempt FROM pgbeat.jobs WHERE id = %s::uuid", *ids)
+
+    until(lambda: rows() == [("completed", 3, 1)], 30, "the job has ended")
+
+
+def test_the_last_attempt_fails(site: Site, sql: Sql) -> None:
+    """With the task's own error, after as many attempts as the policy allows."""
+    site.start("-P", "threads", "-c", "2")
+    failed = site.task("flaky", 9).delay()
+    with pytest.raises(ValueError, match="attempt 3"):
+        failed.get(timeout=60)
+    until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("failed",)], 30, "the job has failed")
+    assert [line.split()[0] for line in site.journal()] == ["1", "2", "3"]
+
+
+def test_a_retry_of_a_task_that_is_acknowledged_late(site: Site, sql: Sql) -> None:
+    """It ends in one transaction, and its retry is published there."""
+    site.start("-P", "prefork", "-c", "1")
+    assert site.task("late_flaky", "once").delay().get(timeout=60) == "done"
+    until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("completed",)], 30, "it has ended")
+
+
+@pytest.mark.parametrize("victim", ["child", "worker"])
+def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victim: str) -> None:
+    """The message of one acknowledged late goes back; the next in the lane has to wait for it."""
+    first = site.start("-P", "prefork", "-c", "1")
+    site.beat(app=APP).says("This beat leads", 60)
+    held = site.task("held", "k").delay()
+    waits = site.task("add", 1).delay()
+    until(lambda: [line for line in site.journal() if line.startswith("held")], 60, "it runs")
+    if victim == "child":
+        os.kill(int(site.journal()[0].split()[1]), signal.SIGKILL)
+    else:
+        first.kill_group()
+        site.start("-P", "prefork", "-c", "1")
+    if victim == "child":  # Celery gives up a task whose process died, unless told otherwise
+        assert waits.get(timeout=60) == 2
+        return
+    until(lambda: len(site.journal()) == 2, 60, "it runs again")
+    assert not waits.ready()
+    (site.folder / "gate-k").touch()
+    assert held.get(timeout=60) == "k"
+    assert waits.get(timeout=60) == 2
+
+
+def test_workers_refuse_wrong_policies(site: Site) -> None:
+    """With a line for each."""
+    site.env["PGBEAT_TASK_POLICIES"] = '{"policies.parent": {"lanes": "x", "priority": -1}}'
+    worker = site.worker(app=APP)
+    assert worker.wait(60) != 0
+    assert "'lanes' is not a key of it" in worker.output
+    assert "priority" in worker.output
+
+
+_FIRST = """
+from celery import Celery
+app = Celery("script", broker={url!r})
+
+@app.task(name="script.task", pgbeat={{"unique": True, "tags": ["script"]}})
+def task(n): pass
+
+print(task.delay(1).id)
+"""
+
+
+def test_the_first_message_of_a_process(site: Site, sql: Sql) -> None:
+    """It makes a job too, though Celery began to send it before it loaded the transport."""
+    script = site.folder / "script.py"
+    script.write_text(_FIRST.format(url=transport_url(site.database)))
+    one = site.run(sys.executable, str(script))
+    assert one.wait(60) == 0, one.output
+    other = site.run(sys.executable, str(script))
+    assert other.wait(60) == 1
+    assert sql("SELECT id::text, tags FROM pgbeat.jobs") == [(one.output.strip(), ["script"])]
+    assert "NotUnique" in other.output

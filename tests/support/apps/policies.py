@@ -1,0 +1,72 @@
+"""An app whose tasks have policies, with pgbeat's broker and result backend."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+URL = os.environ["TESTS_BROKER"]
+FOLDER = Path(os.environ["TESTS_FOLDER"])
+
+app = Celery("policies", broker=URL, backend=URL)
+app.conf.update(
+    result_expires=None, worker_prefetch_multiplier=1,
+    **json.loads(os.environ.get("TESTS_SETTINGS", "{}")),
+)  # fmt: skip
+
+
+def _note(what: str) -> None:
+    with (FOLDER / "journal").open("a") as journal:
+        journal.write(f"{what}\n")
+
+
+@app.task(name="policies.add", pgbeat={"lane": "narrow"})
+def add(x: int, y: int = 1) -> int:
+    """Adds, in the lane."""
+    _note(f"begin {x}")
+    time.sleep(0.02)  # long enough to overlap with another one, if that could be
+    _note(f"end {x}")
+    return x + y
+
+
+@app.task(name="policies.total", pgbeat={"lane": "narrow"})
+def total(numbers: list[int]) -> int:
+    """Adds them up."""
+    return sum(numbers)
+
+
+@app.task(name="policies.flaky", bind=True, pgbeat={"max_attempts": 3, "retry_base": 0.1})
+def flaky(self: Any, succeeds_at: int, name: str = "") -> int:
+    """Fails until its attempt with that number."""
+    attempt = int(self.request.retries) + 1
+    _note(f"{name}{attempt} {self.request.id}")
+    if attempt < succeeds_at:
+        raise ValueError(f"attempt {attempt}")
+    return attempt
+
+
+@app.task(name="policies.late_flaky", acks_late=True, pgbeat={"max_attempts": 2, "retry_base": 0.1})
+def late_flaky(marker: str) -> str:
+    """Fails the first time; its message is acknowledged in the end."""
+    if not (FOLDER / marker).exists():
+        (FOLDER / marker).touch()
+        raise ValueError("the first time")
+    return "done"
+
+
+@app.task(name="policies.parent", acks_late=True)
+def parent(count: int) -> list[str]:
+    """Sends tasks that have a policy, and waits for none."""
+    return [add.delay(number).id for number in range(count)]
+
+
+@app.task(name="policies.held", bind=True, acks_late=True, pgbeat={"lane": "narrow"})
+def held(self: Any, gate: str) -> str:
+    """Waits for a file."""
+    _note(f"held {os.getpid()}")
+    while not (FOLDER / f"gate-{gate}").exists():
+        time.sleep(0.02)
+    return gate
