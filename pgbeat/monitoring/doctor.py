@@ -11,7 +11,14 @@ from pgbeat.broker.own_tables import expected_tables
 from pgbeat.config import Settings, direct_url, place
 from pgbeat.database import connections, migrate, poolers
 from pgbeat.errors import ConfigError, SchemaError
-from pgbeat.monitoring import beats, open_transactions, periods, schedule_health, task_coverage
+from pgbeat.monitoring import (
+    beats,
+    open_transactions,
+    periods,
+    policies,
+    schedule_health,
+    task_coverage,
+)
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
 _OLDEST = 14
 #: Seconds by which clocks may differ without a warning.
 _SKEW = 2.0
-#: Seconds for which a transaction may be idle before it is worth a warning.
-_IDLE = 10.0
 
 
 class Check(NamedTuple):
@@ -57,28 +62,15 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             if schema.result != "fail":
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
-                yield from _open_transactions(connection)
+                if problem := open_transactions.problem(connection):
+                    yield Check("transactions", "warn", *problem)
                 yield Check("history", *periods.check(connection))
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)
+                if found := policies.check(connection, settings, app):
+                    yield Check("task policies", *found)
         yield from _broker(connection, settings, app)
-
-
-def _open_transactions(connection: Connection) -> Iterator[Check]:
-    found = open_transactions.find(connection, idle=_IDLE)
-    if found:
-        oldest = found[0]
-        name = f" ({oldest.application_name})" if oldest.application_name else ""
-        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        yield Check(
-            "transactions",
-            "warn",
-            f"session {oldest.pid}{name} has been idle in a transaction for {oldest.idle:.0f} s "
-            f"that has locks in {', '.join(oldest.tables)}{others}",
-            "What needs these locks waits: end the transaction, or have the server do it "
-            "(idle_in_transaction_session_timeout).",
-        )
 
 
 def _server(connection: Connection, settings: Settings) -> Check:

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
-from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.jobs import lane_control
+from pgbeat.errors import ConfigError, NotFound, PgbeatError
+from pgbeat.jobs import lane_control, task_policies
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.web.api import jobs as jobs_api
@@ -26,7 +26,12 @@ def lanes_page(visit: AdminVisit) -> Response:
     """Shows all lanes."""
     with visit.reading() as connection:
         rows = lanes.listing(connection, visit.namespace)
-    return visit.page("lanes.html", "lanes", rows=rows)
+    app = visit.backend.celery
+    try:
+        tasks, problem = task_policies.all_of(app) if task_policies.are_used(app) else {}, ""
+    except ConfigError as error:
+        tasks, problem = {}, str(error)
+    return visit.page("lanes.html", "lanes", rows=rows, tasks=tasks, problem=problem)
 
 
 # -- new

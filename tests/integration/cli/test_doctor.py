@@ -18,7 +18,7 @@ from pgbeat.database.tables import metadata
 from pgbeat.monitoring.doctor import Check
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.partitions import make_partitions
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import make_job, make_lane, make_schedule
 
 Beat = Callable[..., Scheduler]
 
@@ -226,7 +226,7 @@ def test_a_pooler_is_noticed(database: str) -> None:
 def test_a_transaction_left_open_with_locks(
     database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.monitoring.doctor._IDLE", 0.0)
+    monkeypatch.setattr("pgbeat.monitoring.open_transactions._IDLE", 0.0)
     beat().run_due()
     with psycopg.connect(database, application_name="shop") as reader:
         reader.execute("SELECT count(*) FROM pgbeat.jobs")
@@ -236,6 +236,22 @@ def test_a_transaction_left_open_with_locks(
     assert (found.check, found.result) == ("transactions", "warn")
     assert "(shop)" in found.detail
     assert "locks in lanes" in found.detail
+
+
+def test_policies_of_tasks(app: Celery, sql: Sql) -> None:
+    """Checked with their lanes, which must be there before the tasks are sent."""
+    app.conf.broker_url = f"pgbeat+{app.conf.broker_url.partition('+')[2]}"
+    app.conf.pgbeat_task_policies = {"tests.add": {"lane": "narrow"}}
+
+    def line() -> str:
+        shown = run_with(app, "doctor").stdout
+        return next(line for line in shown.splitlines() if line.startswith("task policies"))
+
+    assert "fail" in line()
+    make_lane(sql, "narrow")
+    assert line().split()[2:] == ["ok", "1:", "tests.add"]
+    app.conf.pgbeat_task_policies = {"tests.*": {"lanes": "narrow"}}
+    assert "fail" in line()
 
 
 @pytest.mark.parametrize(("days", "ahead", "is_missing"), [(5, -3, True), (5, 3, False)])

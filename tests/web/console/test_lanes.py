@@ -358,3 +358,13 @@ def test_what_others_write_is_text(page: Any, sql: Sql) -> None:
     make_job(sql, lane="gpu", task=EVIL[:100], created_by=EVIL)
     make_lane(sql, "gpu", 0)
     assert "<script>alert" not in html(page.get(GPU))
+
+
+def test_tasks_with_a_policy_are_listed(app: Celery, page: Any) -> None:
+    """With their lane and the rest of it; or what is wrong with them."""
+    app.conf.pgbeat_task_policies = {"jobs.add": {"lane": "gpu", "max_attempts": 3}}
+    found = html(page.get("/console/lanes"))
+    row = found.one("[aria-label='Tasks with a policy'] tbody tr")
+    assert " ".join(row.text_content().split()) == "jobs.add gpu max_attempts 3"
+    app.conf.pgbeat_task_policies = {"jobs.add": {"lanes": "gpu"}}
+    assert "'lanes' is not a key of it" in html(page.get("/console/lanes")).words

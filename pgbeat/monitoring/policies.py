@@ -1,0 +1,48 @@
+"""Checks the policies of an app's tasks."""
+
+from typing import TYPE_CHECKING, Literal
+
+from sqlalchemy import Connection
+
+from pgbeat.config import Settings
+from pgbeat.errors import ConfigError
+from pgbeat.jobs import task_policies
+from pgbeat.jobs.lanes import model as lanes
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Tasks that are named at most.
+_MOST = 10
+
+
+def check(
+    connection: Connection, settings: Settings, app: "Celery | None"
+) -> tuple[Literal["ok", "warn", "fail"], str, str] | None:
+    """Returns the result, what was found, and what to do about it; `None` if no task has one."""
+    if app is None:
+        return None
+    app.loader.import_default_modules()
+    if not task_policies.are_used(app):
+        return None
+    try:
+        found = task_policies.all_of(app)
+    except ConfigError as error:
+        wrong = "; ".join(f"{each.field}: {each.message}" for each in error.problems)
+        return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
+    wanted = sorted({policy.lane for policy in found.values() if policy.lane is not None})
+    there = lanes.load(connection, wanted, namespace=settings.namespace)
+    if missing := [name for name in wanted if name not in there]:
+        names = ", ".join(map(repr, missing))
+        advice = f"Make it: `pgbeat lanes set {missing[0]} --limit 1`."
+        return "fail", f"their tasks can't be sent without lane {names}", advice
+    detail = _names(sorted(found))
+    if settings.track == "off":
+        advice = "Set pgbeat_track to launched: else nobody knows when these jobs end."
+        return "warn", f"{detail}, and workers don't record executions", advice
+    return "ok", detail, ""
+
+
+def _names(tasks: list[str]) -> str:
+    more = f" and {len(tasks) - _MOST} more" if len(tasks) > _MOST else ""
+    return f"{len(tasks)}: {', '.join(tasks[:_MOST])}{more}"
