@@ -110,7 +110,8 @@ _TICKS = text(
     {_ADD}
     """  # noqa: S608
 )
-# All that were recorded at one moment belong together.
+# All that were recorded at one moment belong together. Jobs that ended a week before the first of
+# them are not looked up: each partition of them costs as much as the one that has the job.
 _EXECUTIONS = text(
     f"""
     {_MARK}
@@ -130,7 +131,10 @@ _EXECUTIONS = text(
     owned AS MATERIALIZED (
         SELECT j.namespace, j.task, j.job_source, f.state, greatest(f.took, 0)::float8 AS took
           FROM fresh f CROSS JOIN LATERAL (
-               SELECT namespace, task, job_source FROM pgbeat.jobs WHERE id = f.job_id
+               SELECT namespace, task, job_source FROM pgbeat.unfinished_jobs WHERE id = f.job_id
+                UNION ALL
+               SELECT namespace, task, job_source FROM pgbeat.ended_jobs
+                WHERE id = f.job_id AND finished_at > (SELECT at FROM since) - interval '7 days'
                OFFSET 0) AS j),
     summed AS MATERIALIZED (
         SELECT namespace, 'executions' AS metric, task AS label, state || :by || job_source AS kind,

@@ -44,6 +44,7 @@ class Spark(NamedTuple):
         return "launched" + (f", job {self.job_state}" if self.job_state else "")
 
 
+# Jobs end after they were decided: partitions from before that, but for a clock's error, have none.
 _SPARKS = text(
     """
     SELECT s.id, t.outcome, t.due_at, left(coalesce(t.reason, t.error), 300), j.state
@@ -52,7 +53,13 @@ _SPARKS = text(
                SELECT * FROM pgbeat.ticks WHERE schedule_id = s.id
                 ORDER BY due_at DESC, id DESC LIMIT :most) AS t
            LEFT JOIN LATERAL (  -- of several jobs, the one that matters most
-               SELECT state FROM pgbeat.jobs WHERE id = ANY (t.job_id || t.more_job_ids)
+               SELECT state FROM (
+                      SELECT state FROM pgbeat.unfinished_jobs
+                       WHERE id = ANY (t.job_id || t.more_job_ids)
+                       UNION ALL
+                      SELECT state FROM pgbeat.ended_jobs
+                       WHERE id = ANY (t.job_id || t.more_job_ids)
+                         AND finished_at > t.decided_at - interval '1 day') AS made
                 ORDER BY array_position(ARRAY['failed', 'running', 'pending', 'scheduled',
                                               'paused', 'cancelled', 'skipped'], state)
                 LIMIT 1) AS j ON true
