@@ -1,7 +1,8 @@
 """The web app: a REST API and a console, on the same domain functions as the command line.
 
 `celery -A app pgbeat web` serves it. A team can mount it into an app of its own:
-`app.mount("/pgbeat", create_app(celery_app))`.
+`app.mount("/pgbeat", create_app(celery_app, authenticate=user_of))`, where `user_of` returns the
+`User` of a request, or `None`.
 """
 
 from collections.abc import AsyncIterator
@@ -15,11 +16,13 @@ from fastapi.routing import APIRoute
 from pgbeat import __version__
 from pgbeat.config import Settings
 from pgbeat.web import api, openapi, pages, problems, sign_in
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import Authenticate, Backend, User
 from pgbeat.web.guards import Guards
 
 if TYPE_CHECKING:
     from celery import Celery
+
+__all__ = ["Authenticate", "User", "create_app"]
 
 _ABOUT = """
 Shows and controls the schedules, jobs and queues of a Celery app on Postgres.
@@ -35,13 +38,19 @@ requests, text such as `15 minutes`.
 
 
 def create_app(
-    celery: "Celery", settings: Settings | None = None, *, demo: bool = False
+    celery: "Celery",
+    settings: Settings | None = None,
+    *,
+    demo: bool = False,
+    authenticate: Authenticate | None = None,
 ) -> FastAPI:
     """Returns the web app of a Celery app; it connects to the database at the first request.
 
-    With `demo`, everyone on this machine is an administrator. Raises `ConfigError`.
+    With `demo`, everyone on this machine is an administrator. With `authenticate`, the host
+    application says which of its users makes a request without a token, and there is no sign-in
+    page; it may be async, and is called for each request. Raises `ConfigError`.
     """
-    backend = Backend(celery, settings, demo=demo)
+    backend = Backend(celery, settings, demo=demo, authenticate=authenticate)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,8 +1,9 @@
 """The app, its settings and its connections to the database, which requests share."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 from celery import Celery
@@ -25,11 +26,29 @@ _STATEMENT, _LOCK = 10_000, 3_000
 _POOL, _OVERFLOW, _POOL_WAIT = 5, 15, 5
 
 
+@dataclass(frozen=True)
+class User:
+    """A user of the application that the web app is mounted into."""
+
+    #: Such as `alice`; `created_by` and the audit log have it as `user:alice`.
+    name: str
+    is_admin: bool = False
+
+
+#: Returns the user who makes a request; `None` for one who has not signed in.
+Authenticate = Callable[[Request], User | Awaitable[User | None] | None]
+
+
 class Backend:
     """Serves one process; its methods are thread-safe. Raises `ConfigError`."""
 
     def __init__(
-        self, celery: Celery, settings: Settings | None = None, *, demo: bool = False
+        self,
+        celery: Celery,
+        settings: Settings | None = None,
+        *,
+        demo: bool = False,
+        authenticate: Authenticate | None = None,
     ) -> None:
         self.settings = settings or Settings.load(celery.conf)
         has_issuer = self.settings.web_jwt_key or self.settings.web_jwt_jwks
@@ -40,6 +59,8 @@ class Backend:
         self.namespace = self.settings.namespace
         #: Whether everyone on this machine is an administrator.
         self.is_demo = demo
+        #: The host application's function that identifies users.
+        self.authenticate = authenticate
         limits = f"-c statement_timeout={_STATEMENT} -c lock_timeout={_LOCK}"
         given = self.settings.url.query.get("options", "")
         self._engine = connections.engine(

@@ -1,10 +1,13 @@
 """Identifies callers by a token, a JWT of the team's issuer, or a browser's cookie."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from anyio import from_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
@@ -12,11 +15,13 @@ from pgbeat.access import tokens
 from pgbeat.access.actors import Actor, Origin
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
-from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.backend import Backend, TheBackend, User
 
 #: The cookie of a signed-in browser; it holds a token or JWT.
 COOKIE = "pgbeat_token"
 _SAFE = {"GET", "HEAD", "OPTIONS"}
+#: Seconds after which streams of the host's users end, and the host is asked again.
+_HOST_SECONDS = 60.0
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="bearer",
@@ -72,6 +77,8 @@ def _found(
 ) -> Caller:
     if bearer is not None:
         return identify(backend, bearer.credentials)
+    if backend.authenticate is not None:
+        return _host_caller(request, backend)
     if cookie and not backend.is_demo:
         check_origin(request)
         return replace(identify(backend, cookie), origin="page")
@@ -81,6 +88,26 @@ def _found(
         "authentication required: send a token as `Authorization: Bearer …` (`pgbeat tokens "
         "create` makes one)"
     )
+
+
+def _host_caller(request: Request, backend: Backend) -> Caller:
+    """Returns the caller that the host application names. Raises `InvalidToken` if it names none.
+
+    Its cookies come with any request of the browser's, so a change must say where it comes from.
+    """
+    found: User | Awaitable[User | None] | None = None
+    if backend.authenticate is not None:
+        found = backend.authenticate(request)
+    user = from_thread.run(_awaited, found) if isawaitable(found) else found
+    if not isinstance(user, User):
+        raise InvalidToken("authentication required: sign in, or send a token")
+    check_origin(request, is_required=True)
+    tasks = backend.settings.web_tasks
+    return Caller(f"user:{user.name}", user.is_admin, tasks, origin="page", seconds=_HOST_SECONDS)
+
+
+async def _awaited(found: Awaitable[User | None]) -> User | None:
+    return await found
 
 
 def _demo_caller(request: Request, backend: Backend) -> Caller:
@@ -105,10 +132,11 @@ def is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def check_origin(request: Request) -> None:
+def check_origin(request: Request, *, is_required: bool = False) -> None:
     """Raises `Forbidden` for a browser's change that comes from another site.
 
-    Browsers say so by Sec-Fetch-Site or, without TLS, by Origin.
+    Browsers say so by Sec-Fetch-Site or, without TLS, by Origin. A request with neither is refused
+    if it has the cookie, or if they are required.
     """
     if request.method in _SAFE:
         return
@@ -119,7 +147,7 @@ def check_origin(request: Request) -> None:
     elif source is not None:
         is_own = _netloc(source) == request.headers.get("host", "").lower()
     else:
-        is_own = COOKIE not in request.cookies
+        is_own = not is_required and COOKIE not in request.cookies
     if not is_own:
         raise Forbidden("this change comes from another site; open the page itself")
 

@@ -3,14 +3,21 @@
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import RedirectResponse
 
 from pgbeat.errors import InvalidToken
 from pgbeat.web.backend import TheBackend, root
 from pgbeat.web.identity import COOKIE, check_origin, identify
 
-router = APIRouter(include_in_schema=False)
+
+def require_sign_in(backend: TheBackend) -> None:
+    """Raises 404 if the host application signs people in."""
+    if backend.authenticate is not None:
+        raise HTTPException(404, "there is no such page")
+
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(require_sign_in)])
 
 #: Seconds that a browser keeps the cookie. A token may expire earlier.
 _MAX_AGE = 30 * 86_400

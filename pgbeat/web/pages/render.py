@@ -80,6 +80,7 @@ def _render(
         caller=caller,
         nav=nav,
         is_demo=request.app.state.pgbeat.is_demo,
+        is_hosted=request.app.state.pgbeat.authenticate is not None,
         said=message,
         version=__version__,
         **({"error": None, "here": ""} | values),
@@ -205,7 +206,9 @@ class PageRoute(APIRoute):
         async def handled(request: Request) -> Response:
             try:
                 return await handle(request)
-            except InvalidToken:
+            except InvalidToken as error:
+                if request.app.state.pgbeat.authenticate is not None:
+                    return _problem(request, error)
                 return _to_sign_in(request)
             except _KNOWN as error:
                 return _problem(request, error)
@@ -237,7 +240,9 @@ def _to_sign_in(request: Request) -> Response:
 def _problem(request: Request, error: Exception) -> Response:
     status, title, detail = problems.described(request, error)
     caller = getattr(request.state, "caller", None)
-    return _render(request, "problem.html", caller, status, title=title, detail=detail)
+    response = _render(request, "problem.html", caller, status, title=title, detail=detail)
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response
 
 
 # -- how things look

@@ -1,11 +1,12 @@
 """`/` and `/login`: the start page and the sign-in page."""
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from pgbeat.web.backend import root
 from pgbeat.web.identity import TheCaller
 from pgbeat.web.pages.render import PageRoute, open_page, path
+from pgbeat.web.sign_in import require_sign_in
 
 router = APIRouter(route_class=PageRoute)
 
@@ -31,7 +32,7 @@ def unknown_page(request: Request, caller: TheCaller, name: str) -> Response:
     raise HTTPException(404, "there is no such page")
 
 
-@router.get("/login")
+@router.get("/login", dependencies=[Depends(require_sign_in)])
 def sign_in_page(request: Request) -> Response:
     """Shows the form for a token."""
     query = request.query_params

@@ -51,7 +51,7 @@ addEventListener("keydown", (event) => {
         headers: { Accept: "text/html" },
         credentials: "same-origin",
       });
-      if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) {
+      if (answer.redirected) {  // to a sign-in page
         location.reload();
         return;
       }
