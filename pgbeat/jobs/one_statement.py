@@ -219,7 +219,7 @@ def _parameters(
         job.id, job.namespace, job.task, written.args, written.kwargs, written.options, job.queue,
         job.template, job.job_source, job.created_by, job.state,
         None if job.run_at is None else job.run_at.isoformat(), job.lane, job.priority or 0,
-        _array(job.tags or ()), written.resources, job.max_attempts or 1,
+        array(job.tags or ()), written.resources, job.max_attempts or 1,
         f"{_or(job.retry_base, 60)!r} s", f"{_or(job.retry_cap, 3600)!r} s", job.unique_key,
         None if unique_for is None else f"{unique_for.total_seconds()!r} s",
         "t" if job.awaits_approval else "f", job.description, written.labels, written.metadata,
@@ -232,6 +232,7 @@ def _parameters(
     return [None if value is None else str(value).encode() for value in values]
 
 
-def _array(texts: Sequence[str]) -> str:
+def array(texts: Sequence[str]) -> str:
+    """Returns texts as Postgres reads an array of them."""
     quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"

@@ -27,6 +27,7 @@ from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import dispatch, kept_messages, policies, submissions, task_policies
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.one_statement import array
 from pgbeat.jobs.policies import JobPolicy, stored
 
 #: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
@@ -120,11 +121,14 @@ def _headers(
             f"task {name!r} has a policy, so its task_id is the id of a job, which must be a UUID; "
             f"got {task_id!r}",
         ) from None
+    # A policy is another object once the settings have changed. What is kept keeps it alive.
     known = vars(app).setdefault(_KNOWN, {})
-    key = settings_of(app), name, is_awaited
-    if key not in known or known[key][0] is not policy:
+    key = id(policy), name, is_awaited
+    if key not in known:
+        if len(known) >= _MOST:
+            known.clear()
         new_job = {
-            "namespace": key[0].namespace,
+            "namespace": settings_of(app).namespace,
             "created_by": actors.user().name,
             "policy": policy.as_json(),
             "is_awaited": is_awaited,
@@ -201,7 +205,7 @@ class _Envelope(NamedTuple):
 _TYPES = {
     "id": "uuid", "namespace": "text", "task": "text", "args": "jsonb", "kwargs": "jsonb",
     "options": "jsonb", "queue": "text", "created_by": "text", "state": "text",
-    "run_at": "timestamptz", "lane": "text", "priority": "smallint", "tags": "jsonb",
+    "run_at": "timestamptz", "lane": "text", "priority": "smallint", "tags": "text[]",
     "resources": "jsonb", "unique_key": "text", "taken_for": "interval",
     "awaits_approval": "boolean", "payload": "text", "message_queue": "text",
     "message_priority": "smallint", "must_start_within": "interval",
@@ -211,9 +215,8 @@ _TYPES = {
 _SQL = """
     SELECT id, made_at FROM pgbeat.write_job(
         {id}, {namespace}, {task}, {args}, {kwargs}, {options}, {queue}, NULL, 'user_api',
-        {created_by}, {state}, {run_at}, {lane}, {priority},
-        ARRAY(SELECT jsonb_array_elements_text({tags})), {resources}, 1, '1 minute', '1 hour',
-        {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
+        {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, 1, '1 minute',
+        '1 hour', {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
         {message_queue}, {message_priority}, {must_start_within}, {must_end_within}, {dispatched},
         {message}, {is_awaited})
 """
@@ -284,7 +287,7 @@ class _NewJob:
             "namespace": given["namespace"], "created_by": given["created_by"],
             "queue": message.queue, "priority": message.priority,
             "state": _state(policy, is_later),
-            "lane": policy.lane, "tags": _json(policy.tags or ()),
+            "lane": policy.lane, "tags": array(policy.tags or ()),
             "resources": _json(policy.resources or {}),
             "unique_key": _key(policy, found), "taken_for": policy.unique_for,
             "awaits_approval": bool(policy.requires_approval),
