@@ -58,7 +58,7 @@ PARTS = {
     "results.group": Part("", _RESULTS, 4),
     "results.chord": Part("", _RESULTS, 4),
     "results.waits": Part("", _RESULTS, 6),
-    "results.kills": Part("", _RESULTS, 10),
+    "results.kills": Part("", _RESULTS, 20),
     "tracking": Part("", "--tasks 3000 --rounds 1 --pools prefork", 10),
     "jobs": Part("", "--tasks 1000 --rounds 1", 8),
     "webhooks": Part("", "--deliveries 6000", 4),

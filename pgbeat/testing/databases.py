@@ -80,7 +80,9 @@ class Databases:
         name = f"pgbeat_{uuid.uuid4().hex[:12]}"
         with self._admin() as admin:
             if self._idle:
-                admin.execute(f'ALTER DATABASE "{self._idle.pop()}" RENAME TO "{name}"')
+                idle = self._idle.pop()
+                admin.execute(_TERMINATE, [idle])  # what has connected again since
+                admin.execute(f'ALTER DATABASE "{idle}" RENAME TO "{name}"')
             else:
                 admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
             dsn = in_database(self._server, name)
