@@ -12,3 +12,13 @@ def ship(number: int) -> int:
     order.is_shipped = True
     order.save()
     return number
+
+
+@shared_task(pgbeat={"unique": True})
+def pack(number: int) -> None:
+    """Packs an order, once at a time."""
+
+
+@shared_task(pgbeat={"lane": "missing"})
+def lose(number: int) -> None:
+    """Can't be sent."""

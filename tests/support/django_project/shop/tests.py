@@ -17,9 +17,9 @@ from psycopg import IsolationLevel
 import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import connections as sessions
-from pgbeat.errors import UnknownTask
+from pgbeat.errors import InvalidJob, UnknownTask
 from tests.support.django_project.shop.models import Order
-from tests.support.django_project.shop.tasks import ship
+from tests.support.django_project.shop.tasks import lose, pack, ship
 from tests.support.processes import until
 
 
@@ -248,6 +248,27 @@ class Jobs(Clean):
             one = ship.delay(1)
         assert Order.objects.count() == 1
         assert sent() == [one.id]
+
+
+class Policies(Jobs):
+    def test_a_task_with_a_policy_is_a_job_once_the_block_commits(self) -> None:
+        with self.assertRaises(Failing), atomic():
+            pack.delay(1)
+            raise Failing
+        assert (sent(), self.jobs()) == ([], 0)
+        with atomic():
+            one = pack.delay(1)
+            assert pack.delay(1).id == one.id
+            assert sent() == []
+        assert (sent(), self.jobs()) == ([one.id], 1)
+        assert pack.delay(1).id == one.id
+
+    def test_a_task_that_is_refused_leaves_the_block_as_it_was(self) -> None:
+        with atomic():
+            with self.assertRaises(InvalidJob):
+                lose.delay(1)
+            one = ship.delay(1)
+        assert (sent(), self.jobs()) == ([one.id], 0)
 
 
 class Threads(Clean):
