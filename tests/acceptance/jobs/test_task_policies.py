@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 
+from pgbeat.config import postgres_url
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import Sql, make_lane
 from tests.support.transport_workers import transport_url
@@ -171,3 +172,33 @@ def test_the_first_message_of_a_process(site: Site, sql: Sql) -> None:
     assert other.wait(60) == 1
     assert sql("SELECT id::text, tags FROM pgbeat.jobs") == [(one.output.strip(), ["script"])]
     assert "NotUnique" in other.output
+
+
+_KILLED = """
+import os, signal
+import pgbeat
+from celery import Celery
+from sqlalchemy import create_engine
+app = Celery("script", broker={url!r})
+
+@app.task(name="script.task", pgbeat={{"tags": ["script"]}})
+def task(n): pass
+
+with create_engine({database!r}).connect() as connection:
+    with connection.begin(), pgbeat.in_transaction(connection, app):
+        task.delay("committed")
+    connection.begin()
+    with pgbeat.in_transaction(connection, app):
+        task.delay("open")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_killed_before_its_commit_leaves_neither(site: Site, sql: Sql) -> None:
+    """A job and its message exist together: what was committed does, what was open does not."""
+    script = site.folder / "script.py"
+    url = postgres_url(site.database).render_as_string(hide_password=False)
+    script.write_text(_KILLED.format(url=transport_url(site.database), database=url))
+    assert site.run(sys.executable, str(script)).wait(60) == -signal.SIGKILL
+    assert sql("SELECT args FROM pgbeat.jobs") == [(["committed"],)]
+    assert sql("SELECT job_id IS NOT NULL FROM kombu_message") == [(True,)]
