@@ -99,7 +99,10 @@ def _end_waiting(
 ) -> list[Ended]:
     """Ends those of the jobs that don't run, and withdraws their messages."""
     withdrawn = publisher.withdraw(connection, job_ids)
+    revocations = kept_messages.revocations(connection, job_ids)
     ended = endings.end(connection, job_ids, to, reason)
+    if isinstance(publisher, TransactionPublisher):
+        publisher.put(connection, [revocations[e.id] for e in ended if e.id in revocations])
     sent = [str(job.id) for job in ended if job.is_dispatched]
     publisher.revoke(connection, [job_id for job_id in sent if job_id not in withdrawn])
     return ended

@@ -105,7 +105,9 @@ def complete(app: Celery, headers: dict[str, Any]) -> None:
     """
     policy = task_policies.of_task(app, headers["task"])
     if policy is not None and not _is_running(headers["id"]):
-        headers |= _headers(app, headers["task"], headers["id"], policy, is_awaited=False)
+        # Others know the id of a member of a group.
+        is_awaited = bool(headers.get("group"))
+        headers |= _headers(app, headers["task"], headers["id"], policy, is_awaited)
 
 
 def _headers(

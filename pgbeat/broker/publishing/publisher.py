@@ -303,9 +303,9 @@ class TransactionPublisher:
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs, and their queues."""
-        self._put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))
+        self.put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))
 
-    def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
+    def put(self, connection: Connection, batch: Iterable[Message]) -> None:
         """Writes messages, and before them their queues."""
         messages = list(batch)
         if not connections.is_autocommit(connection):  # the caller's, and may stay open
@@ -326,7 +326,7 @@ class TransactionPublisher:
             return
         self._outbox.messages.clear()
         self._control.revoke(list(job_ids), terminate=True, connection=self._connection)
-        self._put(connection, self._outbox.messages)
+        self.put(connection, self._outbox.messages)
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
         """Drops the messages made, of these jobs or of all."""

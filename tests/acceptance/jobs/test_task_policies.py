@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
+from celery.exceptions import ChordError, TaskRevokedError
 
 from pgbeat.config import postgres_url
+from tests.support.command_line import run_with
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import Sql, make_lane
 from tests.support.transport_workers import transport_url
@@ -149,6 +151,22 @@ def test_workers_refuse_wrong_policies(site: Site) -> None:
     assert worker.wait(60) != 0
     assert "'lanes' is not a key of it" in worker.output
     assert "priority" in worker.output
+
+
+def test_a_chord_learns_that_a_waiting_member_is_cancelled(site: Site, sql: Sql) -> None:
+    """The worker that gets the member's message only stores that it was revoked."""
+    sql("UPDATE pgbeat.lanes SET paused_at = now()")
+    body = site.client.signature("policies.total")
+    found = chord([site.task("flaky", 1), site.task("add", 5)], body).delay()
+    ((waiting,),) = sql("SELECT id::text FROM pgbeat.jobs WHERE lane IS NOT NULL")
+    assert run_with(site.client, "jobs", "cancel", waiting).exit_code == 0
+    site.start("-P", "threads", "-c", "2")
+    with pytest.raises((TaskRevokedError, ChordError)):
+        found.get(timeout=60)
+    with pytest.raises(TaskRevokedError):
+        site.client.AsyncResult(waiting).get(timeout=60)
+    assert not [line for line in site.journal() if line.startswith("begin")]
+    assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s::uuid", waiting) == [("cancelled",)]
 
 
 _FIRST = """
