@@ -142,8 +142,9 @@ def is_shared(one: Connection, other: Connection) -> bool:
     behind it, or reach another client's transactions.
     """
     seen: dict[Connection, set[int]] = {one: set(), other: set()}
-    # Such that neither a stack nor a queue of sessions gives each its own again.
-    for connection in (one, other, other, one, one, other):
+    # Such that neither a stack nor a queue of sessions gives each its own again, and several times:
+    # other clients take turns too.
+    for connection in (one, other, other, one, one, other) * 4:
         seen[connection].add(connection.execute(_PID).scalar_one())
     return len(seen[one]) > 1 or len(seen[other]) > 1 or seen[one] == seen[other]
 
