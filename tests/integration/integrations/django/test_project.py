@@ -34,6 +34,7 @@ def test_migrate_makes_the_schema_before_the_projects_own(
     assert "pgbeat.W004" in unmigrated.stderr, unmigrated
     done = shop.manage("migrate")
     assert "Migrated pgbeat's schema to 0" in done.stdout, done
+    assert done.stderr == ""
     assert is_there()
     sent = asked.execute(
         "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
