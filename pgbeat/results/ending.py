@@ -18,7 +18,7 @@ import psycopg
 from celery import Celery
 from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Ignore, Reject
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.transport.held_messages import HeldMessages
@@ -135,6 +135,11 @@ class TaskEnding:
     def app(self) -> Celery:
         """The task's app."""
         return self._backend.app
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the result backend, in the same database as the task's own work."""
+        return self._backend.store.engine
 
     def check_adopts(self) -> None:
         """Raises `CannotFinish` if the task has given a session already."""

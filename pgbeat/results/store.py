@@ -76,7 +76,7 @@ class Store:
         self._local = threading.local()
         name = f"pgbeat results {socket.gethostname()}:{os.getpid()}"
         arguments = {"prepare_threshold": None, **connect_args}
-        self._engine = connections.engine(url, name[:63], connect_args=arguments)
+        self.engine = connections.engine(url, name[:63], connect_args=arguments)
 
     @contextmanager
     def work(self, *, checked: bool = True) -> Iterator[StoreConnection]:
@@ -108,17 +108,17 @@ class Store:
 
     def check_schema(self) -> None:
         """Raises `SchemaError` if the database's schema is missing or does not fit."""
-        connection = self._engine.connect()
+        connection = self.engine.connect()
         try:
             migrate.check(connection)
         finally:
             connections.close(connection)
 
     def _connect(self) -> StoreConnection:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             migrate.check(connection)
-            keeps = poolers.keeps_session(connection, self._engine)
+            keeps = poolers.keeps_session(connection, self.engine)
             if not keeps:
                 _warn_of_pooler(self.url)
             isolates = not connections.isolate(connection)

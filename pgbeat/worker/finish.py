@@ -1,11 +1,15 @@
 """`pgbeat.finish`: what a task writes commits with the task's own end."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    suppress,
+)
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
-from celery._state import get_current_task
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
@@ -13,8 +17,14 @@ from sqlalchemy.orm import Session, scoped_session
 from pgbeat.broker.publishing.transaction import opened, require_broker
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish
-from pgbeat.results.ending import ending_of
-from pgbeat.worker import endings
+from pgbeat.worker.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AsyncOpened = TypeVar(
+        "AsyncOpened", bound=AsyncConnection | AsyncSession | async_scoped_session[Any]
+    )
 
 Opened = TypeVar("Opened", bound=Connection | Session | scoped_session[Any])
 
@@ -31,11 +41,7 @@ class _OwnSession:
             self._connection.begin()
         self._transaction = self._session.get_transaction()
         if not isinstance(connections.driver(self._connection), psycopg.Connection):
-            driver = self._connection.dialect.driver
-            raise CannotFinish(
-                f"the session uses the driver {driver}; pgbeat.finish needs psycopg 3, as in "
-                "postgresql+psycopg://…"
-            )
+            raise CannotFinish(NEEDS_PSYCOPG % self._connection.dialect.driver)
 
     def connection(self) -> Connection:
         """Returns the connection, with its transaction begun on the server."""
@@ -49,10 +55,7 @@ class _OwnSession:
         """Raises `CannotFinish` if the transaction that the block began is over."""
         is_same = self._session.get_transaction() is self._transaction
         if not is_same or self._connection.closed:
-            raise CannotFinish(
-                "the transaction was committed, rolled back or closed before the task ended; leave "
-                "that to pgbeat.finish, as in `with pgbeat.finish(Session()) as session:`"
-            )
+            raise CannotFinish(COMMITTED)
 
     def flush(self) -> None:
         """Writes what the session has not sent yet."""
@@ -72,8 +75,11 @@ class _OwnSession:
         self._session.close()
 
 
-@contextmanager
-def finish(session: Opened) -> Iterator[Opened]:
+@overload
+def finish(session: Opened) -> AbstractContextManager[Opened]: ...
+@overload
+def finish(session: "AsyncOpened") -> "AbstractAsyncContextManager[AsyncOpened]": ...
+def finish(session: Any) -> Any:
     """Makes what a task writes in a session commit with the task's end, or not at all.
 
         @app.task(acks_late=True)
@@ -89,16 +95,29 @@ def finish(session: Opened) -> Iterator[Opened]:
 
     Where a task is called directly or eagerly, there is no message: the block commits at its end.
 
+    With an asyncio session the block is `async with`, in an event loop that the task runs in its
+    own thread, as by `asyncio.run`.
+
     Args:
-        session: A session or connection of SQLAlchemy's to the broker's database, with psycopg 3.
-            The task must neither commit nor close it; it is closed after the commit.
+        session: A session or connection of SQLAlchemy's to the broker's database, with psycopg 3,
+            or an asyncio one. The task must neither commit nor close it; it is closed after the
+            commit.
 
     Raises:
         CannotFinish: The task is not acknowledged late, its broker or its result backend is not
             pgbeat's in one database, or the session's transaction was ended in the block.
         ConfigError: The session is in another database than the broker.
     """
-    ending, problem = _current_ending()
+    if type(session).__module__.startswith("sqlalchemy.ext.asyncio"):
+        from pgbeat.worker.async_finish import finish_async
+
+        return finish_async(session)
+    return _finish(session)
+
+
+@contextmanager
+def _finish(session: Opened) -> Iterator[Opened]:
+    ending, problem = current_ending()
     own = _OwnSession(session)
     try:
         if problem is not None:
@@ -115,15 +134,3 @@ def finish(session: Opened) -> Iterator[Opened]:
         own.commit()
     else:
         ending.adopt(own)
-
-
-def _current_ending() -> tuple[Any, CannotFinish | None]:
-    """Returns how the running task ends, and why that can't be in one transaction."""
-    task = get_current_task()
-    request = None if task is None else task.request
-    if request is None or request.called_directly or request.is_eager:
-        return None, None
-    ending = ending_of(request)
-    if ending is None or ending.is_over:
-        return None, CannotFinish(endings.obstacle(task))
-    return ending, None

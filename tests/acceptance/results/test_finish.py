@@ -28,11 +28,13 @@ def is_quiet(sql: Sql) -> bool:
     return sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    ("pool", "is_async"), [*((pool, "") for pool in POOLS), ("prefork", "1"), ("threads", "1")]
+)
 def test_what_a_task_writes_commits_with_its_end(
-    finishers: Finishers, client: Client, sql: Sql, pool: str
+    finishers: Finishers, client: Client, sql: Sql, pool: str, is_async: str
 ) -> None:
-    finishers.start("-P", pool, "-c", "2")
+    finishers.start("-P", pool, "-c", "2", TESTS_ASYNC=is_async)
     sign = client.finishing
     assert chain(sign("book", 1), sign("confirm"))().get(timeout=30) == 1
     assert chord([sign("book", n) for n in (2, 3)], sign("collect"))().get(timeout=30) == 2
@@ -61,11 +63,12 @@ def test_all_tasks_end_in_one_transaction_if_asked_to(
     assert is_quiet(sql)
 
 
+@pytest.mark.parametrize("is_async", ["", "1"])
 def test_a_run_that_lost_its_message_leaves_nothing(
-    finishers: Finishers, client: Client, sql: Sql
+    finishers: Finishers, client: Client, sql: Sql, is_async: str
 ) -> None:
     """As when the claim was taken for dead: the run that comes after it is the only one."""
-    worker = finishers.start("-P", "prefork", "-c", "1")
+    worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
     result = client.finishing("wait", 1).delay()
     until((finishers.folder / "waiting").exists)
     sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
@@ -76,10 +79,11 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     assert result.state == "PENDING"
 
 
+@pytest.mark.parametrize("is_async", ["", "1"])
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
-    finishers: Finishers, client: Client, sql: Sql
+    finishers: Finishers, client: Client, sql: Sql, is_async: str
 ) -> None:
-    worker = finishers.start("-P", "prefork", "-c", "1")
+    worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
     result = client.finishing("wait", 1).delay()
     until((finishers.folder / "waiting").exists)
     sql(
@@ -148,12 +152,14 @@ def test_a_job_ends_with_its_execution(finishers: Finishers, client: Client, sql
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "is_async"), [*((step, "") for step in STEPS), (STEPS[3], "1"), (STEPS[4], "1")]
+)
 def test_a_process_killed_at_each_step(
-    finishers: Finishers, client: Client, sql: Sql, step: str
+    finishers: Finishers, client: Client, sql: Sql, step: str, is_async: str
 ) -> None:
     """Twenty times, during 2,000 chains of two tasks: every row is there once."""
-    finishers.start("-P", "prefork", "-c", "2", TESTS_DIE_AT=step)
+    finishers.start("-P", "prefork", "-c", "2", TESTS_DIE_AT=step, TESTS_ASYNC=is_async)
     sign = client.finishing
     for n in range(1000):
         chain(sign("retry", n, 1), sign("confirm"))()

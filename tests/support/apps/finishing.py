@@ -3,8 +3,10 @@
 `TESTS_DATABASE` is the database, `TESTS_FOLDER` where deaths are counted, `TESTS_SETTINGS` more of
 the app's settings, as JSON. `TESTS_DIE_AT` names a step: a process that reaches it kills itself by
 SIGKILL now and then, `TESTS_DEATHS` times in all; with `TESTS_DIE_TOGETHER` the whole worker dies.
+With `TESTS_ASYNC` the tasks use asyncio sessions.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -16,6 +18,7 @@ from typing import Any
 
 from celery import Celery
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session as ORM
 from sqlalchemy.orm import sessionmaker
 
@@ -23,6 +26,7 @@ import pgbeat
 from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.config import postgres_url
 from pgbeat.results.ending import TaskEnding
+from pgbeat.worker.async_finish import _OwnAsyncSession
 from pgbeat.worker.finish import _OwnSession
 
 FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
@@ -47,6 +51,7 @@ app.conf.update(
     }
 )
 Session = sessionmaker(create_engine(postgres_url(url)))
+asyncio_engine = create_async_engine(postgres_url(url))
 
 
 def _reached(step: str) -> None:
@@ -81,45 +86,53 @@ if os.environ.get("TESTS_DIE_AT"):
     _between(TaskEnding, "succeed", STEPS[0], STEPS[5])
     _between(TaskEnding, "_acknowledge", None, STEPS[1])
     _between(HeldMessages, "publish", None, STEPS[2])
-    _between(_OwnSession, "commit", STEPS[3], STEPS[4])
+    for kind in (_OwnSession, _OwnAsyncSession):
+        _between(kind, "commit", STEPS[3], STEPS[4])
 
 
-def write(session: Any, what: str, n: int) -> None:
-    """Inserts a row into the test's table."""
-    session.execute(
-        text("INSERT INTO written (what, n) VALUES (:what, :n)"), {"what": what, "n": n}
-    )
+INSERT = text("INSERT INTO written (what, n) VALUES (:what, :n)")
+
+
+def write(what: str, n: int) -> None:
+    """Inserts a row into the test's table, in the transaction that ends the task."""
+    if os.environ.get("TESTS_ASYNC"):
+        asyncio.run(write_async(what, n))
+        return
+    with pgbeat.finish(Session()) as session:
+        session.execute(INSERT, {"what": what, "n": n})
+
+
+async def write_async(what: str, n: int) -> None:
+    """Does the same in a session for asyncio."""
+    async with pgbeat.finish(AsyncSession(asyncio_engine)) as session:
+        await session.execute(INSERT, {"what": what, "n": n})
 
 
 @app.task(name="finishing.book", shared=False)
 def book(n: int) -> int:
     """Inserts a row."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "booked", n)
+    write("booked", n)
     return n
 
 
 @app.task(name="finishing.confirm", shared=False)
 def confirm(n: int) -> int:
     """Inserts a row."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "confirmed", n)
+    write("confirmed", n)
     return n
 
 
 @app.task(name="finishing.fail", shared=False)
 def fail(n: int) -> None:
     """Inserts a row, and fails."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "failed", n)
+    write("failed", n)
     raise ValueError("it fails")
 
 
 @app.task(name="finishing.retry", bind=True, shared=False)
 def retry(self: Any, n: int, times: int = 2) -> int:
     """Inserts a row, and wants to be run again so often."""
-    with pgbeat.finish(Session()) as session:
-        write(session, f"attempt {self.request.retries}", n)
+    write(f"attempt {self.request.retries}", n)
     if self.request.retries < times:
         raise self.retry(countdown=0)
     return n
@@ -128,8 +141,7 @@ def retry(self: Any, n: int, times: int = 2) -> int:
 @app.task(name="finishing.replace", bind=True, shared=False)
 def replace(self: Any, n: int) -> int:
     """Inserts a row, and has another task run in its place."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "replaced", n)
+    write("replaced", n)
     raise self.replace(book.s(n))
 
 
@@ -137,7 +149,7 @@ def replace(self: Any, n: int) -> int:
 def commit(n: int) -> None:
     """Commits, which it must leave to pgbeat."""
     with pgbeat.finish(Session()) as session:
-        write(session, "committed", n)
+        session.execute(INSERT, {"what": "committed", "n": n})
         session.commit()
 
 
@@ -145,29 +157,26 @@ def commit(n: int) -> None:
 def twice(n: int) -> None:
     """Has two blocks."""
     for _ in range(2):
-        with pgbeat.finish(Session()) as session:
-            write(session, "twice", n)
+        write("twice", n)
 
 
 @app.task(name="finishing.early", shared=False, acks_late=False)
 def early(n: int) -> None:
     """Is acknowledged before it runs."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "early", n)
+    write("early", n)
 
 
 @app.task(name="finishing.elsewhere", shared=False)
 def elsewhere(n: int) -> None:
     """Has a session in another database."""
     with pgbeat.finish(ORM(create_engine(postgres_url(url).set(database="postgres")))) as session:
-        write(session, "elsewhere", n)
+        session.execute(INSERT, {"what": "elsewhere", "n": n})
 
 
 @app.task(name="finishing.wait", shared=False)
 def wait(n: int) -> int:
     """Inserts a row and waits until a test makes the file `go`."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "waited", n)
+    write("waited", n)
     (FOLDER / "waiting").touch()
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
@@ -183,6 +192,5 @@ def plain(n: int) -> int:
 @app.task(name="finishing.collect", shared=False)
 def collect(parts: list[int]) -> int:
     """Inserts one row for a chord."""
-    with pgbeat.finish(Session()) as session:
-        write(session, "collected", len(parts))
+    write("collected", len(parts))
     return len(parts)

@@ -1,0 +1,163 @@
+"""`pgbeat.finish` for asyncio sessions, whose event loop has ended when their transaction does.
+
+The task's end is written by ordinary, blocking statements over the same libpq connection. Another
+event loop then commits.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from threading import local
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGconn
+from sqlalchemy import Connection, Engine, NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+from pgbeat.broker.publishing.async_transaction import AsyncOpened, run_sync
+from pgbeat.broker.publishing.transaction import opened, require_broker
+from pgbeat.database import connections
+from pgbeat.errors import CannotFinish
+from pgbeat.worker.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
+
+#: Where an engine's next connection gets its libpq connection from.
+_next = local()
+
+
+class _Shared(psycopg.Connection[Any]):
+    """Sends statements over the libpq connection of an asyncio one, which stays its owner."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self._handlers = pgconn.notice_handler, pgconn.notify_handler
+        super().__init__(pgconn)
+        # Names of prepared statements would be those of the owner.
+        self.prepare_threshold = None
+
+    def close(self) -> None:
+        """Gives the owner back what is its own. It closes the connection."""
+        self.pgconn.notice_handler, self.pgconn.notify_handler = self._handlers
+
+    def __del__(self, *args: Any) -> None:
+        """Warns of nothing: the connection is the owner's."""
+
+
+def _connect() -> Any:
+    return _Shared(_next.pgconn)
+
+
+@lru_cache(maxsize=4)
+def _sharing(like: Engine) -> Engine:
+    """Returns an engine that speaks as another one does, over connections that are given to it."""
+    return Engine(NullPool(_connect, reset_on_return=None), like.dialect, like.url)
+
+
+class _OwnAsyncSession:
+    """The asyncio session or connection that a task gave to `finish`."""
+
+    def __init__(self, session: AsyncOpened) -> None:
+        self._session = session() if isinstance(session, async_scoped_session) else session
+        self._transaction: Any = None
+        #: libpq's connection.
+        self.pgconn: Any = None
+
+    async def begin(self) -> None:
+        """Begins the transaction, or joins the one that is open."""
+        if isinstance(self._session, AsyncConnection) and self._session.sync_connection is None:
+            await self._session.start()
+        await run_sync(self._session, self._begin)
+        self._transaction = self._session.get_transaction()
+
+    def _begin(self, session: Any) -> None:
+        connection = opened(session)
+        if not connection.in_transaction():
+            connection.begin()
+        raw: Any = connections.driver(connection)
+        if not isinstance(raw, psycopg.AsyncConnection):
+            raise CannotFinish(NEEDS_PSYCOPG % connection.dialect.driver)
+        if raw.info.transaction_status == TransactionStatus.IDLE:
+            connection.exec_driver_sql("SELECT 1")
+        self.pgconn = raw.pgconn
+
+    def check(self) -> None:
+        """Raises `CannotFinish` if the transaction that the block began is over."""
+        found = self._session.get_transaction()
+        is_same = found is not None and found == self._transaction
+        if not is_same or self.pgconn.transaction_status == TransactionStatus.IDLE:
+            raise CannotFinish(COMMITTED)
+
+    async def flush(self) -> None:
+        """Writes what the session has not sent yet."""
+        self.check()
+        if isinstance(self._session, AsyncSession):
+            await self._session.flush()
+
+    async def commit(self) -> None:
+        """Commits."""
+        await self._session.commit()
+
+    async def roll_back(self) -> None:
+        """Rolls back."""
+        await self._session.rollback()
+
+    async def close(self) -> None:
+        """Closes the session."""
+        await self._session.close()
+
+
+class _Adopted:
+    """What the task wrote, for the end of the task, when its event loop has ended."""
+
+    def __init__(self, own: _OwnAsyncSession, engine: Engine) -> None:
+        self._own = own
+        _next.pgconn = own.pgconn
+        self._connection = _sharing(engine).connect()
+
+    def connection(self) -> Connection:
+        """Returns a blocking connection in the same transaction."""
+        self._own.check()
+        return self._connection
+
+    def commit(self) -> None:
+        """Commits, and closes the session."""
+        asyncio.run(self._end(self._own.commit))
+
+    def roll_back(self) -> None:
+        """Rolls back, and closes the session."""
+        with suppress(Exception):  # its connection may be lost
+            asyncio.run(self._end(self._own.roll_back))
+
+    async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await end()
+        finally:
+            self._connection.close()
+            await self._own.close()
+
+
+@asynccontextmanager
+async def finish_async(session: AsyncOpened) -> AsyncIterator[AsyncOpened]:
+    """Does what `pgbeat.finish` does for an asyncio session or connection."""
+    ending, problem = current_ending()
+    own = _OwnAsyncSession(session)
+    try:
+        if problem is not None:
+            raise problem
+        await own.begin()
+        if ending is not None:
+            await run_sync(session, lambda sync: require_broker(opened(sync), ending.app))
+            ending.check_adopts()
+        yield session
+        await own.flush()
+        if ending is not None:
+            ending.adopt(_Adopted(own, ending.engine))
+            return
+        await own.commit()
+        await own.close()
+    except BaseException:
+        with suppress(Exception):
+            await own.roll_back()
+            await own.close()
+        raise
