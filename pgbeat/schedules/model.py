@@ -110,6 +110,8 @@ class Schedule(NamedTuple):
     updated_at: datetime
     #: How many failed jobs in a row pause it; `None` for never.
     pause_after_failures: int | None
+    #: Where each run is reported to, with alternatives for its start, success and failure.
+    check_in_url: str | None
     paused_reason: str | None
     #: Failures before this time no longer count towards a pause.
     failures_from: datetime | None

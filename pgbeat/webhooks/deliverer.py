@@ -213,12 +213,13 @@ _PREPARE = text("SELECT set_config('synchronous_commit', 'off', true)")
 def _log(outcome: Outcome) -> None:
     attempt, reply = outcome
     # Not the URL: many receivers have a secret in it.
-    what = (attempt.webhook, attempt.event, attempt.id)
+    kind = "Webhook" if attempt.body is not None else "Schedule"
+    what = (kind, attempt.webhook, attempt.event, attempt.id)
     if reply.is_delivered:
-        logger.info("Webhook '%s': %s %s delivered in %.0f ms", *what, reply.ms)
+        logger.info("%s '%s': %s %s delivered in %.0f ms", *what, reply.ms)
     else:
         next_step = "it is tried again" if outcome.state == "pending" else "it is given up"
         logger.warning(
-            "Webhook '%s': %s %s failed (attempt %d), %s: %s",
+            "%s '%s': %s %s failed (attempt %d), %s: %s",
             *(*what, attempt.number, next_step, reply.error),
         )

@@ -86,7 +86,7 @@ _COUNTS = text(
              WHERE d.webhook_id = w.id AND d.state = 'pending'),
            (SELECT count(*) FROM pgbeat.deliveries d
              WHERE d.webhook_id = w.id AND d.state = 'failed')
-      FROM pgbeat.webhooks w WHERE w.namespace = :namespace
+      FROM pgbeat.webhooks w WHERE w.namespace = :namespace AND w.schedule_id IS NULL
     """
 )
 

@@ -1,4 +1,4 @@
-"""Posts webhooks over HTTP, by default only to public addresses.
+"""Sends webhooks over HTTP, by default only to public addresses.
 
 Redirects are not followed, and proxies of the environment are not used. Connections stay open for
 further requests to the same receiver.
@@ -93,18 +93,23 @@ def _literal(host: str) -> str:
 
 
 def post(
-    url: str, sent: Mapping[str, str], body: bytes, *, private: bool, timeout: float = TIMEOUT
+    url: str,
+    sent: Mapping[str, str],
+    body: bytes | None,
+    *,
+    private: bool,
+    timeout: float = TIMEOUT,
 ) -> Reply:
-    """Posts a body with these headers once. Reports errors in the reply, and never raises.
+    """Posts a body with these headers once. Without a body, makes a GET request.
 
-    `private` allows this machine and private networks. `timeout` is for the whole request, in
-    seconds, even if the receiver sends slowly.
+    Reports errors in the reply, and never raises. `private` allows this machine and private
+    networks. `timeout` is for the whole request, in seconds, even if the receiver sends slowly.
     """
 
     async def call() -> Reply:
         client = Client(private=private)
         try:
-            return await client.post(url, sent, body, timeout=timeout)
+            return await client.request(url, sent, body, timeout=timeout)
         finally:
             client.close()
 
@@ -112,16 +117,16 @@ def post(
 
 
 class Client:
-    """Posts requests, many at once, over connections that stay open. For one event loop."""
+    """Sends requests, many at once, over connections that stay open. For one event loop."""
 
     def __init__(self, *, private: bool) -> None:
         """Allows this machine and private networks if `private`."""
         self._pool = Pool(private=private)
 
-    async def post(
-        self, url: str, sent: Mapping[str, str], body: bytes, *, timeout: float = TIMEOUT
+    async def request(
+        self, url: str, sent: Mapping[str, str], body: bytes | None, *, timeout: float = TIMEOUT
     ) -> Reply:
-        """Posts a body as the function `post` does."""
+        """Posts a body as the function `post` does. Without a body, makes a GET request."""
         begun = time.monotonic()
         status, retry_after = None, None
         try:
@@ -149,7 +154,7 @@ class Client:
         self._pool.close()
 
     async def _exchange(
-        self, url: str, sent: Mapping[str, str], body: bytes, timeout: float
+        self, url: str, sent: Mapping[str, str], body: bytes | None, timeout: float
     ) -> http.client.HTTPResponse:
         mistakes = check_url(url, private=True)
         if mistakes:
@@ -160,7 +165,7 @@ class Client:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with asyncio.timeout_at(deadline):
-            request = _head(parts, sent, len(body)) + body
+            request = _head(parts, sent, body) + (body or b"")
             connection, response = await self._send(origin, request, deadline)
         is_reusable = False
         # If the connection were closed while the body is on its way, the receiver would fail.
@@ -188,18 +193,14 @@ class Client:
         return connection, await connection.send(request)
 
 
-def _head(parts: SplitResult, sent: Mapping[str, str], length: int) -> bytes:
+def _head(parts: SplitResult, sent: Mapping[str, str], body: bytes | None) -> bytes:
     """Returns the first lines of a request."""
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {
-        "Host": _host(parts),
-        "User-Agent": "pgbeat",
-        "Content-Type": "application/json",
-        "Content-Length": str(length),
-        "Accept-Encoding": "identity",
-        **sent,
-    }
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    headers = {"Host": _host(parts), "User-Agent": "pgbeat", "Accept-Encoding": "identity", **sent}
+    if body is not None:
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    first = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1"
+    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 

@@ -54,9 +54,14 @@ COLUMNS = [
 ]
 
 
+def _is_of(namespace: str) -> ColumnElement[bool]:
+    """Returns the SQL condition that selects the webhooks that people made."""
+    return (webhooks.c.namespace == namespace) & webhooks.c.schedule_id.is_(None)
+
+
 def is_webhook(name: str, namespace: str) -> ColumnElement[bool]:
     """Returns the SQL condition that selects a webhook."""
-    return (webhooks.c.name == name) & (webhooks.c.namespace == namespace)
+    return (webhooks.c.name == name) & _is_of(namespace)
 
 
 def get(
@@ -74,7 +79,7 @@ def get(
 
 def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Webhook]:
     """Returns all webhooks, by name."""
-    query = select(*COLUMNS).where(webhooks.c.namespace == namespace).order_by(webhooks.c.name)
+    query = select(*COLUMNS).where(_is_of(namespace)).order_by(webhooks.c.name)
     return [Webhook(*row) for row in connection.execute(query)]
 
 

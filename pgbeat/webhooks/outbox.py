@@ -42,18 +42,18 @@ _GIVE_UP = text(
      WHERE w.id = d.webhook_id AND d.id = ANY (ARRAY(
            SELECT u.id FROM pgbeat.deliveries u WHERE u.state = 'pending' AND u.id = ANY (ARRAY(
                SELECT sent.id
-                 FROM pgbeat.webhooks v CROSS JOIN LATERAL (
+                 FROM pgbeat.webhooks_with_deliveries(:namespace) v CROSS JOIN LATERAL (
                       SELECT id FROM pgbeat.deliveries
                        WHERE webhook_id = v.id AND sent_at IS NOT NULL AND next_at <= now()
                          AND attempts >= :most) AS sent
-                WHERE v.namespace = :namespace AND v.enabled
+                WHERE v.enabled
                 UNION ALL
                SELECT waiting.id
-                 FROM pgbeat.webhooks v CROSS JOIN LATERAL (
+                 FROM pgbeat.webhooks_with_deliveries(:namespace) v CROSS JOIN LATERAL (
                       SELECT id FROM pgbeat.deliveries
                        WHERE webhook_id = v.id AND state = 'pending' AND next_at <= now()
                        LIMIT 1000) AS waiting
-                WHERE v.namespace = :namespace AND NOT v.enabled))
+                WHERE NOT v.enabled))
            FOR NO KEY UPDATE SKIP LOCKED))
     """
 )
@@ -61,18 +61,19 @@ _GIVE_UP = text(
 # of the lease. Webhooks with the fewest attempts under way come first. A host has a limit, and
 # beyond the `shared` ones only webhooks with no attempt under way have one begun: so neither
 # receivers that begin to hang at the same moment nor a host of many webhooks keep others waiting.
+# A schedule's check-ins go one after the other, in their order.
 _CLAIM = text(
     """
     WITH hooks AS (
-        SELECT w.id, w.slots, u.taken, u.under_way, host,
+        SELECT w.id, w.slots, w.schedule_id, u.taken, u.under_way, host,
                sum(u.under_way) OVER (PARTITION BY host) AS host_under_way
-          FROM pgbeat.webhooks w
+          FROM pgbeat.webhooks_with_deliveries(:namespace) w
          CROSS JOIN LATERAL lower(substring(w.url FROM '^https?://([^/?#]*)')) AS host
          CROSS JOIN LATERAL (
                SELECT count(*) AS taken, count(*) FILTER (WHERE d.next_at > now()) AS under_way
                  FROM pgbeat.deliveries d
                 WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL) u
-         WHERE w.namespace = :namespace AND w.enabled),
+         WHERE w.enabled),
     found AS (
         SELECT each.id, each.next_at, h.host, h.host_under_way, h.under_way
                + row_number() OVER (PARTITION BY h.id ORDER BY each.next_at) AS turn
@@ -85,6 +86,7 @@ _CLAIM = text(
                (SELECT d.id, d.next_at FROM pgbeat.deliveries d
                  WHERE d.webhook_id = h.id AND d.state = 'pending' AND d.sent_at IS NULL
                    AND d.next_at <= now()
+                   AND (h.schedule_id IS NULL OR d.id = (pgbeat.next_check_in(h.id)).id)
                  ORDER BY d.next_at LIMIT greatest(0, h.slots - h.taken))) each),
     in_host AS (
         SELECT *, host_under_way
@@ -107,10 +109,14 @@ _CLAIM = text(
            log = d.log || jsonb_build_object('at', now(), 'worker', CAST(:worker AS text))
       FROM free, pgbeat.webhooks w
      WHERE d.id = free.id AND w.id = d.webhook_id
-    RETURNING d.id, d.webhook_id, w.name, d.event, w.url, w.secret,
-              CASE WHEN w.previous_until > now() THEN w.previous_secret END,
-              d.payload::text, d.attempts, jsonb_array_length(d.log) - 1,
-              floor(extract(epoch FROM now()))::bigint
+    RETURNING d.id, d.webhook_id,
+              coalesce((SELECT name FROM pgbeat.schedules WHERE id = w.schedule_id), w.name),
+              d.event,
+              CASE WHEN w.schedule_id IS NULL THEN w.url ELSE coalesce(pgbeat.check_in_address(
+                  w.url, d.payload ->> 'status', d.payload ->> 'id'), w.url) END,
+              w.secret, CASE WHEN w.previous_until > now() THEN w.previous_secret END,
+              CASE WHEN w.schedule_id IS NULL THEN d.payload::text END, d.attempts,
+              jsonb_array_length(d.log) - 1, floor(extract(epoch FROM now()))::bigint
     """
 )
 
@@ -121,11 +127,13 @@ class DeliveryAttempt:
 
     id: UUID
     webhook_id: int
+    #: Its name; of check-ins, the name of their schedule.
     webhook: str
     event: str
     url: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
-    body: bytes = field(repr=False)
+    #: `None`: a check-in, which is a GET request.
+    body: bytes | None = field(repr=False)
     #: 1 for the first attempt.
     number: int
     #: The index of its entry in the delivery's log.
@@ -135,6 +143,8 @@ class DeliveryAttempt:
 
     def headers(self) -> dict[str, str]:
         """Returns the signature and what it covers besides the body."""
+        if self.body is None:
+            return {}
         return signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
 
 
@@ -163,9 +173,8 @@ def claim(
     for row in connection.execute(_CLAIM, values):
         key, webhook_id, name, event, url, secret, previous, payload, *rest = row
         signed_with = tuple(each for each in (secret, previous) if each is not None)
-        found.append(
-            DeliveryAttempt(key, webhook_id, name, event, url, signed_with, payload.encode(), *rest)
-        )
+        body = None if payload is None else payload.encode()
+        found.append(DeliveryAttempt(key, webhook_id, name, event, url, signed_with, body, *rest))
     return found
 
 
@@ -235,7 +244,7 @@ _SLOTS = text(
               JOIN pgbeat.webhooks v ON v.id = c.id
              CROSS JOIN LATERAL (SELECT CASE WHEN c.has_failed THEN 1 ELSE
                    least(v.slots::bigint << least(c.delivered, 16), :slots) END::int AS slots) n
-             WHERE v.slots <> n.slots
+             WHERE v.slots <> n.slots AND v.schedule_id IS NULL
                FOR NO KEY UPDATE OF v SKIP LOCKED) changed
      WHERE w.id = changed.id
     """

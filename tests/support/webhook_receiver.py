@@ -62,7 +62,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 behaviour = receiver.by_path.get(self.path, 200)
                 if receiver.answers:
@@ -73,6 +73,8 @@ class Receiver:
                     self.answer(behaviour)
                 else:
                     behaviour(self)
+
+            do_GET = do_POST
 
             def answer(self, status: int, **headers: str) -> None:
                 self.send_response(status)

@@ -114,6 +114,10 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         "pause_after_failures", Whole(1, 1000),
         "Jobs that fail in a row after which it is paused; never by default.",
     ),
+    (
+        "check_in_url", Text("https://hc-ping.com/…{/start,,/fail}?rid={id}", 2000),
+        "Where a monitor is told of each run; {start,success,failure} in it chooses the request.",
+    ),
     ("owner", Text("data team"), "Whom to ask about it."),
     ("description", Text("Sends the invoices", 2000), "What it is for."),
     ("labels", Labels(), "Names and texts to find it by; its jobs have them too.", {}),

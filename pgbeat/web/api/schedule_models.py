@@ -57,6 +57,14 @@ class ScheduleFields(Body):
     pause_after_failures: int | None = Field(
         None, ge=1, le=1000, description="How many failed jobs in a row pause it; null for never."
     )
+    check_in_url: str | None = Field(
+        None,
+        max_length=2000,
+        description="Where each run is reported; `{start,success,failure}` in it has alternatives.",
+        examples=[
+            "https://hc-ping.com/0c8983c9-9d73-446f-adb7-0641fb1ab8b0{/start,,/fail}?rid={id}"
+        ],
+    )
     owner: str | None = Field(None, max_length=200, examples=["data-team"])
     description: str | None = Field(None, max_length=2000, examples=["Sends the invoices"])
     labels: dict[str, str] | None = Field(
@@ -154,6 +162,7 @@ class FoundSchedule(BaseModel):
     paused_at: datetime | None
     paused_reason: str | None
     pause_after_failures: int | None
+    check_in_url: str | None
     max_retries: int
     retry_base: Length
     retry_factor: float
@@ -186,10 +195,20 @@ class RecentJob(BaseModel):
     completed_at: datetime | None
 
 
+class LastCheckIn(BaseModel):
+    """The last request to a schedule's `check_in_url`."""
+
+    status: Literal["start", "ok", "fail"]
+    state: Literal["pending", "delivered", "failed"]
+    created_at: datetime
+    error: str | None
+
+
 class ScheduleDetail(FoundSchedule):
     """A schedule with its newest jobs."""
 
     recent_jobs: list[RecentJob]
+    last_check_in: LastCheckIn | None
 
 
 class SchedulePage(BaseModel):

@@ -37,6 +37,7 @@ from pgbeat.web.api.schedule_models import (
 )
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin
+from pgbeat.webhooks import check_ins
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -135,7 +136,8 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *schedules.TIMETA
 _FROM_CODE = "the app's code has it, and beat resets it when it starts"
 _CLEARABLE = {
     "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
-    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "description",
+    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "check_in_url",
+    "description",
     *schedules.TIMETABLES,
 }  # fmt: skip
 _EMPTY = {"jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "kwargs": {},
@@ -246,6 +248,7 @@ def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleD
         row = schedules.get(connection, name, namespace=backend.namespace)
         which = jobs.Filter(backend.namespace, schedule_id=row.id)
         newest = jobs.listing(connection, which, limit=10)
+        check_in = check_ins.last(connection, row.id)
         health = healths(backend, connection, [row])[row.id]
     recent = [
         RecentJob(
@@ -256,7 +259,11 @@ def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleD
         )
         for job in newest
     ]
-    return ScheduleDetail.model_validate(shown(row, health) | {"recent_jobs": recent})
+    found = shown(row, health) | {
+        "recent_jobs": recent,
+        "last_check_in": check_in and check_in._asdict(),
+    }
+    return ScheduleDetail.model_validate(found)
 
 
 def _next(backend: Backend, row: Schedule) -> datetime | None:

@@ -21,6 +21,7 @@ from pgbeat.web.pages import forms, humanize, job_fields, schedule_form, summari
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
 from pgbeat.web.pages.schedules import pause_reason
+from pgbeat.webhooks import check_ins
 
 router = APIRouter(route_class=PageRoute)
 
@@ -47,6 +48,7 @@ def _show(
         row = schedules.get(connection, name, namespace=visit.namespace)
         found = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
         numbers = statistics.of_schedule(connection, row.id)
+        check_in = check_ins.last(connection, row.id)
         sparks = summaries.sparks(connection, [row.id])[row.id]
         health = api.healths(visit.backend, connection, [row])[row.id]
         offers = job_fields.offers(connection, visit.backend, schedule_form.FIELDS)
@@ -65,6 +67,7 @@ def _show(
         sparks=sparks,
         health=health,
         numbers=numbers,
+        check_in=check_in,
         coming=coming,
         trouble=trouble,
         sections=schedule_form.SECTIONS,

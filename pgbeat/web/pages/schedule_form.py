@@ -80,6 +80,7 @@ _FAILS = (
         "number",
         "so many in a row; empty: never",
     ),
+    FormField("check_in_url", "Check-in URL", hint="told of each run; empty: none"),
 )
 
 SECTIONS = (

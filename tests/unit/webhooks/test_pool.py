@@ -25,7 +25,7 @@ def send(receiver: Receiver) -> Send:
             client = Client(**{"private": True, **options})
             replies = []
             for url in urls:
-                replies.append(await client.post(url, {}, b"{}"))
+                replies.append(await client.request(url, {}, b"{}"))
                 between()
             client.close()
             return replies

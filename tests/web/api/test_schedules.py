@@ -25,7 +25,7 @@ def test_a_schedule_is_made_and_found(admin: Any) -> None:
         grace=90, owner="data", queue="slow", max_retries=2,
     )  # fmt: skip
     found = done(admin.get(f"{PATH}/category_refresh"))
-    assert found == made | {"recent_jobs": []}
+    assert found == made | {"recent_jobs": [], "last_check_in": None}
     wanted = {
         "name": "category_refresh", "launcher_class": "GenericLauncher", "source": "api",
         "schedule_cron": "0 */6 * * *", "kwargs": {"x": 3}, "timezone": "Europe/Oslo",

@@ -86,6 +86,7 @@ CREATE TABLE pgbeat.schedules (
     retry_cap       interval NOT NULL DEFAULT '1 hour',
     probe_after     interval,
     pause_after_failures integer,
+    check_in_url    text,                    -- told of each run, see check_ins.sql
 
     -- Its state.
     enabled         boolean NOT NULL DEFAULT true,

@@ -13,20 +13,25 @@ CREATE TABLE pgbeat.webhooks (
     enabled         boolean NOT NULL DEFAULT true,
     disabled_reason text,
     slots           smallint NOT NULL DEFAULT 8,      -- deliveries under way at once
+    schedule_id     bigint,                           -- whose check-ins these are
     created_by      text,
     created_at      timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT webhooks_name_key UNIQUE (namespace, name),
     CONSTRAINT webhooks_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT webhooks_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name
-        AND name NOT IN ('.', '..')),
+    CONSTRAINT webhooks_name CHECK (schedule_id IS NOT NULL
+        OR name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name AND name NOT IN ('.', '..')),
     CONSTRAINT webhooks_url CHECK (url ~ '^https?://[^[:space:][:cntrl:]]+$'),
     CONSTRAINT webhooks_slots CHECK (slots >= 1),
     CONSTRAINT webhooks_previous CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
-    CONSTRAINT webhooks_events CHECK (cardinality(events) > 0 AND events <@ ARRAY[
+    CONSTRAINT webhooks_check_ins CHECK ((schedule_id IS NULL) = (cardinality(events) > 0)),
+    CONSTRAINT webhooks_events CHECK (events <@ ARRAY[
         'job.run.completed', 'job.run.failed', 'job.run.skipped', 'job.failed', 'job.late',
-        'schedule.disabled', 'schedule.paused', 'tick.failed', 'tick.skipped'])
+        'group.ended', 'schedule.disabled', 'schedule.paused', 'tick.failed', 'tick.skipped'])
 );
+CREATE INDEX webhooks_of_events ON pgbeat.webhooks (namespace, name) WHERE schedule_id IS NULL;
+CREATE UNIQUE INDEX webhooks_of_schedule ON pgbeat.webhooks (schedule_id)
+    WHERE schedule_id IS NOT NULL;
 
 CREATE TABLE pgbeat.deliveries (
     id          uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -55,20 +60,43 @@ CREATE INDEX deliveries_failed ON pgbeat.deliveries (webhook_id, created_at)
 CREATE INDEX deliveries_of_webhook ON pgbeat.deliveries (webhook_id, created_at, id);
 CREATE INDEX deliveries_by_time ON pgbeat.deliveries (created_at);
 
+-- The webhooks of a namespace that have deliveries waiting or under way. Each is one step through the
+-- index: thousands of others cost nothing.
+CREATE FUNCTION pgbeat.webhooks_with_deliveries(namespace text) RETURNS SETOF pgbeat.webhooks
+LANGUAGE sql STABLE ROWS 10 AS $$
+    WITH RECURSIVE step AS (
+        SELECT (SELECT min(webhook_id) FROM pgbeat.deliveries WHERE state = 'pending') AS id
+        UNION ALL
+        SELECT (SELECT min(webhook_id) FROM pgbeat.deliveries
+                 WHERE state = 'pending' AND webhook_id > step.id)
+          FROM step WHERE step.id IS NOT NULL)
+    SELECT w.* FROM step JOIN pgbeat.webhooks w USING (id)
+     WHERE w.namespace = webhooks_with_deliveries.namespace
+$$;
+
+-- The check-in of a schedule that is to be delivered next: they are delivered in their order.
+CREATE FUNCTION pgbeat.next_check_in(webhook_id bigint) RETURNS pgbeat.deliveries
+LANGUAGE sql STABLE AS $$
+    SELECT d FROM pgbeat.deliveries d
+     WHERE d.webhook_id = next_check_in.webhook_id AND d.state = 'pending'
+     ORDER BY d.created_at, d.id LIMIT 1
+$$;
+
 -- When there is a delivery to be sent: now or earlier, where one waits; NULL: there is none. With
 -- all slots taken it is when the first of them is looked after; one that ends wakes the beat.
 -- In plpgsql, whose plans are kept: every tick calls it.
 CREATE FUNCTION pgbeat.next_delivery(namespace text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT min(CASE WHEN w.enabled AND w.slots <= (
+    RETURN (SELECT min(CASE WHEN w.schedule_id IS NOT NULL THEN (pgbeat.next_check_in(w.id)).next_at
+           WHEN w.enabled AND w.slots <= (
                SELECT count(*) FROM pgbeat.deliveries d
                 WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL)
            THEN (SELECT min(d.next_at) FROM pgbeat.deliveries d
                   WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL)
            ELSE (SELECT min(d.next_at) FROM pgbeat.deliveries d
                   WHERE d.webhook_id = w.id AND d.state = 'pending') END)
-      FROM pgbeat.webhooks w WHERE w.namespace = next_delivery.namespace);
+      FROM pgbeat.webhooks_with_deliveries(next_delivery.namespace) w);
 END
 $$;
 
