@@ -43,7 +43,7 @@ def list_command(target: Target) -> None:
         rows,
         json_of=_json,
         cells_of=lambda row: _cells(row, now),
-        folding={"lane", "policy"},
+        folding={"lane", "fair", "policy"},
         none="There are no lanes; `pgbeat lanes set NAME --limit 1` makes one.",
     )
 
@@ -55,7 +55,8 @@ def _cells(row: LaneUsage, now: datetime) -> dict[str, Cell]:
         "running": row.running,
         "limit": lane.max_running,
         "waiting": row.waiting,
-        "rate": lane.rate,
+        "rate": _rate(lane, now),
+        "fair": lane.fairness,
         "policy": _policy(lane),
         "waits": _since(row.waiting_since, now),
         "paused": Text(_since(lane.paused_at, now), style=printing.STYLES["paused"]),
@@ -91,7 +92,8 @@ def show_command(target: Target, name: str, limit: int) -> None:
     printing.show_facts(
         lane.name,
         ("limit", "none" if lane.max_running is None else lane.max_running),
-        ("rate", lane.rate),
+        ("rate", _rate(lane, now)),
+        ("fair", lane.fairness),
         ("policy", _policy(lane)),
         ("running", row.running),
         ("waiting", row.waiting),
@@ -136,7 +138,16 @@ def _json(row: LaneUsage) -> dict[str, Any]:
 
 
 def _lane_json(lane: Lane) -> dict[str, Any]:
-    return lane._asdict() | {"rate": lane.rate}
+    return lane._asdict() | {"rate": lane.rate, "temporary_rate": lane.temporary_rate}
+
+
+def _rate(lane: Lane, now: datetime | None = None) -> str | None:
+    """Returns the rate in words; at `now`, without one that is over."""
+    current = lane if now is None else lane.at(now)
+    if current.temporary_until is None:
+        return current.rate
+    left = "" if now is None else f" for {span(current.temporary_until - now)}"
+    return f"{current.temporary_rate}{left}, then {lane.rate or 'any'}"
 
 
 def _policy(lane: Lane) -> str | None:
@@ -155,7 +166,17 @@ _limits = adding(
                  help="How many jobs may start in a period: 10/minute or 100/15 minutes."),
     click.option("--rate-key", metavar="KEY",
                  help="Count them by task, tag, created_by or kwargs.NAME; by default together."),
+    click.option("--rate-unit", metavar="NAME",
+                 help="A job takes as much of the rate as it needs of this resource; else 1."),
+    click.option("--for", "for_", metavar="TIME",
+                 help="Return to the old rate after so long, as '10 minutes'."),
     click.option("--no-rate", is_flag=True, help="At any rate."),
+    click.option("--fair-by", metavar="KEY",
+                 help="Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or "
+                      "kwargs.NAME."),
+    click.option("--limit-per", nargs=2, type=(str, click.IntRange(0, 1_000_000)),
+                 metavar="KEY N", help="They take turns, and N of each KEY may run at once."),
+    click.option("--no-fair", is_flag=True, help="Jobs wait by their place only."),
     click.option("--policy", metavar="NAME",
                  help="Which jobs may run together: tasks, tags, resources …"),
     click.option("--options", type=json_object, metavar="JSON",
@@ -190,23 +211,33 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """Returns what the options say, as columns."""
     for option, other in (
-        ("limit", "limit"), ("rate", "rate"), ("rate_key", "rate"),
-        ("policy", "policy"), ("options", "policy"),
+        ("limit", "limit"), ("rate", "rate"), ("rate_key", "rate"), ("rate_unit", "rate"),
+        ("for_", "rate"),
+        ("policy", "policy"), ("options", "policy"), ("fair_by", "fair"), ("limit_per", "fair"),
     ):  # fmt: skip
         if given[f"no_{other}"] and given[option] is not None:
-            flag = option.replace("_", "-")
+            flag = option.strip("_").replace("_", "-")
             raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
-    names = ("rate_key", "policy", "options")
+    if given["for_"] is not None and given["rate"] is None:
+        raise click.UsageError("--for needs a --rate")
+    names = ("rate_key", "rate_unit", "policy", "options")
     changes = {name: given[name] for name in names if given[name] is not None}
     if given["limit"] is not None or given["no_limit"]:
         changes["max_running"] = given["limit"]
     if given["rate"] is not None:
         try:
-            changes["rate_limit"], changes["rate_period"] = lanes.parse_rate(given["rate"])
+            changes |= lane_control.rate_changes(given["rate"], given["for_"])
         except InvalidJob as error:
-            raise click.BadParameter(str(error), param_hint="'--rate'") from None
+            option = "for" if error.problems[0].field == "rate_for" else "rate"
+            raise click.BadParameter(str(error), param_hint=f"'--{option}'") from None
     if given["no_rate"]:
-        changes |= {"rate_limit": None, "rate_period": None, "rate_key": None}
+        changes |= {"rate_limit": None, "rate_period": None, "rate_key": None, "rate_unit": None}
+    if given["fair_by"] is not None and given["limit_per"] is not None:
+        raise click.UsageError("--fair-by and --limit-per exclude each other")
+    if given["fair_by"] is not None or given["no_fair"]:
+        changes |= {"fair_by": given["fair_by"], "max_per_key": None}
+    if given["limit_per"] is not None:
+        changes["fair_by"], changes["max_per_key"] = given["limit_per"]
     if given["no_policy"]:
         changes |= {"policy": None, "options": {}}
     return changes
@@ -217,7 +248,8 @@ def _words(lane: Lane) -> str:
     policy = _policy(lane)
     words = [
         "no limit" if lane.max_running is None else f"{lane.max_running} at once",
-        line(lane.rate or ""),
+        line(_rate(lane) or ""),
+        line(lane.fairness or ""),
         line(f"policy {policy}") if policy else "",
         "paused" if lane.paused_at is not None else "",
     ]

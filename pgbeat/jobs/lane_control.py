@@ -6,6 +6,7 @@ after the commit if that may free slots.
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import func, select, text, update
@@ -13,17 +14,28 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import lanes as table
-from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound, Problems
+from pgbeat.errors import (
+    AlreadyExists,
+    InvalidJob,
+    InvalidTimetable,
+    InvalidTransition,
+    NotFound,
+    Problems,
+)
 from pgbeat.jobs import dispatch
 from pgbeat.jobs.lanes import concurrency, reservations
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.names import name_problem
 from pgbeat.suggest import did_you_mean
+from pgbeat.timetables import parse_duration
 
 #: The columns that `save` changes.
-CHANGES = ("max_running", "rate_limit", "rate_period", "rate_key", "policy", "options")
-_RATE_KEYS = ("task", "tag", "created_by")
+CHANGES = (
+    "max_running", "rate_limit", "rate_period", "rate_key", "rate_unit", "temporary_limit",
+    "temporary_period", "temporary_until", "fair_by", "max_per_key", "policy", "options",
+)  # fmt: skip
+_KEYS = ("task", "tag", "created_by")
 
 
 class SavedLane(NamedTuple):
@@ -51,6 +63,8 @@ def save(
     if before is None and only == "there":
         lanes.get(connection, namespace, name)
     changes = dict(changes)
+    if "rate_limit" in changes:
+        changes = _NO_TEMPORARY | changes
     if "policy" in changes and (before is None or changes["policy"] != before.policy):
         changes.setdefault("options", {})
     problem = name_problem(name)
@@ -75,22 +89,75 @@ def save(
     return SavedLane(lane, before, is_new)
 
 
+#: The field of errors in the time for which a rate holds.
+_FOR = "rate_for"
+_NO_TEMPORARY = dict.fromkeys(("temporary_limit", "temporary_period", "temporary_until"))
+
+
+def rate_changes(rate: str | None, for_: str | float | timedelta | None = None) -> dict[str, Any]:
+    """Returns the changes, for `save`, that set a lane's rate: for good, or for a length of time.
+
+    `None` removes it. Raises `InvalidJob`.
+    """
+    if for_ is None:
+        limit, period = (None, None) if rate is None else lanes.parse_rate(rate)
+        return {"rate_limit": limit, "rate_period": period}
+    if rate is None:
+        raise InvalidJob.of(
+            _FOR, "conflict", "only a rate can hold for a time, not the lack of one"
+        )
+    try:
+        length = parse_duration(for_) if isinstance(for_, str) else for_
+    except InvalidTimetable as error:
+        raise InvalidJob.of(_FOR, "malformed", str(error)) from None
+    if not isinstance(length, timedelta):
+        length = timedelta(seconds=min(length, 1e9))
+    if not timedelta(0) < length <= timedelta(days=366):
+        said = f"a rate must hold for up to 366 days, got {for_!r}"
+        raise InvalidJob.of(_FOR, "out_of_range", said)
+    limit, period = lanes.parse_rate(rate)
+    until = func.clock_timestamp() + length
+    return {"temporary_limit": limit, "temporary_period": period, "temporary_until": until}
+
+
 def _problems(lane: Lane) -> Problems:
     found = Problems()
     if lane.max_running is not None and not 0 <= lane.max_running <= 1_000_000:
         said = f"a limit must be 0 to 1000000, got {lane.max_running}"
         found.add("max_running", "out_of_range", said)
     if lane.rate_key is not None:
-        if lane.rate_limit is None:
+        if lane.rate_limit is None and lane.temporary_limit is None:
             found.add("rate_key", "conflict", "there is a key for the rate, but no rate")
-        if lane.rate_key not in _RATE_KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
-            hint = did_you_mean(lane.rate_key, _RATE_KEYS)
-            hint = hint or f"there are {', '.join(_RATE_KEYS)} and kwargs.NAME"
+        if lane.rate_key not in _KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
+            hint = did_you_mean(lane.rate_key, _KEYS)
+            hint = hint or f"there are {', '.join(_KEYS)} and kwargs.NAME"
             said = f"a rate can't be counted by {lane.rate_key!r}; {hint}"
             found.add("rate_key", "unknown", said)
+    if lane.rate_unit is not None:
+        if lane.rate_limit is None and lane.temporary_limit is None:
+            found.add("rate_unit", "conflict", "there is a unit for the rate, but no rate")
+        if not re.fullmatch(r"[^\x00-\x1f]{1,200}", lane.rate_unit):
+            found.add("rate_unit", "malformed", "a unit must be the name of a resource")
+    _check_fairness(lane, found)
     if lane.policy is None and lane.options:
         found.add("options", "conflict", "there are options for a policy, but no policy")
     return found
+
+
+def _check_fairness(lane: Lane, found: Problems) -> None:
+    if lane.max_per_key is not None:
+        if lane.fair_by is None:
+            found.add("max_per_key", "conflict", "there is a limit for each key, but no key")
+        if not 0 <= lane.max_per_key <= 1_000_000:
+            said = f"a limit must be 0 to 1000000, got {lane.max_per_key}"
+            found.add("max_per_key", "out_of_range", said)
+    if lane.fair_by is None or lane.fair_by in _KEYS:
+        return
+    if not re.fullmatch(r"(kwargs\.|tag:).{1,200}", lane.fair_by):
+        hint = did_you_mean(lane.fair_by, _KEYS)
+        hint = hint or f"there are {', '.join(_KEYS)}, tag:PREFIX and kwargs.NAME"
+        said = f"jobs can't take turns by {lane.fair_by!r}; {hint}"
+        found.add("fair_by", "unknown", said)
 
 
 def _update(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> Lane:

@@ -33,6 +33,8 @@ class Work(NamedTuple):
     template: str | None = None
     group_id: str | None = None
     attempt: int = 1
+    #: With which it takes turns in its lane: `tenant=acme`; empty if the lane is not fair.
+    fair_key: str = ""
     is_direct: bool = False
 
 

@@ -31,6 +31,16 @@ class Lane(NamedTuple):
     rate_limit: int | None
     rate_period: timedelta | None
     rate_key: str | None
+    #: The resource of which a job takes as much of the rate as it needs; `None` for 1 each.
+    rate_unit: str | None
+    #: The rate that holds instead until then.
+    temporary_limit: int | None
+    temporary_period: timedelta | None
+    temporary_until: datetime | None
+    #: Jobs of each such key take turns: `task`, `tag`, `tag:PREFIX`, `created_by` or `kwargs.NAME`.
+    fair_by: str | None
+    #: The number of slots of each of these keys; `None` for no limit.
+    max_per_key: int | None
     paused_at: datetime | None
     created_at: datetime
     updated_at: datetime
@@ -38,11 +48,35 @@ class Lane(NamedTuple):
     @property
     def rate(self) -> str | None:
         """Returns the rate for people: `10/minute of each task`."""
-        if self.rate_limit is None or self.rate_period is None:
+        return self._rate(self.rate_limit, self.rate_period)
+
+    @property
+    def temporary_rate(self) -> str | None:
+        """Returns the rate that holds until `temporary_until`, for people."""
+        return self._rate(self.temporary_limit, self.temporary_period)
+
+    def _rate(self, limit: int | None, length: timedelta | None) -> str | None:
+        if limit is None or length is None:
             return None
-        period = _PERIODS.get(self.rate_period) or span(self.rate_period, units=4)
+        unit = "" if self.rate_unit is None else f" {self.rate_unit}"
+        period = _PERIODS.get(length) or span(length, units=4)
         each = "" if self.rate_key is None else f" of each {self.rate_key}"
-        return f"{self.rate_limit}/{period}{each}"
+        return f"{limit}{unit}/{period}{each}"
+
+    def at(self, now: datetime) -> "Lane":
+        """Returns the lane with the rate that holds at a moment."""
+        if self.temporary_until is None or self.temporary_until <= now:
+            return self._replace(temporary_limit=None, temporary_period=None, temporary_until=None)
+        return self._replace(rate_limit=self.temporary_limit, rate_period=self.temporary_period)
+
+    @property
+    def fairness(self) -> str | None:
+        """Returns for people which keys take turns: `2 at once of each tenant, in turn`."""
+        if self.fair_by is None:
+            return None
+        name = self.fair_by.removeprefix("kwargs.")
+        most = "each" if self.max_per_key is None else f"{self.max_per_key} at once of each"
+        return f"{most} {name}, in turn"
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
@@ -56,7 +90,10 @@ _PERIODS = {
     timedelta(hours=1): "hour",
     timedelta(days=1): "day",
 }
-_AUDITED = ("max_running", "rate", "policy", "options", "paused_at")
+_AUDITED = (
+    "max_running", "rate", "temporary_rate", "temporary_until", "fair_by", "max_per_key", "policy",
+    "options", "paused_at",
+)  # fmt: skip
 COLUMNS = [lanes.c[name] for name in Lane._fields]
 
 
@@ -176,7 +213,7 @@ _HAS_WAITING = text(
     SELECT coalesce((
                SELECT true FROM pgbeat.unfinished_jobs j
                 WHERE j.namespace = :namespace AND j.lane = :lane AND {IS_WAITING}
-                ORDER BY j.priority DESC, j.position LIMIT 1), false)
+                ORDER BY j.priority DESC LIMIT 1), false)
         OR EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace AND lane = :lane)
     """  # noqa: S608
 )
@@ -195,7 +232,7 @@ _TO_DISPATCH = text(
        AND (paused_at IS NULL AND coalesce((
                 SELECT true FROM pgbeat.unfinished_jobs j
                  WHERE j.namespace = l.namespace AND j.lane = l.name AND {IS_WAITING}
-                 ORDER BY j.priority DESC, j.position LIMIT 1), false)
+                 ORDER BY j.priority DESC LIMIT 1), false)
             OR EXISTS (SELECT FROM pgbeat.reservations r
                         WHERE r.namespace = l.namespace AND r.lane = l.name))
      ORDER BY name

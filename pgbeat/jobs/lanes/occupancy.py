@@ -55,6 +55,8 @@ class InLine(NamedTuple):
     is_direct: bool
     #: Why it gets no slot now; `None` if it is about to get one.
     reason: str | None
+    #: With which it takes turns in a fair lane.
+    fair_key: str = ""
 
 
 def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]:
@@ -76,8 +78,16 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
         reason = pause or limiter.denial(work, job.keys)
         if reason is None:
             limiter.admit(work, job.keys)
-        created = job.created_at
         found.append(
-            InLine(work.id, work.task, work.priority, work.created_by, created, False, reason)
+            InLine(
+                id=work.id,
+                task=work.task,
+                priority=work.priority,
+                created_by=work.created_by,
+                created_at=job.created_at,
+                is_direct=False,
+                reason=reason,
+                fair_key=work.fair_key,
+            )
         )
     return found[:limit]

@@ -12,9 +12,9 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
-from pgbeat.jobs.lanes import concurrency
+from pgbeat.jobs.lanes import concurrency, rates
 from pgbeat.jobs.lanes.concurrency import Work
-from pgbeat.jobs.lanes.limiter import Limiter, RateQuota
+from pgbeat.jobs.lanes.limiter import Limiter
 from pgbeat.jobs.lanes.model import HAS_SLOT, IS_WAITING, Lane
 from pgbeat.jobs.lanes.reservations import Reservation
 from pgbeat.jobs.model import Job
@@ -24,20 +24,12 @@ logger = logging.getLogger("pgbeat.lanes")
 _OF_LANE = "j.namespace = :namespace AND j.lane = :lane"
 _HOLDERS = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {HAS_SLOT}"
 _LINE = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {IS_WAITING}"
-_IN_ORDER = "ORDER BY j.priority DESC, j.position, j.created_at, j.id"
+_IN_ORDER = "ORDER BY j.priority DESC, j.fair_key, j.position, j.created_at, j.id"
 _WORK = """
     CAST(j.id AS text), j.namespace, j.lane, j.task, j.args, j.kwargs, j.tags, j.resources,
-    j.priority, j.created_by, j.schedule, j.template, CAST(j.group_id AS text), j.attempt
+    j.priority, j.created_by, j.schedule, j.template, CAST(j.group_id AS text), j.attempt,
+    j.fair_key
 """
-# The keys by which a rate counts the job.
-_KEYS = """
-    CASE WHEN CAST(:key AS text) IS NULL THEN ARRAY[NULL]
-         WHEN :key = 'task' THEN ARRAY[j.task]
-         WHEN :key = 'created_by' THEN ARRAY[j.created_by]
-         WHEN :key = 'tag' THEN CASE WHEN j.tags = '{}' THEN ARRAY[NULL] ELSE j.tags END
-         ELSE ARRAY[j.kwargs ->> substr(:key, length('kwargs.') + 1)] END
-"""
-
 # Rows are found again by an array: for a join, Postgres may read the whole table.
 _TAKE = """
     UPDATE pgbeat.unfinished_jobs j SET dispatched_at = statement_timestamp()
@@ -56,6 +48,56 @@ _TAKE_FIRST = text(
     {_TAKE} RETURNING {jobs.COLUMNS}
     """  # noqa: S608
 )
+
+
+_TAKE_TURNS = text(
+    f"""
+    SELECT {jobs.COLUMNS} FROM pgbeat.lanes l CROSS JOIN LATERAL pgbeat.take_turns(l, :limit) AS j
+     WHERE l.namespace = :namespace AND l.name = :lane
+       AND NOT EXISTS (SELECT FROM pgbeat.reservations
+                        WHERE namespace = :namespace AND lane = :lane)
+    """  # noqa: S608
+)
+
+
+def take_turns(connection: Connection, lane: Lane, *, limit: int) -> list[Job]:
+    """Gives slots of a fair lane to the next jobs, and returns these, in order of the keys' turns.
+
+    As `take_first`: the lane must be locked, and have no policy and no rate.
+    """
+    values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit}
+    return [Job(*row) for row in connection.execute(_TAKE_TURNS, values)]
+
+
+_CORRECT_KEYS = text(
+    """
+    SELECT pgbeat.correct_keys(l, CAST(:ids AS uuid[])) FROM pgbeat.lanes l
+     WHERE l.namespace = :namespace AND l.name = :lane
+    """
+)
+
+
+def correct_keys(connection: Connection, lane: Lane, ids: Collection[str]) -> bool:
+    """Gives jobs of a fair lane the keys that they must have; returns whether one had another."""
+    if lane.fair_by is None or not ids:
+        return False
+    values = {"namespace": lane.namespace, "lane": lane.name, "ids": list(ids)}
+    return bool(connection.scalar(_CORRECT_KEYS, values))
+
+
+_NOTE_TURNS = text(
+    """
+    SELECT pgbeat.note_turns(l, CAST(:ids AS uuid[])) FROM pgbeat.lanes l
+     WHERE l.namespace = :namespace AND l.name = :lane
+    """
+)
+
+
+def note_turns(connection: Connection, lane: Lane, ids: Collection[str]) -> None:
+    """Notes which keys of a fair lane were served last, by the jobs that got slots, in order."""
+    if lane.fair_by is not None and ids:
+        values = {"namespace": lane.namespace, "lane": lane.name, "ids": list(ids)}
+        connection.execute(_NOTE_TURNS, values)
 
 
 def take_first(
@@ -107,16 +149,22 @@ _TAKE_THESE = text(
 
 
 def take(connection: Connection, ids: Collection[str]) -> list[Job]:
-    """Gives slots to these jobs, and returns them in order. Skips jobs that are locked."""
-    return _ordered(connection.execute(_TAKE_THESE, {"ids": list(ids)})) if ids else []
+    """Gives slots to these jobs, and returns them in this order. Skips jobs that are locked."""
+    if not ids:
+        return []
+    found = {str(row.id): Job(*row) for row in connection.execute(_TAKE_THESE, {"ids": list(ids)})}
+    return [found[job_id] for job_id in ids if job_id in found]
 
 
 def _ordered(rows: Iterable[Any]) -> list[Job]:
     found = [Job(*row) for row in rows]
+    if found and found[0].fair_key:  # in the order of turns already
+        return found
     return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
 
 
 _COUNT = text(f"SELECT count(*) {_HOLDERS}")
+_COUNT_BY_KEY = text(f"SELECT j.fair_key, count(*) {_HOLDERS} GROUP BY j.fair_key")
 
 
 def count_running(connection: Connection, lane: Lane) -> int:
@@ -136,89 +184,47 @@ class Waiting(NamedTuple):
 
 _WAITING_JOBS = text(
     f"""
-    SELECT {_KEYS}, j.created_at, {_WORK}
+    SELECT {rates.KEYS}, j.created_at, {_WORK}
       {_LINE} {_IN_ORDER} LIMIT :limit OFFSET :offset
     """
 )
 
 
+_WAITING_TURNS = text(
+    f"""
+    SELECT {rates.KEYS}, j.created_at, {_WORK}
+      FROM pgbeat.lanes l
+           CROSS JOIN LATERAL pgbeat.fair_line(l, :limit + :offset, :is_limited)
+               WITH ORDINALITY AS f (id, priority, fair_key, number)
+           CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.unfinished_jobs u WHERE u.id = f.id OFFSET 0) AS j
+     WHERE l.namespace = :namespace AND l.name = :lane
+     ORDER BY f.number OFFSET :offset
+    """  # noqa: S608
+)
+
+
 def waiting_jobs(
-    connection: Connection, lane: Lane, *, limit: int = 200, offset: int = 0
+    connection: Connection,
+    lane: Lane,
+    *,
+    limit: int = 200,
+    offset: int = 0,
+    is_limited: bool = False,
 ) -> list[Waiting]:
-    """Returns a part of the waiting line, in order."""
+    """Returns a part of the waiting line, in order.
+
+    If it `is_limited`, without jobs for which their keys have no slot left.
+    """
     values = {
         "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
         "limit": limit, "offset": offset,
     }  # fmt: skip
-    rows = connection.execute(_WAITING_JOBS, values)
+    if lane.fair_by is not None:
+        values["is_limited"] = is_limited
+    statement = _WAITING_JOBS if lane.fair_by is None else _WAITING_TURNS
+    rows = connection.execute(statement, values)
     return [Waiting(Work(*work), keys, created_at) for keys, created_at, *work in rows]
-
-
-_WITHIN = """
-     WHERE j.namespace = :namespace AND j.lane = :lane
-       AND j.dispatched_at > statement_timestamp() - CAST(:period AS interval)
-       AND (j.finished_at IS NULL
-            OR j.finished_at > statement_timestamp() - CAST(:period AS interval))
-"""
-_SPENT = text(
-    f"""
-    SELECT NULL, count(*) FROM (
-        SELECT FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
-    """  # noqa: S608
-)
-_SPENT_BY_KEY = text(
-    f"""
-    SELECT k.key, count(*) FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({_KEYS}) AS k (key)
-    {_WITHIN} GROUP BY k.key
-    """  # noqa: S608
-)
-
-
-def quota(connection: Connection, lane: Lane) -> RateQuota | None:
-    """Returns what is left of the lane's rate; `None` if it has no rate."""
-    if lane.rate_limit is None:
-        return None
-    statement = _SPENT if lane.rate_key is None else _SPENT_BY_KEY
-    rows = connection.execute(statement, _of_rate(lane))
-    spent: dict[str | None, int] = {row[0]: row[1] for row in rows}
-    return RateQuota(lane.rate_limit, spent, str(lane.rate), has_keys=lane.rate_key is not None)
-
-
-# When the period no longer includes the job that was dispatched so long ago, another may go.
-_AGAIN = text(
-    f"""
-    SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
-      FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
-    """  # noqa: S608
-)
-_AGAIN_BY_KEY = text(
-    f"""
-    SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timestamp())
-      FROM (SELECT (array_agg(j.dispatched_at ORDER BY j.dispatched_at DESC))[:rate] AS nth
-              FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({_KEYS}) AS k (key)
-            {_WITHIN} AND coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
-             GROUP BY k.key) AS d
-    """  # noqa: S608
-)
-
-
-def retry_in(connection: Connection, lane: Lane, denied: Collection[str | None]) -> float:
-    """Returns the seconds until the rate admits a job with one of these keys."""
-    values = _of_rate(lane)
-    if lane.rate_key is None:
-        seconds = connection.execute(_AGAIN, values).scalar_one_or_none()
-    else:
-        values["keys"] = [key or "" for key in denied]
-        seconds = connection.execute(_AGAIN_BY_KEY, values).scalar_one_or_none()
-    return max(0.0, float(seconds or 0))
-
-
-def _of_rate(lane: Lane) -> dict[str, Any]:
-    values = {
-        "namespace": lane.namespace, "lane": lane.name, "period": lane.rate_period,
-        "rate": lane.rate_limit,
-    }  # fmt: skip
-    return values if lane.rate_key is None else values | {"key": lane.rate_key}
 
 
 _RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
@@ -226,6 +232,7 @@ _RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
 
 def limiter(connection: Connection, lane: Lane) -> Limiter:
     """Returns the lane's limiter, which knows the jobs that have a slot."""
+    lane = rates.at_present(connection, lane)
     policy, problem = None, None
     if lane.policy is not None:
         try:
@@ -233,7 +240,14 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
         except InvalidJob as error:
             problem = str(error)
     count = 0 if policy is not None or lane.max_running is None else count_running(connection, lane)
-    limiter = Limiter(lane.max_running, policy, quota(connection, lane), count, problem)
+    by_key = {}
+    if policy is None and lane.max_per_key is not None:
+        values = {"namespace": lane.namespace, "lane": lane.name}
+        by_key = {row[0]: row[1] for row in connection.execute(_COUNT_BY_KEY, values)}
+    limiter = Limiter(
+        lane.max_running, policy, rates.quota(connection, lane), count, problem,
+        per_key=lane.max_per_key, taken_by_key=by_key,
+    )  # fmt: skip
     if policy is not None:
         values = {"namespace": lane.namespace, "lane": lane.name}
         for row in connection.execute(_RUNNING, values):

@@ -1,6 +1,7 @@
 """Finds and changes the places of jobs in the waiting lines of lanes.
 
-The order is by priority, the highest first, then by position, then by age.
+The order is by priority, the highest first, then by position, then by age. In a fair lane each key
+has a line of its own.
 """
 
 from decimal import Decimal
@@ -21,12 +22,13 @@ MOST = 10_000
 _LINE = (
     f"FROM pgbeat.unfinished_jobs j WHERE namespace = :namespace AND lane = :lane AND {IS_WAITING}"
 )
-_OTHERS = f"{_LINE} AND priority = :priority AND id <> :moved"
+_OTHERS = f"{_LINE} AND priority = :priority AND fair_key = :fair_key AND id <> :moved"
 _BEFORE = "(position, created_at, id) < (:position, :created_at, :id)"
 _PLACE = text(
     f"""
     SELECT count(*) FROM (
-        SELECT {_LINE} AND priority >= :priority AND (priority > :priority OR {_BEFORE})
+        SELECT {_LINE} AND fair_key = (SELECT fair_key FROM pgbeat.unfinished_jobs WHERE id = :id)
+           AND priority >= :priority AND (priority > :priority OR {_BEFORE})
          LIMIT :limit) AS ahead
     """  # noqa: S608
 )
@@ -56,7 +58,7 @@ _NUMBER = text(
     f"""
     UPDATE pgbeat.unfinished_jobs j SET position = n.number
       FROM (SELECT id, row_number() OVER (ORDER BY position, created_at, id) AS number
-              {_LINE} AND priority = :priority) AS n
+              {_LINE} AND priority = :priority AND fair_key = :fair_key) AS n
      WHERE j.id = n.id
     """  # noqa: S608
 )
@@ -82,7 +84,10 @@ def will_wait(job: NewJob) -> bool:
 
 
 def place(connection: Connection, job: Job) -> int:
-    """Returns how many jobs are in line before this one, counted up to `MOST`."""
+    """Returns how many jobs are in line before this one, counted up to `MOST`.
+
+    In a fair lane, how many jobs of its key are.
+    """
     return int(connection.execute(_PLACE, _values(job) | {"limit": MOST}).scalar_one())
 
 
@@ -129,5 +134,5 @@ def _between(
 
 
 def _values(job: Job) -> dict[str, object]:
-    names = ("namespace", "lane", "priority", "position", "created_at", "id")
+    names = ("namespace", "lane", "priority", "fair_key", "position", "created_at", "id")
     return {name: getattr(job, name) for name in names}

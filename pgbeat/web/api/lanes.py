@@ -32,11 +32,31 @@ class LaneChanges(Body):
         None, ge=0, le=1_000_000, description="How many run at once; null for any number."
     )
     rate: str | None = Field(None, max_length=100, examples=["10/minute", "100/15 minutes"])
+    rate_for: str | float | None = Field(
+        None,
+        examples=["10 minutes"],
+        description="With `rate`: how long it holds, as text or seconds. Then the old one returns.",
+    )
+    rate_unit: str | None = Field(
+        None,
+        max_length=200,
+        description="A job takes as much of the rate as its resources have of this; null: 1 each.",
+    )
     rate_key: str | None = Field(
         None,
         max_length=200,
         description="What each rate is for: task, tag, created_by or kwargs.NAME; null for one "
         "rate of all.",
+    )
+    fair_by: str | None = Field(
+        None,
+        max_length=210,
+        examples=["kwargs.tenant"],
+        description="Jobs of each such key take turns: task, created_by, tag, tag:PREFIX or "
+        "kwargs.NAME; null for a line by place only.",
+    )
+    max_per_key: int | None = Field(
+        None, ge=0, le=1_000_000, description="How many of each key run at once; null for any."
     )
     policy: str | None = Field(
         None, max_length=200, description="The policy that decides which jobs run together."
@@ -48,13 +68,17 @@ class LaneChanges(Body):
     def changes(self) -> dict[str, Any]:
         """Returns the given fields as columns of the row. Raises `InvalidJob`."""
         given = self.model_dump(exclude_unset=True)
+        for_ = given.pop("rate_for", None)
         if "rate" in given:
             rate = given.pop("rate")
+            given |= lane_control.rate_changes(rate, for_)
             if rate is None:
-                given |= {"rate_limit": None, "rate_period": None}
                 given.setdefault("rate_key", None)
-            else:
-                given["rate_limit"], given["rate_period"] = lanes.parse_rate(rate)
+                given.setdefault("rate_unit", None)
+        elif for_ is not None:
+            raise InvalidJob.of("rate_for", "conflict", "rate_for needs a rate")
+        if given.get("fair_by", "") is None:
+            given.setdefault("max_per_key", None)
         if "options" in given:
             given["options"] = given["options"] or {}
         return given
@@ -69,6 +93,14 @@ class FoundLane(BaseModel):
     rate_limit: int | None
     rate_period: Length | None
     rate_key: str | None
+    rate_unit: str | None
+    temporary_rate: str | None = Field(
+        description="The rate that holds instead until `temporary_until`.",
+        examples=["10/minute"],
+    )
+    temporary_until: datetime | None
+    fair_by: str | None
+    max_per_key: int | None
     policy: str | None
     options: Json
     is_paused: bool
@@ -108,6 +140,10 @@ class LaneWaiter(BaseModel):
     created_at: datetime
     is_direct: bool = Field(description="It is a direct execution, and reserves the next slot.")
     reason: str | None = Field(description="Why it gets no slot now; null if it is about to.")
+    fair_key: str | None = Field(
+        description="With which it takes turns; empty unless the lane is fair.",
+        examples=["tenant=acme"],
+    )
 
 
 class LaneDetail(LaneFigures):
@@ -132,7 +168,11 @@ class LaneDone(BaseModel):
 
 
 def _shown(lane: Lane) -> Json:
-    return lane._asdict() | {"rate": lane.rate, "is_paused": lane.paused_at is not None}
+    return lane._asdict() | {
+        "rate": lane.rate,
+        "temporary_rate": lane.temporary_rate,
+        "is_paused": lane.paused_at is not None,
+    }
 
 
 def _found(lane: Lane) -> FoundLane:
@@ -198,7 +238,7 @@ def _slot(each: SlotHolder, *, is_own: bool) -> Json:
 
 
 def _waiter(place: int, each: InLine, *, is_own: bool) -> Json:
-    blank = {} if is_own else dict.fromkeys(("id", "task", "created_by", "reason"))
+    blank = {} if is_own else dict.fromkeys(("id", "task", "created_by", "reason", "fair_key"))
     return each._asdict() | {"place": place} | blank
 
 

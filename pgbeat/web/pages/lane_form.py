@@ -11,10 +11,17 @@ from pgbeat.web.pages.forms import FormField
 
 NAME = FormField("name", "Name", hint="such as gpu; no slash")
 _RATE = "such as 10/minute or 100/15 minutes; empty: any"
+_FAIR = "jobs of each key take turns: kwargs.tenant, tag:tenant- …; empty: none"
 FIELDS = (
     FormField("max_running", "Slots", "number", "how many run at once; empty: any number"),
     FormField("rate", "Rate", hint=_RATE),
+    FormField(
+        "rate_for", "For how long", hint="10 minutes: then the old rate returns; empty: for good"
+    ),
+    FormField("rate_unit", "Rate counts", hint="a resource, such as tokens; empty: jobs"),
     FormField("rate_key", "Rate of each", hint="task, tag, created_by or kwargs.NAME; empty: all"),
+    FormField("fair_by", "Fair by", hint=_FAIR, offer="keys"),
+    FormField("max_per_key", "Slots of each key", "number", "how many run at once; empty: any"),
     FormField("policy", "Policy", hint="decides which run together; empty: none", offer="policies"),
     FormField("options", "The policy's options", "json", 'a JSON object: {"gpu": 2}', is_wide=True),
 )
@@ -22,7 +29,7 @@ FIELDS = (
 
 def offers() -> dict[str, list[str]]:
     """Returns the names to offer for the fields."""
-    return {"policies": concurrency.registered()}
+    return {"policies": concurrency.registered(), "keys": ["task", "created_by", "tag"]}
 
 
 def written(lane: Lane) -> dict[str, str]:
@@ -31,11 +38,13 @@ def written(lane: Lane) -> dict[str, str]:
 
 
 def _value(lane: Lane, name: str) -> Any:
+    if name == "rate_for":
+        return None
     if name != "rate":
         return getattr(lane, name)
     if lane.rate_limit is None or lane.rate_period is None:
         return None
-    said = str(lane._replace(rate_key=None).rate)
+    said = str(lane._replace(rate_key=None, rate_unit=None).rate)
     if parse_rate(said) == (lane.rate_limit, lane.rate_period):
         return said
     return f"{lane.rate_limit}/{span(lane.rate_period, units=9)}"
@@ -46,4 +55,8 @@ def changes(given: Mapping[str, str], changed: Collection[str]) -> dict[str, Any
     found = forms.read(FIELDS, {name: given[name] for name in given if name in changed})
     if found.get("rate") is None and "rate" in found and not given["rate_key"]:
         found["rate_key"] = None
+    if found.get("rate") is None and "rate" in found and not given["rate_unit"]:
+        found["rate_unit"] = None
+    if found.get("fair_by", "") is None and not given["max_per_key"]:
+        found["max_per_key"] = None
     return found

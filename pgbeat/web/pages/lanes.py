@@ -1,6 +1,6 @@
 """`/console/lanes`: lanes with their slots and waiting lines."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from pgbeat.errors import ConfigError, NotFound, PgbeatError
 from pgbeat.jobs import lane_control, task_policies
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.occupancy import InLine
 from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
 from pgbeat.web.pages import forms, lane_form
@@ -26,9 +27,8 @@ def lanes_page(visit: AdminVisit) -> Response:
     """Shows all lanes."""
     with visit.reading() as connection:
         rows = lanes.listing(connection, visit.namespace)
-    app = visit.backend.celery
     try:
-        tasks, problem = task_policies.all_of(app) if task_policies.are_used(app) else {}, ""
+        tasks, problem = task_policies.all_of(visit.backend.celery), ""
     except ConfigError as error:
         tasks, problem = {}, str(error)
     return visit.page("lanes.html", "lanes", rows=rows, tasks=tasks, problem=problem)
@@ -88,10 +88,27 @@ def _show(
         lane=lane,
         holders=holders,
         line=line,
+        neighbours=_neighbours(line or ()),
         shown=_SHOWN,
         fields=lane_form.FIELDS,
         offers=lane_form.offers(),
     )
+
+
+def _neighbours(line: Sequence[InLine]) -> dict[str, tuple[str | None, str | None]]:
+    """Returns, for each job in line, the ids of the jobs of its key before and after it.
+
+    In a fair lane its place is one among these; in others all jobs have the same key.
+    """
+    keys: dict[str, list[str]] = {}
+    for each in line:
+        if not each.is_direct:
+            keys.setdefault(each.fair_key, []).append(each.id)
+    return {
+        job: (before, after)
+        for ids in keys.values()
+        for before, job, after in zip([None, *ids], ids, [*ids[1:], None], strict=False)
+    }
 
 
 # -- changing

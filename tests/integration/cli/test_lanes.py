@@ -53,6 +53,24 @@ def test_set_makes_a_lane_and_changes_what_is_given(database: str) -> None:
     assert row.items() >= wanted.items()
 
 
+def test_a_rate_holds_for_a_time(database: str) -> None:
+    run(database, "lanes", "set", "l", "--rate", "90/minute", "--rate-unit", "tokens")
+    result = run(database, "lanes", "set", "l", "--rate", "5/minute", "--for", "10 minutes")
+    assert "5 tokens/minute, then 90 tokens/minute" in result.stdout
+    assert "5 tokens/minute for " in run(database, "lanes", "show", "l").stdout
+    row = read(database, "lanes", "set", "l", "--no-rate")
+    assert (row["rate"], row["rate_unit"], row["temporary_until"]) == (None, None, None)
+
+
+def test_set_makes_a_lane_fair(database: str) -> None:
+    result = run(database, "lanes", "set", "l", "--limit-per", "kwargs.tenant", "2")
+    assert result.stdout == "Made lane 'l': no limit, 2 at once of each tenant, in turn.\n"
+    result = run(database, "lanes", "set", "l", "--fair-by", "task")
+    assert result.stdout == "Changed lane 'l': no limit, each task, in turn.\n"
+    row = read(database, "lanes", "set", "l", "--no-fair")
+    assert (row["fair_by"], row["max_per_key"]) == (None, None)
+
+
 def test_another_policy_has_options_of_its_own(database: str) -> None:
     run(database, "lanes", "set", "l", "--policy", "tags", "--options", '{"heavy": 1}')
     assert "'tasks'" in refused(run(database, "lanes", "set", "l", "--policy", "tasks"))
@@ -72,6 +90,11 @@ def test_another_policy_has_options_of_its_own(database: str) -> None:
         (["l", "--options", "[]"], "'--options'"),
         (["l", "--limit", "2", "--no-limit"], "--no-limit"),
         (["l", "--rate-key", "task", "--no-rate"], "--no-rate"),
+        (["l", "--for", "1 hour"], "--rate"),
+        (["l", "--rate", "1/m", "--for", "soon"], "'--for'"),
+        (["l", "--limit-per", "tennant", "2"], "tennant"),
+        (["l", "--limit-per", "task", "2", "--no-fair"], "--no-fair"),
+        (["l", "--limit-per", "task", "2", "--fair-by", "task"], "--fair-by"),
         (["a/b"], "'a/b'"),
         ([".."], "'..'"),
     ],
@@ -173,8 +196,8 @@ def test_list(floor: Lanes) -> None:
     run(floor.database, "lanes", "pause", "gpu")
     run(floor.database, "lanes", "set", "l", "--rate", "100/hour")
     head, gpu, full = run(floor.database, "lanes", "list").stdout.splitlines()
-    assert head.split() == ["lane", "running", "limit", "waiting", "rate", "policy", "waits",
-                            "paused"]  # fmt: skip
+    assert head.split() == ["lane", "running", "limit", "waiting", "rate", "fair", "policy",
+                            "waits", "paused"]  # fmt: skip
     assert gpu.split()[:5] == ["gpu", "0", "0", "resources", '{"gpu":']
     assert "for" in gpu
     assert full.split()[:6] == ["l", "2", "2", "3", "100/hour", "for"]

@@ -17,7 +17,7 @@ from pgbeat.jobs import endings, lane_control, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.dispatch import dispatch_in_transaction, dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import occupancy, reservations, slots
+from pgbeat.jobs.lanes import occupancy, rates, reservations, slots
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
@@ -782,7 +782,7 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
                 found = slots.waiting_jobs(own, row, limit=count)
                 taken = slots.take(own, [job.work.id for job in found])
                 if lane == "rated":
-                    slots.retry_in(own, row, [None])
+                    rates.retry_in(own, row, {None: 1})
             assert len(taken) == count
         assert lanes.to_dispatch(own, "default") == ["l", "policed", "rated"]
         assert own.exec_driver_sql(reads).scalar_one() == 0

@@ -45,6 +45,16 @@ def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> N
     assert made.items() >= wanted.items()
     changed = done(admin.put("/lanes/gpu", json={"max_running": None}))
     assert (changed["max_running"], changed["rate_limit"]) == (None, 10)
+    changed = done(admin.put("/lanes/gpu", json={"rate": "1/m", "rate_for": "1 hour"}))
+    assert (changed["rate"], changed["temporary_rate"]) == (
+        "10/minute of each task", "1/minute of each task"
+    )  # fmt: skip
+    changed = done(admin.put("/lanes/gpu", json={"rate": "9/m", "rate_unit": "tokens"}))
+    assert (changed["rate"], changed["temporary_until"]) == ("9 tokens/minute of each task", None)
+    changed = done(admin.put("/lanes/gpu", json={"fair_by": "kwargs.n", "max_per_key": 2}))
+    assert (changed["fair_by"], changed["max_per_key"]) == ("kwargs.n", 2)
+    changed = done(admin.put("/lanes/gpu", json={"fair_by": None}))
+    assert (changed["fair_by"], changed["max_per_key"]) == (None, None)
     changed = done(admin.put("/lanes/gpu", json={"rate": None}))
     assert (changed["rate"], changed["rate_key"]) == (None, None)
     [listed] = done(web.user.get("/lanes"))["lanes"]
@@ -52,7 +62,7 @@ def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> N
     assert done(admin.delete("/lanes/gpu"))["message"] == "Lane 'gpu' deleted"
     assert done(admin.get("/lanes"))["lanes"] == []
     assert audited(admin, "lane") == [
-        (verb, "user:root", "gpu") for verb in ("create", "update", "update", "delete")
+        (verb, "user:root", "gpu") for verb in ("create", *["update"] * 6, "delete")
     ]
 
 
@@ -140,6 +150,10 @@ BAD_LANES: list[tuple[str, Any, tuple[str, str]]] = [
     ("l", {"rate": "0/minute"}, ("rate", "out_of_range")),
     ("l", {"rate": "1/minute", "rate_key": "tsk"}, ("rate_key", "unknown")),
     ("l", {"rate_key": "task"}, ("rate_key", "conflict")),
+    ("l", {"rate_for": "1 hour"}, ("rate_for", "conflict")),
+    ("l", {"rate": "1/m", "rate_for": "soon"}, ("rate_for", "malformed")),
+    ("l", {"max_per_key": 2}, ("max_per_key", "conflict")),
+    ("l", {"fair_by": "tenant"}, ("fair_by", "unknown")),
     ("l", {"policy": "none"}, ("policy", "unknown")),
     ("l", {"options": {"x": 1}}, ("options", "conflict")),
     ("l", {"limit": 1}, ("limit", "unknown_field")),

@@ -20,7 +20,10 @@ from tests.support.web import Web, done, problem
 GPU = "/console/lanes/gpu"
 NEW = "/console/new/lane"
 #: The form as it is of a lane with a limit of 1.
-BEFORE = '{"max_running": "1", "rate": "", "rate_key": "", "policy": "", "options": ""}'
+BEFORE = (
+    '{"max_running": "1", "rate": "", "rate_key": "", "fair_by": "",'
+    '"max_per_key": "", "policy": "", "options": ""}'
+)
 
 
 @pytest.fixture
@@ -64,6 +67,17 @@ def saved(sql: Sql, name: str = "gpu") -> tuple[Any, ...]:
     return row
 
 
+def test_a_job_of_a_fair_lane_is_moved_within_its_key(
+    page: Any, sql: Sql, waiting: Callable[..., str]
+) -> None:
+    make_lane(sql, "gpu", 0, fair_by="kwargs.n")
+    first, other, second = (waiting(n, kwargs=f'{{"n": {n % 2}}}') for n in (1, 2, 3))
+    shown = str(html(page.get(GPU)))
+    assert f'name="ahead" value="{first}"' in shown
+    assert f'name="behind" value="{second}"' in shown
+    assert f'value="{other}"' not in shown.replace(f'name="job" value="{other}"', "")
+
+
 # -- made
 
 
@@ -77,12 +91,13 @@ def test_a_lane_is_made(page: Any, sql: Sql) -> None:
         NEW,
         data={
             "name": "gpu", "max_running": "2", "rate": "10/minute", "rate_key": "task",
-            "policy": "resources", "options": '{"gpu": 2}',
+            "fair_by": "kwargs.n", "max_per_key": "1", "policy": "resources",
+            "options": '{"gpu": 2}',
         },
     )  # fmt: skip
     said = after(page, answer).words
     assert "Lane 'gpu' was created." in said
-    assert "2 slots, 10/minute of each task, policy resources" in said
+    assert "2 slots, 10/minute of each task, 1 at once of each n, in turn, policy resources" in said
     assert saved(sql) == (2, 10, 60, "task", "resources", {"gpu": 2})
     assert noted(sql) == [("create", "user:root", "page")]
 

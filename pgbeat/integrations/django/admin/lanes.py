@@ -52,12 +52,13 @@ class LaneAdmin(Page):
     """Lists, adds, changes and deletes lanes."""
 
     form = LaneForm
-    list_display = ("name", "max_running", "rate", "policy", "paused_at")
+    list_display = ("name", "max_running", "rate", "fair_by", "policy", "paused_at")
     search_fields = ("name",)
     actions = (pause, resume)
     console_path = "lanes"
     fields: ClassVar[Any] = (
-        "name", "max_running", "rate_limit", "rate_period", "rate_key", "policy", "options",
+        "name", "max_running", "rate_limit", "rate_period", "rate_key", "rate_unit",
+        "fair_by", "max_per_key", "policy", "options",
     )  # fmt: skip
 
     @admin.display(description="rate")

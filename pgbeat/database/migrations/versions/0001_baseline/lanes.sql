@@ -9,6 +9,13 @@ CREATE TABLE pgbeat.lanes (
     rate_limit  integer,                              -- jobs a period …
     rate_period interval,
     rate_key    text,                                 -- … of each such key; NULL: of the lane
+    rate_unit   text,                                 -- the resource that it counts; NULL: jobs
+    temporary_limit  integer,                         -- instead of the rate …
+    temporary_period interval,
+    temporary_until  timestamptz,                     -- … until then
+    fair_by     text,                                 -- keys that take turns; NULL: none do
+    max_per_key integer,                              -- slots of each of them; NULL: no limit
+    turns       jsonb NOT NULL DEFAULT '{}',          -- the key served last, by priority
     paused_at   timestamptz,
     created_at  timestamptz NOT NULL DEFAULT now(),
     updated_at  timestamptz NOT NULL DEFAULT now(),
@@ -20,6 +27,14 @@ CREATE TABLE pgbeat.lanes (
     CONSTRAINT lanes_rate CHECK (num_nonnulls(rate_limit, rate_period) IN (0, 2)
         AND rate_limit > 0 AND rate_period > interval '0'
         AND rate_period <= interval '366 days'),
+    CONSTRAINT lanes_temporary CHECK (
+        num_nonnulls(temporary_limit, temporary_period, temporary_until) IN (0, 3)
+        AND temporary_limit > 0 AND temporary_period > interval '0'
+        AND temporary_period <= interval '366 days'),
+    CONSTRAINT lanes_fair_by CHECK (fair_by IN ('task', 'created_by', 'tag')
+        OR fair_by ~ '^(tag:|kwargs\.).'),
+    CONSTRAINT lanes_max_per_key CHECK (max_per_key >= 0
+        AND (max_per_key IS NULL OR fair_by IS NOT NULL)),
     CONSTRAINT lanes_options_object CHECK (jsonb_typeof(options) = 'object')
 ) WITH (fillfactor = 70);
 
@@ -44,16 +59,17 @@ CREATE TABLE pgbeat.reservations (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 CREATE INDEX reservations_lane ON pgbeat.reservations (namespace, lane);
 
--- Gives the free slots of a lane to the first jobs in its line, up to `most`, and returns these, in no
--- order, with the lane's number of slots. Returns NULLs if that takes more than counting, or if another
--- transaction keeps the lane locked: it waits for one that is about to commit, but for no other, since
--- the caller has locked rows that others may wait for.
+-- Gives the free slots of a lane to the first jobs in its line, up to `most`, and returns these, those
+-- of a fair lane in order, with the lane's number of slots. Returns NULLs if that takes more than
+-- counting, or if another transaction keeps the lane locked: it waits for one that is about to commit,
+-- but for no other, since the caller has locked rows that others may wait for. Whatever the statistics
+-- say of a table that grew within a minute, it goes through the indexes of the line and of the slots.
 --
 -- Invariant: the slots in use are counted by a statement that begins when the lane is locked, so that
 -- it sees what those wrote that had locked it before.
 CREATE FUNCTION pgbeat.take_next(own_namespace text, own_name text, most integer)
 RETURNS TABLE (slots integer, job pgbeat.unfinished_jobs)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     own pgbeat.lanes;
 BEGIN
@@ -69,16 +85,18 @@ BEGIN
         END;
     END IF;
     IF own.name IS NULL OR own.policy IS NOT NULL OR own.rate_limit IS NOT NULL
-       OR EXISTS (SELECT FROM pgbeat.reservations r
+       OR own.temporary_until > clock_timestamp() OR EXISTS (SELECT FROM pgbeat.reservations r
                    WHERE r.namespace = own_namespace AND r.lane = own_name) THEN
         RETURN QUERY SELECT CAST(NULL AS integer), CAST(NULL AS pgbeat.unfinished_jobs);
+    ELSIF own.paused_at IS NULL AND own.fair_by IS NOT NULL THEN
+        RETURN QUERY SELECT own.max_running, j FROM pgbeat.take_turns(own, most) j;
     ELSIF own.paused_at IS NULL THEN
         RETURN QUERY
         WITH mine AS (
             SELECT j.id FROM pgbeat.unfinished_jobs j
              WHERE j.namespace = own_namespace AND j.lane = own_name AND j.dispatched_at IS NULL
                AND j.state = 'pending' AND NOT j.blocked_by_group
-             ORDER BY j.priority DESC, j.position, j.created_at, j.id
+             ORDER BY j.priority DESC, j.fair_key, j.position, j.created_at, j.id
              LIMIT least(most, greatest(0, own.max_running - (
                  SELECT count(*) FROM pgbeat.unfinished_jobs h
                   WHERE h.namespace = own_namespace AND h.lane = own_name

@@ -1,0 +1,312 @@
+"""Fair lanes: keys that take turns, and the slots of each."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from pgbeat.database import connections
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs import endings, explain, lane_control, lifecycle
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.dispatch import dispatch_in_transaction
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import occupancy, slots, waiting
+from pgbeat.worker.recorder_session import PLANS
+from tests.support.databases import connected
+from tests.support.lanes import Lanes
+from tests.support.problems import raises
+
+#: A task that the app doesn't know: its arguments are not checked.
+TASK = "shop.sync"
+FAIR = {"fair_by": "kwargs.tenant"}
+INSERT = """
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, lane)
+    SELECT gen_random_uuid(), 'shop.sync', '[]', jsonb_build_object('tenant', %s::text), 'system',
+           'user:me', false, 'l' FROM generate_series(1, %s)
+"""
+
+
+def tenants(floor: Lanes, ids: list[str]) -> list[str]:
+    """Returns the tenants of jobs, in order."""
+    rows = floor.sql("SELECT id::text, coalesce(kwargs ->> 'tenant', 'none') FROM pgbeat.jobs")
+    tenant = {row[0]: str(row[1]) for row in rows}
+    return [tenant[job] for job in ids]
+
+
+def of(floor: Lanes, tenant: str, count: int = 1, **fields: Any) -> list[str]:
+    """Puts jobs of a tenant in line; their ids."""
+    return floor.add(count, **{"task": TASK, "kwargs": {"tenant": tenant}} | fields)
+
+
+def test_keys_take_turns(floor: Lanes) -> None:
+    floor.lane(max_running=1, **FAIR)
+    of(floor, "a", 3)
+    of(floor, "b", 2)
+    of(floor, "c", 1)
+    order = []
+    while mine := floor.dispatch():
+        order += tenants(floor, mine)
+        floor.end(*mine)
+    assert order == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_several_slots_are_given_in_turn_in_one_dispatch(floor: Lanes) -> None:
+    floor.lane(max_running=4, **FAIR)
+    of(floor, "a", 5)
+    of(floor, "b", 5)
+    assert sorted(tenants(floor, floor.dispatch())) == ["a", "a", "b", "b"]
+
+
+def test_ten_thousand_jobs_of_one_delay_anothers_single_job_by_one_turn(floor: Lanes) -> None:
+    floor.lane(max_running=1, **FAIR)
+    floor.sql(INSERT, "a", 10_000)
+    first = floor.dispatch()
+    [late] = of(floor, "b")
+    floor.end(*first)
+    assert floor.dispatch() == [late]
+
+
+def test_a_key_gets_no_more_than_its_slots(floor: Lanes) -> None:
+    floor.lane(max_running=10, max_per_key=2, **FAIR)
+    of(floor, "a", 5)
+    of(floor, "b", 1)
+    taken = floor.dispatch()
+    assert Counter(tenants(floor, taken)) == {"a": 2, "b": 1}
+    [ended] = [job for job in taken if tenants(floor, [job]) == ["b"]]
+    floor.end(ended)
+    assert floor.dispatch() == []
+
+
+def test_priority_comes_first_and_each_has_its_own_turns(floor: Lanes) -> None:
+    floor.lane(max_running=1, **FAIR)
+    of(floor, "a", 2)
+    of(floor, "b", 2)
+    of(floor, "m", 2, priority=5)
+    order = []
+    while mine := floor.dispatch():
+        order += tenants(floor, mine)
+        floor.end(*mine)
+        if len(order) == 3:  # a turn of another priority changes nothing here
+            of(floor, "z", 1, priority=9)
+    assert order == ["m", "m", "a", "z", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("fair_by", "fields", "key"),
+    [
+        ("task", {"task": "shop.pay"}, "task=shop.pay"),
+        ("created_by", {"created_by": "user:ann"}, "created_by=user:ann"),
+        ("kwargs.n", {"kwargs": {"n": 17}}, "n=17"),
+        ("kwargs.n", {"kwargs": {"n": None}}, "no n"),
+        ("kwargs.n", {"kwargs": None}, "no n"),
+        ("tag", {"tags": ["b", "a"]}, "tag=a"),
+        ("tag:of-", {"tags": ["a", "of-x"]}, "tag=of-x"),
+        ("tag:of-", {"tags": ["a"]}, "no tag"),
+    ],
+)
+def test_a_job_has_the_key_that_the_lane_says(
+    floor: Lanes, fair_by: str, fields: dict[str, Any], key: str
+) -> None:
+    floor.lane(fair_by=fair_by)
+    [job] = floor.add(1, **fields)
+    assert floor.sql("SELECT fair_key FROM pgbeat.jobs WHERE id = %s", job) == [(key,)]
+
+
+def test_a_long_key_is_cut_and_still_differs(floor: Lanes) -> None:
+    floor.lane(**FAIR)
+    of(floor, "x" * 5000 + "a")
+    of(floor, "x" * 5000 + "b")
+    keys = {row[0] for row in floor.sql("SELECT fair_key FROM pgbeat.jobs")}
+    assert len(keys) == 2 and max(map(len, keys)) < 220
+
+
+def test_jobs_without_the_key_take_turns_as_one(floor: Lanes) -> None:
+    floor.lane(max_running=10, max_per_key=1, **FAIR)
+    floor.add(3, task=TASK)
+    of(floor, "a")
+    assert sorted(tenants(floor, floor.dispatch())) == ["a", "none"]
+
+
+def test_waiting_jobs_get_new_keys_when_the_setting_changes(floor: Lanes) -> None:
+    floor.lane(max_running=1)
+    of(floor, "a", 3)
+    floor.dispatch()
+    [late] = of(floor, "b")
+    floor.do(lane_control.save, "l", {"fair_by": "kwargs.tenant", "max_per_key": 1})
+    floor.do(lane_control.save, "l", {"max_running": 5})
+    assert floor.dispatch() == [late]
+    floor.do(lane_control.save, "l", {"fair_by": None, "max_per_key": None})
+    assert floor.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("",)]
+    assert len(floor.dispatch()) == 2
+
+
+def test_a_job_that_was_made_while_the_setting_changed_gets_its_key_at_its_turn(
+    floor: Lanes,
+) -> None:
+    floor.lane(max_running=9, max_per_key=1, **FAIR)
+    of(floor, "a", 2)
+    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
+    assert tenants(floor, floor.dispatch()) == ["a"]
+    floor.lane("r", rate_limit=5, rate_period="1 hour", max_per_key=1, **FAIR)
+    of(floor, "a", 2, lane="r")
+    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = '' WHERE lane = 'r'")
+    assert tenants(floor, floor.dispatch("r")) == ["a"]
+
+
+def test_a_change_in_sql_gives_all_that_wait_their_keys(floor: Lanes) -> None:
+    floor.lane(max_running=2)
+    of(floor, "a", 4)
+    [late] = of(floor, "b")
+    floor.sql("UPDATE pgbeat.lanes SET fair_by = 'kwargs.tenant'")
+    assert late in floor.dispatch()
+
+
+def test_many_jobs_with_a_wrong_key_are_corrected_at_once(floor: Lanes) -> None:
+    floor.lane(max_running=1, **FAIR)
+    floor.sql(INSERT, "a", 50)
+    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
+    assert tenants(floor, floor.dispatch()) == ["a"]
+    assert floor.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("tenant=a",)]
+
+
+def test_a_change_of_the_arguments_changes_the_key(floor: Lanes) -> None:
+    floor.lane(**FAIR)
+    [job] = of(floor, "a")
+    floor.sql('UPDATE pgbeat.jobs SET kwargs = \'{"tenant": "b"}\' WHERE id = %s', job)
+    assert floor.sql("SELECT fair_key FROM pgbeat.jobs") == [("tenant=b",)]
+
+
+def test_a_locked_job_is_passed_over(floor: Lanes) -> None:
+    floor.lane(max_running=2, **FAIR)
+    first, second = of(floor, "a", 2)
+    [other] = of(floor, "b")
+    with connected(floor.database) as own, connections.transaction(own):
+        jobs.get(own, first, for_update=True)
+        assert sorted(floor.dispatch()) == sorted([second, other])
+
+
+def test_the_next_key_gets_the_slot_in_the_transaction_that_frees_it(floor: Lanes) -> None:
+    floor.lane(max_running=1, max_per_key=1, **FAIR)
+    first = of(floor, "a", 3)[0]
+    [late] = of(floor, "b")
+    floor.dispatch()
+    with connected(floor.database) as recording:
+        connections.configure(recording, PLANS)
+        with connections.transaction(recording):
+            ended = endings.end(recording, [first], "skipped", None)
+            freed = lifecycle.follow(recording, floor.publisher, ended)
+            assert dispatch_in_transaction(recording, floor.publisher, freed) == set()
+    assert floor.seated() == {late}
+
+
+def test_a_rate_and_a_policy_apply_to_a_fair_lane_too(floor: Lanes) -> None:
+    floor.lane(rate_limit=3, rate_period="1 hour", max_per_key=2, **FAIR)
+    of(floor, "a", 5)
+    of(floor, "b", 1)
+    assert sorted(tenants(floor, floor.dispatch())) == ["a", "a", "b"]
+    floor.lane("p", policy="tasks", options='{"shop.sync": 3}', max_per_key=2, **FAIR)
+    of(floor, "a", 5, lane="p")
+    of(floor, "b", 1, lane="p")
+    assert sorted(tenants(floor, floor.dispatch("p"))) == ["a", "a", "b"]
+    of(floor, "c", 1, lane="p")
+    floor.end(*[job for job in floor.seated("p") if tenants(floor, [job]) == ["b"]])
+    assert tenants(floor, floor.dispatch("p")) == ["c"]
+
+
+def test_the_line_is_shown_in_turns_with_the_reasons(floor: Lanes) -> None:
+    floor.lane(max_running=9, max_per_key=1, **FAIR)
+    mine = of(floor, "a", 3)
+    floor.dispatch()
+    [other] = of(floor, "b")
+    with connections.transaction(floor.connection) as connection:
+        lane = lanes.get(connection, "default", "l")
+        line = occupancy.line(connection, lane)
+        third = jobs.get(connection, mine[2])
+        where = explain.of_job(connection, third, connections.now(connection))
+        assert waiting.place(connection, third) == 1
+    assert [(each.id, each.reason) for each in line] == [
+        (other, None),
+        (mine[1], "tenant=a has 1 of 1 slot"),
+        (mine[2], "tenant=a has 1 of 1 slot"),
+    ]
+    assert where.sentence == "waits in lane 'l' at place 2 of tenant=a; tenant=a has 1 of 1 slot"
+
+
+def test_a_fair_lane_says_which_keys_there_are(floor: Lanes) -> None:
+    for changes, field, code in (
+        ({"fair_by": "kwarg.tenant"}, "fair_by", "unknown"),
+        ({"fair_by": "tag:"}, "fair_by", "unknown"),
+        ({"max_per_key": 1}, "max_per_key", "conflict"),
+        ({"fair_by": "task", "max_per_key": -1}, "max_per_key", "out_of_range"),
+    ):
+        with raises(InvalidJob, (field, code)):
+            floor.do(lane_control.save, "l", changes)
+
+
+READ = text(
+    "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables "
+    "WHERE relname = 'unfinished_jobs'"
+)
+
+
+@pytest.mark.parametrize("changes", [{"max_per_key": 1, **FAIR}, {}], ids=["fair", "plain"])
+@pytest.mark.parametrize("is_analyzed", [False, True])
+def test_a_dispatch_reads_a_few_rows_however_many_wait(
+    floor: Lanes, is_analyzed: bool, changes: dict[str, Any]
+) -> None:
+    """All 20,000 that wait are of two keys. When the table was analyzed, each job had a slot."""
+    if is_analyzed:
+        floor.sql(INSERT, "a", 1_000)
+        floor.sql("UPDATE pgbeat.jobs SET dispatched_at = now()")
+        floor.sql("ANALYZE pgbeat.unfinished_jobs")
+        floor.sql("DELETE FROM pgbeat.jobs")
+    floor.lane(max_running=4, **changes)
+    for tenant in ("a", "b"):
+        floor.sql(INSERT, tenant, 10_000)
+    for limit, expected in ((2, 2), (9, 1 if changes else 2)):
+        of(floor, "c", 1)
+        with connections.transaction(floor.connection) as connection:
+            before = connection.scalar(READ)
+            taken = slots.take_next(connection, "default", "l", limit=limit)
+            assert taken is not None
+            assert len(taken.jobs) == expected
+            assert connection.scalar(READ) - before < 60
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_ends_when_limits_hold_and_every_key_has_its_turn(floor: Lanes, seed: int) -> None:
+    """Between two turns of a key that waits, each other key gets at most one."""
+    chance = random.Random(seed)  # noqa: S311
+    per_key = chance.choice([1, 2, 3])
+    floor.lane(max_running=chance.randint(2, 5), max_per_key=per_key, **FAIR)
+    limit = floor.sql("SELECT max_running FROM pgbeat.lanes")[0][0]
+    tenant_of: dict[str, str] = {}
+    waits: dict[str, list[str]] = {}
+    passed: dict[str, Counter[str]] = {}  # what others got while a key waited, having room
+    running: list[str] = []
+    for _ in range(60):
+        for tenant in chance.choices("abcdefgh", weights=[40, 5, 5, 1, 1, 1, 1, 1], k=3):
+            [job] = of(floor, tenant)
+            tenant_of[job] = tenant
+            waits.setdefault(tenant, []).append(job)
+            passed.setdefault(tenant, Counter())
+        for job in floor.dispatch():
+            own = tenant_of[job]
+            assert waits[own].pop(0) == job
+            running.append(job)
+            passed[own] = Counter()
+            for tenant, line in waits.items():
+                has_room = sum(tenant_of[each] == tenant for each in running) < per_key
+                if tenant != own and line and has_room:
+                    passed[tenant][own] += 1
+                    assert passed[tenant][own] <= 1, (tenant, own)
+                elif not line or not has_room:
+                    passed[tenant] = Counter()
+        assert len(running) <= limit
+        assert max(Counter(tenant_of[job] for job in running).values()) <= per_key
+        gone = chance.sample(running, chance.randint(1, len(running)))
+        floor.end(*gone)
+        running = [job for job in running if job not in gone]
