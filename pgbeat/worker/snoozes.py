@@ -1,0 +1,93 @@
+"""Runs tasks again later that raise `pgbeat.Snooze`.
+
+A job keeps its message in its row, and beat sends that again in time, with a slot if it is in a
+lane. This is written, and waited for, before Celery learns how the task ended: so before its
+message is acknowledged, if that comes late. What is no job is sent again by Celery, as for its own
+retry.
+"""
+
+import logging
+from contextvars import Context
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+
+from pgbeat.broker.publishing.publisher import HeldPublishes
+from pgbeat.broker.transport.outbox import OutboxConnection
+from pgbeat.config import delays_in_table
+from pgbeat.jobs import kept_messages
+from pgbeat.jobs.task_exceptions import Snooze
+from pgbeat.worker import attempt_ends, process_recorder
+from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.reporting import ATTEMPT, PATIENCE
+
+logger = logging.getLogger("celery.worker.pgbeat")
+
+#: Where what replaces a task's `run` has the original.
+_ORIGINAL = "pgbeat_not_snoozed"
+
+
+def set_up(app: Celery) -> None:
+    """Prepares the tasks of a worker."""
+    for name, task in app.tasks.items():
+        original = getattr(task.run, _ORIGINAL, None)
+        if original is not None:  # replaced for an earlier worker in this process
+            task.run = original
+        if not name.startswith("celery."):
+            _wrap(task)
+
+
+def _wrap(task: Any) -> None:
+    run = task.run
+
+    @wraps(run)
+    def run_or_snooze(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except Snooze as snooze:
+            _arrange(task, snooze)
+            raise
+
+    setattr(run_or_snooze, _ORIGINAL, run)
+    if hasattr(run, "__func__"):  # a bound task's method, which other tasks may call as a function
+        vars(run_or_snooze)["__func__"] = run.__func__
+    task.run = run_or_snooze
+
+
+def _arrange(task: Any, snooze: Snooze) -> None:
+    """Sees to it that the running task runs again."""
+    request = task.request
+    if request.called_directly or request.is_eager:
+        return
+    attempt: Attempt | None = getattr(request, ATTEMPT, None)
+    recorder = process_recorder.get()
+    if attempt is None or attempt.makes is not None or recorder is None:
+        _again(task, countdown=snooze.delay.total_seconds()).apply_async()
+        return
+    attempt.snooze, attempt.message = snooze.delay.total_seconds(), _message(task)
+    attempt_ends.conclude(attempt, snooze, "RETRY")
+    if recorder.record_now(attempt, PATIENCE):
+        recorder.was_recorded(attempt, ())
+    else:
+        logger.warning(
+            "The snooze of job %s is not written after %g s; trying until it is",
+            attempt.job_id, PATIENCE,
+        )  # fmt: skip
+
+
+def _again(task: Any, **options: Any) -> Any:
+    """Returns the running task's signature, which counts as no retry."""
+    return task.signature_from_request(task.request, retries=task.request.retries, **options)
+
+
+def _message(task: Any) -> dict[str, Any] | None:
+    """Returns the running task's message, to be sent again; `None` for a broker elsewhere."""
+    app = task.app
+    if not delays_in_table(app.conf):
+        return None
+    outbox = HeldPublishes()
+    producer = app.amqp.Producer(OutboxConnection(outbox), auto_declare=False)
+    # In a context of its own: the task's end must not hold it back.
+    Context().run(_again(task).apply_async, producer=producer)
+    return kept_messages.written(outbox.messages[0])

@@ -1,0 +1,142 @@
+"""Tasks that snooze, in real workers: jobs, canvas, and processes that are killed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chord
+
+import pgbeat
+from pgbeat.database import connections
+from pgbeat.jobs import explain
+from pgbeat.jobs import model as jobs
+from tests.support.command_line import run_with
+from tests.support.databases import connected
+from tests.support.processes import Process, Processes, until
+from tests.support.rows import Sql, make_lane
+from tests.support.transport_workers import transport_url
+
+APP = "tests.support.apps.snoozing"
+NARROW = {"lane": "narrow"}
+POLICIES: dict[str, dict[str, Any]] = {
+    f"snoozing.{name}": NARROW for name in ("early", "late", "before", "after")
+} | {"snoozing.finishing": {}, "policies.add": NARROW, "policies.total": NARROW}
+
+
+def _late(name: str) -> None:
+    """Stands for the workers' task, for `submit`."""
+
+
+class Site(Processes):
+    """A beat, workers, and a client that knows the policies of their tasks by the setting."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        super().__init__(database, folder)
+        url = transport_url(database)
+        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
+        self.client = Celery("client", broker=url, backend=url, set_as_current=False)
+        self.client.conf.pgbeat_task_policies = POLICIES
+        self.client.task(_late, name="snoozing.late", shared=False)
+        self.client.finalize()
+
+    def start(self, *arguments: str) -> Process:
+        """Starts a worker and waits until it consumes."""
+        worker = self.worker("--without-mingle", "--without-gossip", *arguments, app=APP)
+        worker.says(" ready.", 60)
+        return worker
+
+    def task(self, name: str, *args: Any, **options: Any) -> Any:
+        """Returns a signature."""
+        return self.client.signature(f"snoozing.{name}", args=args, options=options)
+
+    def times(self, name: str) -> list[float]:
+        """Returns when the task with that name began or ended, in order."""
+        file = self.folder / "journal"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [float(line.split()[1]) for line in lines if line.split()[0] == name]
+
+
+@pytest.fixture
+def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
+    """A site with a lane of one slot."""
+    make_lane(sql, "narrow")
+    sql("CREATE TABLE effects (name text)")
+    made = Site(database, tmp_path)
+    yield made
+    made.stop_all()
+    made.client.close()
+
+
+def history(sql: Sql, job: str) -> list[str]:
+    """Returns the states of a job's executions, in order."""
+    rows = sql("SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job)
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) -> None:
+    """Whether its message is acknowledged early or late, and if it is no job at all."""
+    site.env["PGBEAT_TRACK"] = "all"
+    site.start("-P", pool, "-c", "2")
+    site.beat(app=APP).says("This beat leads", 60)
+    early = site.task("early", "early", 2).delay()
+    late = site.task("late", "late").delay()
+    finishing = site.task("finishing", "finishing").delay()
+    plain = site.task("plain", "plain").delay()
+    submitted = pgbeat.submit("snoozing.late", "submitted", app=site.client, max_attempts=1)
+    summed = chord(
+        [site.task("early", "a"), site.task("late", "b")], site.client.signature("policies.total")
+    ).delay()
+    assert early.get(timeout=60) == 3
+    assert (late.get(timeout=60), finishing.get(timeout=60)) == (2, 2)
+    assert plain.get(timeout=60) == 3
+    assert summed.get(timeout=60) == 4
+    until(lambda: history(sql, str(submitted.id))[-1:] == ["completed"], 30, "it has ended")
+    assert history(sql, early.id) == ["snoozed", "snoozed", "completed"]
+    for job in (late.id, finishing.id, str(submitted.id)):
+        assert history(sql, job) == ["snoozed", "completed"]
+    assert history(sql, plain.id) == ["snoozed", "snoozed", "completed"]
+    assert sql("SELECT name FROM effects") == [("finishing",)]
+    assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state <> 'completed'") == [(0,)]
+    assert sql("SELECT count(*) FROM pgbeat.jobs WHERE attempt > 1 OR retry_of IS NOT NULL") == [
+        (0,)
+    ]
+    assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    first, second = site.times("submitted")
+    assert second - first >= 0.3
+
+
+def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, database: str) -> None:
+    """The next in the lane runs; who waits for the snoozed one learns that it is cancelled."""
+    site.start("-P", "threads", "-c", "2")
+    site.beat(app=APP).says("This beat leads", 60)
+    held = site.task("early", "held", 1, 3600).delay()
+    other = site.client.signature("policies.add", args=(1,)).delay()
+    assert other.get(timeout=60) == 2
+    assert held.state in ("PENDING", "RETRY")
+    with connected(database) as own, connections.transaction(own):
+        job = jobs.get(own, held.id)
+        where = explain.of_job(own, job, connections.now(own))
+    assert (job.state, job.dispatched_at, job.attempt) == ("scheduled", None, 1)
+    assert where.cause == "snoozed" and where.sentence.endswith("it was snoozed once")
+    assert run_with(site.client, "jobs", "cancel", held.id).exit_code == 0
+    until(lambda: held.state == "REVOKED", 30, "the caller knows")
+    assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s", held.id) == [("cancelled",)]
+
+
+@pytest.mark.parametrize(("moment", "runs"), [("before", 3), ("after", 2)])
+def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs: int) -> None:
+    """The job runs again: neither lost nor twice at once."""
+    site.beat(app=APP).says("This beat leads", 60)
+    first = site.start("-P", "solo")
+    job = site.task(moment, "killed").delay()
+    first.wait(60)
+    site.start("-P", "solo")
+    assert job.get(timeout=60) == runs
+    until(lambda: history(sql, job.id)[-1:] == ["completed"], 30, "it has ended")
+    begun, over = site.times("killed"), site.times("killed-over")
+    assert len(begun) == len(over) == runs
+    assert all(end <= start for end, start in zip(over, begun[1:], strict=False))
+    assert history(sql, job.id).count("snoozed") == 1
+    assert begun[-1] - over[-2] >= 0.5

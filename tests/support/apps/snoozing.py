@@ -1,0 +1,98 @@
+"""An app whose tasks snooze, and may kill their process meanwhile."""
+
+import os
+import signal
+import time
+from typing import Any
+
+from celery import Task
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+import pgbeat
+from pgbeat.config import postgres_url
+from tests.support.apps.policies import FOLDER, URL, app
+
+__all__ = ["app"]
+
+engine = create_engine(postgres_url(URL))
+
+
+def _ran(name: str) -> int:
+    """Notes a run; the number of runs with that name so far."""
+    with (FOLDER / "journal").open("a") as journal:
+        journal.write(f"{name} {time.monotonic()}\n")
+    return sum(line.split()[0] == name for line in (FOLDER / "journal").read_text().splitlines())
+
+
+def _snooze(name: str, times: int, delay: float) -> int:
+    number = _ran(name)
+    if number <= times:
+        raise pgbeat.Snooze(delay)
+    return number
+
+
+@app.task(name="snoozing.early", pgbeat={"lane": "narrow"})
+def early(name: str, times: int = 1, delay: float = 0.3) -> int:
+    """Snoozes so many times; its message is acknowledged before it runs."""
+    return _snooze(name, times, delay)
+
+
+@app.task(name="snoozing.late", acks_late=True, pgbeat={"lane": "narrow"})
+def late(name: str, times: int = 1, delay: float = 0.3) -> int:
+    """Snoozes so many times; its message is acknowledged in the end."""
+    return _snooze(name, times, delay)
+
+
+@app.task(name="snoozing.finishing", acks_late=True, pgbeat={})
+def finishing(name: str) -> int:
+    """Snoozes once, after it has written a row that must not stay."""
+    with pgbeat.finish(Session(engine)) as session:
+        session.execute(text("INSERT INTO effects VALUES (:name)"), {"name": name})
+        return _snooze(name, 1, 0.3)
+
+
+@app.task(name="snoozing.plain", max_retries=0)
+def plain(name: str, times: int = 2) -> int:
+    """Snoozes more often than it may be retried; it is no job."""
+    return _snooze(name, times, 0.2)
+
+
+class _Dying(Task):
+    """A task whose process is killed once, just before its snooze is recorded, or just after."""
+
+    def signature_from_request(self, *args: Any, **kwargs: Any) -> Any:
+        if self.name.endswith("before"):
+            _die_once(self.name)
+        return super().signature_from_request(*args, **kwargs)
+
+    def on_retry(self, *args: Any) -> None:
+        if self.name.endswith("after"):
+            _die_once(self.name)
+
+
+def _die_once(name: str) -> None:
+    if not (FOLDER / name).exists():
+        (FOLDER / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _held(name: str, times: int) -> int:
+    number = _ran(name)
+    time.sleep(0.1)  # long enough to overlap with another one, if that could be
+    _ran(f"{name}-over")
+    if number <= times:
+        raise pgbeat.Snooze(0.5)
+    return number
+
+
+@app.task(name="snoozing.before", base=_Dying, acks_late=True, pgbeat={"lane": "narrow"})
+def before(name: str) -> int:
+    """Is killed as it snoozes, and snoozes then."""
+    return _held(name, 2)
+
+
+@app.task(name="snoozing.after", base=_Dying, acks_late=True, pgbeat={"lane": "narrow"})
+def after(name: str) -> int:
+    """Snoozes, and is killed before its message is acknowledged."""
+    return _held(name, 1)
