@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submit_many import submit_many as submit_many
     from pgbeat.jobs.task_exceptions import Cancelled as Cancelled
     from pgbeat.jobs.task_exceptions import Skip as Skip
+    from pgbeat.jobs.task_exceptions import Snooze as Snooze
     from pgbeat.monitoring.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
     from pgbeat.schedules.launchers import GenericLauncher as GenericLauncher
@@ -58,6 +59,7 @@ _HOME = {
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.beat.scheduler",
     "Skip": "pgbeat.jobs.task_exceptions",
+    "Snooze": "pgbeat.jobs.task_exceptions",
     "artifacts": "pgbeat.worker.reporting",
     "checkpoint": "pgbeat.worker.reporting",
     "concurrency_policy": "pgbeat.jobs.lanes.concurrency",
@@ -81,6 +83,8 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lanes":
+        return import_module("pgbeat.lanes")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'pgbeat' has no attribute {name!r}")
@@ -207,7 +211,9 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    import_module("pgbeat.worker.snoozes").set_up(sender.app)
     import_module("pgbeat.worker.policy_retries").set_up(sender.app)
+    import_module("pgbeat.worker.replacements").set_up(sender.app)
     import_module("pgbeat.worker.endings").set_up(sender.app)
     try:
         import_module("pgbeat.worker.signals").set_up(sender)

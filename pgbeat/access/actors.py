@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 #: The interface by which a change is made, as the audit log records it.
-Origin = Literal["cli", "api", "page"]
+Origin = Literal["cli", "api", "page", "program"]
 #: The variables that `getpass` reads.
 _LOGIN = ("LOGNAME", "USER", "LNAME", "USERNAME")
 

@@ -75,7 +75,7 @@ class Scheduler(celery.beat.Scheduler):
     ) -> None:
         try:
             self.settings = Settings.load(app.conf)
-            task_policies.check(app)
+            task_policies.all_of(app)  # raises if some are wrong
         except ConfigError as error:
             # Celery would show any other exception as a traceback of its calls.
             raise SystemExit(f"pgbeat: {error}") from None

@@ -243,6 +243,11 @@ class BrokerTables:
         found = connection.scalars(self.text(_WITHDRAW), {"jobs": list(jobs)}) if jobs else ()
         return {str(job_id) for job_id in found}
 
+    def delete(self, connection: Connection, jobs: Sequence[str]) -> None:
+        """Deletes the messages of jobs, claimed or not."""
+        if jobs:
+            connection.execute(self.text(_DELETE), {"jobs": list(jobs)})
+
     def carrying(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
         """Returns those of the jobs (ids) that have a message, claimed or not."""
         found = connection.scalars(self.text(_CARRYING), {"jobs": list(jobs)}) if jobs else ()
@@ -345,6 +350,7 @@ _WITHDRAW = """
            AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) FOR UPDATE SKIP LOCKED)
     DELETE FROM {message} WHERE id IN (SELECT id FROM mine) RETURNING job_id
 """
+_DELETE = "DELETE FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))"
 _CARRYING = """
     SELECT DISTINCT job_id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))
        AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)

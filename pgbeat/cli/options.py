@@ -239,6 +239,8 @@ _OPTIONS = [
             help="Once disabled, try it again after this time."),
     _option(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
             help="Pause it after this many failed jobs in a row."),
+    _option(_FAILURES, "--check-in-url", metavar="URL",
+            help="Report each run there; {/start,,/fail} in it has alternatives."),
     click.option("--owner", metavar="WHO", help="Whom to ask about it."),
     *DETAILS,
 ]  # fmt: skip
@@ -260,6 +262,7 @@ CLEARABLE = {
     "probe-after": "probe_after",
     "owner": "owner",
     "pause-after-failures": "pause_after_failures",
+    "check-in-url": "check_in_url",
     "description": "description",
     "labels": "labels",
     "metadata": "metadata",

@@ -34,6 +34,7 @@ STYLES = {
     "running": "cyan",
     "waiting": "cyan",
     "scheduled": "cyan",
+    "snoozed": "cyan",
     "cancelled": "yellow",
     "lost": "red",
     "pending": "cyan",

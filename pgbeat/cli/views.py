@@ -22,6 +22,8 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import exclusion, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
+from pgbeat.webhooks import check_ins
+from pgbeat.webhooks.check_ins import CheckIn
 
 #: At most so many failing schedules are explained below the list.
 _TROUBLES = 5
@@ -116,11 +118,13 @@ def status_command(target: Target, name: str) -> None:
         row = schedules.get(connection, name, namespace=target.namespace)
         history = ticks.history(connection, row.id, limit=1)
         runs = statistics.of_schedule(connection, row.id)
+        check_in = check_ins.last(connection, row.id)
         patience = beats.patience(target.settings)
         health = schedule_health.of_schedule(connection, row, timedelta(seconds=patience))
     last = history[0] if history else None
     if printing.is_json():
         found = {"last_tick": last, "runs": figures_json(runs), "health": health_json(health)}
+        found["last_check_in"] = check_in and check_in._asdict()
         printing.echo_json(printing.row_json(row) | found)
         return
     click.secho(line(row.name), bold=True, nl=False)
@@ -131,7 +135,15 @@ def status_command(target: Target, name: str) -> None:
         ("description", row.description),
         *_facts(target, row, last, now),
         ("runs", _runs(runs)),
+        ("check-ins", row.check_in_url),
+        ("last check-in", check_in and _check_in(check_in, now)),
     )
+
+
+def _check_in(found: CheckIn, now: datetime) -> Text:
+    error = f": {line(found.error)}" if found.error else ""
+    said = f"{found.words}, {when(found.created_at, now)}{error}"
+    return Text(said, "red" if error else "")
 
 
 def _facts(

@@ -121,6 +121,12 @@ def now(connection: Connection) -> datetime:
     return moment
 
 
+def clock(connection: Connection) -> datetime:
+    """Returns the database's clock at this moment, also in a transaction."""
+    moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return moment
+
+
 def is_direct(raw: "psycopg.Connection[Any]") -> bool:
     """Returns whether the connection leads to the server with no pooler in between.
 

@@ -36,7 +36,7 @@ from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.jobs.task_exceptions import Cancelled, Skip
+from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
 
 logger = logging.getLogger("pgbeat.tracing")
 
@@ -304,6 +304,8 @@ def _end(task: Any, retval: Any = None, state: str | None = None, **kwargs: Any)
     if isinstance(error, Skip):
         span.set_attribute("pgbeat.outcome", "skipped")
         span.set_attribute("pgbeat.reason", error.reason)
+    elif isinstance(error, Snooze):
+        span.set_attribute("pgbeat.outcome", "snoozed")
     elif isinstance(error, Cancelled):
         span.set_attribute("pgbeat.outcome", "cancelled")
     elif state == "SUCCESS" or isinstance(error, Ignore):

@@ -87,8 +87,7 @@ class JobDefaults:
         Raises `InvalidJob` if there is no such lane, or if the job needs arguments in JSON and
         they are not.
         """
-        base = _seconds(policy.retry_base, self.settings.job_retry_base)
-        cap = _seconds(policy.retry_cap, self.settings.job_retry_cap)
+        base, cap = backoff(policy, self.settings)
         changes: dict[str, Any] = {
             "template": policy.template,
             "lane": policy.lane,
@@ -97,7 +96,7 @@ class JobDefaults:
             "resources": policy.resources or None,
             "max_attempts": policy.max_attempts or self.settings.job_max_attempts,
             "retry_base": base,
-            "retry_cap": max(base, cap),
+            "retry_cap": cap,
             "unique_key": policy.unique_key,
             "must_start_within": _maybe_seconds(policy.must_start_within),
             "must_end_within": _maybe_seconds(policy.must_end_within),
@@ -136,6 +135,12 @@ def _completed(given: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -
             is_for_admins=True,
         )
     return given.over(by)
+
+
+def backoff(policy: JobPolicy, settings: Settings) -> tuple[float, float]:
+    """Returns the seconds until a job's first retry, and the most until any."""
+    base = _seconds(policy.retry_base, settings.job_retry_base)
+    return base, max(base, _seconds(policy.retry_cap, settings.job_retry_cap))
 
 
 def _maybe_seconds(given: timedelta | None) -> float | None:

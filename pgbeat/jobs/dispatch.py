@@ -15,7 +15,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.jobs import lifecycle
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import reservations, slots
+from pgbeat.jobs.lanes import rates, reservations, slots
 from pgbeat.jobs.lanes.limiter import Limiter
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.lifecycle import Urgency
@@ -129,12 +129,17 @@ def _dispatch_some(
     if lane is not None and lane.paused_at is not None:
         reservations.delete_dead(connection, namespace, name)
         return _Turn()
+    if lane is not None:
+        lane = rates.at_present(connection, lane)
     retry_in: float | None = None
     # A lane that was removed has no limit.
     limit = None if lane is None else lane.max_running
     batch: Sequence[Job] = ()
     if lane is None or (lane.policy is None and lane.rate_limit is None):
-        batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
+        if lane is None or lane.fair_by is None:
+            batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
+        else:
+            batch = slots.take_turns(connection, lane, limit=BATCH)
     if not batch and lane is not None:
         batch, retry_in = _choose(connection, lane)
     failed = lifecycle.publish(connection, publisher, batch, _urgency_of(lane))
@@ -165,13 +170,17 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
     reservations.delete_dead(connection, lane.namespace, lane.name)
     direct = reservations.live(connection, lane.namespace, lane.name)
     passed: set[str] = set()
+    batch: Sequence[Job] = ()
     for _ in range(_TRIES):
         limiter = slots.limiter(connection, lane)
         denials = slots.admit_reservations(limiter, direct)
         granted = [key for key, denial in denials.items() if denial is None]
         chosen = _first(connection, lane, limiter, passed)
+        if slots.correct_keys(connection, lane, chosen):
+            continue
         started = set(reservations.start(connection, granted))
         batch = slots.take(connection, chosen)
+        slots.note_turns(connection, lane, chosen)
         if started:
             lanes.announce(connection, lane.namespace, lane.name)
         missed = set(chosen).difference(str(job.id) for job in batch)
@@ -182,7 +191,7 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
     _complain(lane, limiter.problem)
     retry_in = None
     if limiter.quota is not None and limiter.quota.denied:
-        retry_in = slots.retry_in(connection, lane, limiter.quota.denied)
+        retry_in = rates.retry_in(connection, lane, limiter.quota.denied)
     return batch, retry_in
 
 
@@ -196,7 +205,9 @@ def _first(
         if not limiter.asks_each:
             limit = min(BATCH, len(passed) + _room(limiter))
         page = (
-            slots.waiting_jobs(connection, lane, limit=limit, offset=offset)
+            slots.waiting_jobs(
+                connection, lane, limit=limit, offset=offset, is_limited=not limiter.asks_each
+            )
             if limiter.free != 0
             else []
         )
@@ -215,7 +226,9 @@ def _first(
 def _room(limiter: Limiter) -> int:
     """Returns how many jobs to read if all count the same: one too many, which a rate denies."""
     left = BATCH if limiter.free is None else limiter.free
-    return left if limiter.quota is None else min(left, limiter.quota.left(None) + 1)
+    if limiter.quota is None or limiter.quota.unit is not None:
+        return left
+    return min(left, limiter.quota.left(None) + 1)
 
 
 def _complain(lane: Lane, problem: str | None) -> None:

@@ -17,7 +17,7 @@ from pgbeat.errors import NotFound
 from pgbeat.jobs import model
 from pgbeat.jobs.endings import Ended, columns_except
 
-State = Literal["running", "completed", "failed", "cancelled", "skipped"]
+State = Literal["running", "completed", "failed", "cancelled", "skipped", "snoozed"]
 
 
 class ExecutionRecord(NamedTuple):
@@ -55,6 +55,10 @@ class ExecutionRecord(NamedTuple):
     traceback: str | None = None
     metadata: Mapping[str, Any] | None = None
     checkpoint: Any = None
+    #: Seconds from the end until the job runs again, without its slot meanwhile, and the message
+    #: that is sent then. For the job's state `scheduled`.
+    snooze: float | None = None
+    message: Mapping[str, Any] | None = None
     #: Whether an earlier execution of the job, or this one, may have been recorded before.
     is_repeated: bool | None = None
     #: Whether to insert a job, with the fields below, for a task that was published without one.
@@ -65,6 +69,9 @@ class ExecutionRecord(NamedTuple):
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
     created_by: str | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    canvas: Mapping[str, Any] | None = None
 
 
 # What they write of a record, under names that no column of jobs has.
@@ -94,7 +101,8 @@ _PARTS = {
             memory_peak_mb, progress_done, progress_total, progress_message, result, error,
             traceback, metadata, recorded_at""",
     "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL",
-    "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL)",
+    "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "
+    "OR dispatched_at IS NULL)",
 }
 
 

@@ -26,9 +26,10 @@ WITH r AS MATERIALIZED (
                began float8, ended float8, lost boolean, duration_ms float8,
                cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
                progress_total float8, progress_message text, result text, error text,
-               traceback text, metadata jsonb, checkpoint jsonb, is_repeated boolean,
+               traceback text, metadata jsonb, checkpoint jsonb, snooze float8, message jsonb,
+               is_repeated boolean,
                makes_job boolean, namespace text, task text, args jsonb, kwargs jsonb, queue text,
-               created_by text)),
+               created_by text, root_id uuid, parent_id uuid, canvas jsonb)),
 gone AS (
     DELETE FROM pgbeat.running_executions e
      WHERE e.id = ANY (ARRAY(
@@ -70,7 +71,10 @@ ended AS (
     INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 began AS (
     UPDATE pgbeat.unfinished_jobs j
-       SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker, run_at = NULL,
+       SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker,
+           run_at = r.ended_at + r.snooze * interval '1 second',
+           dispatched_at = CASE WHEN r.snooze IS NULL THEN j.dispatched_at END,
+           message = coalesce(r.message, j.message),
            state = r.job_state, error = r.error, executions = j.executions + 1,
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
       FROM (SELECT * FROM r OFFSET 0) AS r
@@ -91,20 +95,20 @@ made AS (
     INSERT INTO pgbeat.unfinished_jobs
            (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
             is_system_job, dispatched_at, created_at, started_at, worker, error, checkpoint,
-            executions)
+            executions, root_id, parent_id, canvas)
     SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
            'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
-           worker, error, checkpoint, 1
+           worker, error, checkpoint, 1, root_id, parent_id, canvas
       FROM fresh WHERE NOT ends_job
     ON CONFLICT (id) DO NOTHING),
 made_ended AS (
     INSERT INTO pgbeat.ended_jobs
            (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
             is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
-            checkpoint, executions)
+            checkpoint, executions, root_id, parent_id, canvas)
     SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
            'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at, ended_at,
-           worker, error, checkpoint, 1
+           worker, error, checkpoint, 1, root_id, parent_id, canvas
       FROM fresh WHERE ends_job),
 placed AS (
     SELECT {record_names}, schedule_id, cancel_reason, executions FROM moved

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs.lanes import concurrency, occupancy
+from pgbeat.jobs.lanes import concurrency, occupancy, slots
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
 from pgbeat.jobs.lanes.model import Lane
@@ -36,7 +36,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     if job.blocked_by_group:
         return Whereabouts("group", f"waits for the job before it in group {job.group_id}")
     if job.state == "scheduled":
-        return _scheduled(job, now)
+        return _scheduled(connection, job, now)
     if lines.is_waiting(job):
         return _in_line(connection, job)
     if job.dispatched_at is None:
@@ -87,9 +87,17 @@ def _running(job: Job, now: datetime) -> Whereabouts:
     return Whereabouts("running", f"runs{where}{since}")
 
 
-def _scheduled(job: Job, now: datetime) -> Whereabouts:
+_SNOOZES = text("SELECT count(*) FROM pgbeat.executions WHERE job_id = :id AND state = 'snoozed'")
+
+
+def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     if job.run_at is None:
         return Whereabouts("retry", "is retried by Celery for its task")
+    if job.started_at is not None and job.dispatched_at is None and job.run_at > now:
+        count = connection.scalar(_SNOOZES, {"id": job.id})
+        times = "once" if count == 1 else f"{count} times"
+        runs = f"is snoozed and runs again in {span(job.run_at - now)}; it was snoozed {times}"
+        return Whereabouts("snoozed", runs)
     of = f", attempt {job.attempt} of {job.max_attempts}" if job.retry_of is not None else ""
     cause = "retry" if of else "scheduled"
     if job.run_at > now:
@@ -102,20 +110,25 @@ def _in_line(connection: Connection, job: Job) -> Whereabouts:
     name = str(job.lane)
     lane = lanes.load(connection, [name], namespace=job.namespace).get(name)
     place = lines.place(connection, job) + 1
-    waits = f"waits in lane {name!r} at place {place}"
+    of = f" of {job.fair_key}" if job.fair_key else ""
+    waits = f"waits in lane {name!r} at place {place}{of}"
     if lane is None:
         return Whereabouts("lane", f"{waits}; the lane was removed, and beat dispatches it")
     if lane.paused_at is not None:
         advice = f"`pgbeat lanes resume {name}` lets the lane go on."
         return Whereabouts("lane_paused", f"{waits}; the lane is paused", advice)
-    why = _denial(connection, lane, str(job.id))
+    why = _denial(connection, lane, job)
     return Whereabouts("lane", f"{waits}; {why}" if why else waits)
 
 
-def _denial(connection: Connection, lane: Lane, job_id: str) -> str | None:
+def _denial(connection: Connection, lane: Lane, job: Job) -> str | None:
     """Returns why a job gets no slot, or else why the first in line doesn't."""
     if lane.policy is not None and lane.policy not in concurrency.registered():
         return f"its policy {lane.policy!r} is code of the app, which is not loaded here"
+    if lane.max_per_key is not None:
+        said = slots.limiter(connection, lane).key_denial(job.fair_key)
+        if said is not None:
+            return said
     waiting = occupancy.line(connection, lane)
-    mine = [each.reason for each in waiting if each.id == job_id]
+    mine = [each.reason for each in waiting if each.id == str(job.id)]
     return next((reason for reason in (mine or [each.reason for each in waiting]) if reason), None)

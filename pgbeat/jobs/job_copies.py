@@ -18,13 +18,15 @@ _COPY = """
     COPY pgbeat.unfinished_jobs
          (id, args, kwargs, namespace, task, job_source, created_by, is_system_job, dispatched_at,
           state, queue, options, template, run_at, lane, priority, tags, resources, max_attempts,
-          retry_base, retry_cap, awaits_approval, requires_approval, description, labels, metadata)
+          retry_base, retry_cap, awaits_approval, requires_approval, description, labels, metadata
+          {more})
     FROM STDIN
 """
 #: Fields that the statement leaves out. A job's key may be taken, for which COPY would fail.
 _OTHERS = (
     "schedule_id", "schedule", "due_at", "retry_of", "group_id", "group_position",
     "blocked_by_group", "unique_key", "checkpoint", "trigger", "interval_start", "run_key",
+    "must_start_within", "must_end_within",
 )  # fmt: skip
 _OTHER_PLACES = [NewJob._fields.index(name) for name in _OTHERS]
 
@@ -48,7 +50,9 @@ def copy(connection: Connection, batch: Sequence[NewJob]) -> bool:
                 return False
             common, end = rest, _common(job)
         lines.append(f"{job.id}\t{_json(job.args)}\t{_json(job.kwargs)}\t{end}\n")
-    message_copies.stream(connection, _COPY, lines)
+    # One task submits all of them, or none does.
+    more = "" if batch[0].parent_id is None else ", root_id, parent_id"
+    message_copies.stream(connection, _COPY.format(more=more), lines)
     return True
 
 
@@ -63,6 +67,8 @@ def _common(job: NewJob) -> str:
         str(job.max_attempts or 1), _seconds(job.retry_base, 60), _seconds(job.retry_cap, 3600),
         awaits, awaits, job.description, _encode(job.labels or {}), _encode(job.metadata or {}),
     ]  # fmt: skip
+    if job.parent_id is not None:
+        values += [job.root_id, job.parent_id]
     return "\t".join(r"\N" if value is None else escaped(value) for value in values)
 
 

@@ -36,7 +36,7 @@ class JobReport(NamedTuple):
 # Each existing job, with its execution that this worker runs or has just ended.
 _LAST = text(
     """
-    SELECT j.id, e.id, coalesce(e.state = 'running', false)
+    SELECT j.id, e.id, coalesce(e.state = 'running', false), j.dispatched_at IS NOT NULL
       FROM pgbeat.jobs j LEFT JOIN LATERAL (
                SELECT id, state FROM pgbeat.executions
                 WHERE job_id = j.id AND worker_id = :worker
@@ -60,12 +60,12 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
     for report in reports:
         if report.job_id not in known:
             continue
-        execution_id, is_running = known[report.job_id]
+        execution_id, is_running, is_dispatched = known[report.job_id]
         if is_running or (execution_id is None and report.began):
             execution = _execution(report, worker, execution_id)
             ended += executions.record(connection, [execution])
-            known[report.job_id] = [execution.id, False]
-        else:
+            known[report.job_id] = [execution.id, False, is_dispatched]
+        elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
             ended += endings.end(
                 connection, [report.job_id], report.state, report.error,

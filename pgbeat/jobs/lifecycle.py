@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from pgbeat.broker.messages import AWAITED_HEADER
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import connections
+from pgbeat.database import channels, connections
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs import endings, kept_messages, retries
 from pgbeat.jobs import headers as job_headers
@@ -22,6 +22,7 @@ from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import slots
 from pgbeat.jobs.model import Job
 
+_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
 #: How soon workers must record the ends of a lane's jobs; `None` if nothing waits for them.
 Urgency = Literal["now", "soon"] | None
 
@@ -122,6 +123,7 @@ def follow(
     lanes: set[tuple[str, str]] = set()
     changed = set(groups)
     while ended or changed:
+        _keep_snoozed(connection, publisher, ended)
         lanes.update((job.namespace, job.lane) for job in ended if job.lane is not None)
         # A job that was cancelled while it ran must not run again: as Celery's retry, or
         # redelivered.
@@ -138,3 +140,15 @@ def follow(
             failed += _end_waiting(connection, publisher, *each)
         ended = failed
     return lanes
+
+
+def _keep_snoozed(connection: Connection, publisher: Publisher, ended: Sequence[Ended]) -> None:
+    """Deletes the messages of snoozed jobs, and tells beat, which sends them again in time.
+
+    A worker that is killed before it acknowledges its message must leave none behind.
+    """
+    snoozed = [str(e.id) for e in ended if e.state == "scheduled" and not e.is_dispatched]
+    if snoozed:
+        if isinstance(publisher, TransactionPublisher):
+            publisher.tables.delete(connection, snoozed)
+        connection.execute(_NOTIFY)

@@ -92,6 +92,12 @@ class Job(NamedTuple):
     missed_deadlines: list[str]
     #: What to send at its dispatch; `None` if the message is made from the fields above.
     message: dict[str, Any] | None = None
+    #: With which it takes turns in its lane: `tenant=acme`; empty if the lane is not fair.
+    fair_key: str = ""
+    #: Its place in Celery's canvas (`pgbeat.jobs.canvas`); `None` if it is no part of anything.
+    root_id: UUID | None = None
+    parent_id: UUID | None = None
+    canvas: dict[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -105,7 +111,10 @@ class Job(NamedTuple):
 
 
 # The audit log leaves out what may be large.
-_UNAUDITED = {"id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint"}
+_UNAUDITED = {
+    "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint", "root_id",
+    "parent_id", "canvas",
+}  # fmt: skip
 _AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
 _COLUMNS = [jobs.c[name] for name in Job._fields]
 #: The same in SQL, of a row `j`.

@@ -61,6 +61,9 @@ class NewJob(NamedTuple):
     #: Seconds after its due time, or `run_at`, or its creation.
     must_start_within: float | None = None
     must_end_within: float | None = None
+    #: Of a job that a task submits (`pgbeat.jobs.canvas`).
+    root_id: str | None = None
+    parent_id: str | None = None
 
 
 _INSERT = """
@@ -70,7 +73,7 @@ _INSERT = """
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, blocked_by_group, unique_key, awaits_approval, requires_approval,
             checkpoint, trigger, interval_start, description, labels, metadata, run_key,
-            must_start_by, must_end_by, next_deadline)
+            must_start_by, must_end_by, next_deadline, root_id, parent_id)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -82,7 +85,8 @@ _INSERT = """
            coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key,
            base + must_start_within * interval '1 second',
            base + must_end_within * interval '1 second',
-           base + least(must_start_within, must_end_within) * interval '1 second'
+           base + least(must_start_within, must_end_within) * interval '1 second',
+           root_id, parent_id
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -92,7 +96,8 @@ _INSERT = """
                retry_of uuid, group_id uuid, group_position integer, blocked_by_group boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
                interval_start timestamptz, description text, labels jsonb, metadata jsonb,
-               run_key text, must_start_within float8, must_end_within float8),
+               run_key text, must_start_within float8, must_end_within float8, root_id uuid,
+               parent_id uuid),
            coalesce(CASE WHEN trigger IS DISTINCT FROM 'backfill' THEN due_at END, run_at, now())
                AS base
     ON CONFLICT DO NOTHING

@@ -21,7 +21,7 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.database.prepared import BorrowedConnection, PreparedConnection, Statement
-from pgbeat.jobs import dispatch, prepare
+from pgbeat.jobs import canvas, dispatch, prepare
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.lanes import waiting
@@ -36,7 +36,8 @@ _WRITE = Statement(
     """
     SELECT id, (extract(epoch FROM made_at) * 1000000)::bigint, place
       FROM pgbeat.write_job($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-                            $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28)
+                            $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28,
+                            root_id => $29, parent_id => $30)
     """,
 )
 #: Keys in a connection's `info`: its `PreparedConnection`, and whether it is isolated as we need.
@@ -63,6 +64,8 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
         defaults = JobDefaults(unit.connection, unit.settings, [spec.policy], checks_lanes=False)
         app = unit.require_app()
         prepared = prepare.prepare_again(app, defaults, spec, unit.actor, job_source)
+        place = canvas.within_task()
+        prepared = prepared._replace(job=place.of(prepared.job))
         job, message = prepared.job, None
         if job.must_start_within is not None or job.must_end_within is not None:
             return None
@@ -188,12 +191,16 @@ class _Written(NamedTuple):
             finished_at=None, worker=None, error=None, trigger=None, interval_start=None,
             run_key=None, description=new.description, labels=_read(self.labels),
             metadata=_read(self.metadata), must_start_by=None, must_end_by=None, late_at=None,
-            missed_deadlines=[],
+            missed_deadlines=[], root_id=_id(new.root_id), parent_id=_id(new.parent_id),
         )  # fmt: skip
 
 
 def _json(value: Any, empty: str) -> str:
     return _encode(value) if value else empty
+
+
+def _id(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)
 
 
 def _or(value: float | None, default: float) -> float:
@@ -229,6 +236,7 @@ def _parameters(
         if message is None
         else (message.payload, message.queue, message.priority)
     )
+    values += (job.root_id, job.parent_id)
     return [None if value is None else str(value).encode() for value in values]
 
 

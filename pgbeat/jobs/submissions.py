@@ -17,7 +17,7 @@ from pgbeat.broker.transport import transaction_blocks
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import dispatch, job_copies, new_jobs, prepare, unique_keys
+from pgbeat.jobs import canvas, dispatch, job_copies, new_jobs, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
@@ -89,7 +89,7 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
 
     Then has beat notified of jobs for which it must wait, and lanes dispatched after the commit.
     """
-    publisher = unit.publisher
+    publisher, sender = unit.publisher, canvas.within_task()
     dispatched = [each for each in batch if each.job.is_dispatched]
     queues: dict[str, str | None] = {}
     try:
@@ -101,6 +101,8 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
             else each.job
             for each in batch
         ]
+        if sender.parent_id is not None:
+            rows = [sender.of(row) for row in rows]
         yield rows
         if not publisher.transactional:
             for each in dispatched:

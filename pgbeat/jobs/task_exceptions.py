@@ -1,8 +1,12 @@
-"""Defines the exceptions with which a running task ends its job as skipped or cancelled."""
+"""Defines the exceptions with which a running task ends its job other than by an error."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.timetables import parse_duration, span
 
 
 class Skip(Ignore):  # type: ignore[misc,unused-ignore]
@@ -27,3 +31,43 @@ class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
     The task should clean up and raise it again. Then the job ends as `cancelled`. Celery stores no
     result, as for its own `Ignore`.
     """
+
+
+class Snooze(Retry):  # type: ignore[misc,unused-ignore]
+    """Says that the job should run again later. Raise it in a task, for example after HTTP 429.
+
+    The job keeps its id, spends no attempt, and gives its lane's slot back until it is due again.
+    Who waits for its result goes on waiting. In a task that is no job, it is Celery's own retry,
+    which doesn't count either.
+
+        raise pgbeat.Snooze("10 minutes")
+    """
+
+    def __init__(self, delay: str | float | timedelta) -> None:
+        """`delay` is text such as `10 minutes`, seconds or a `timedelta`.
+
+        Raises `ValueError` or `TypeError` for what is none, is negative, or longer than 100 years.
+        """
+        if isinstance(delay, bool) or not isinstance(delay, str | int | float | timedelta):
+            raise TypeError(f"a delay must be text, seconds or a timedelta, got {delay!r}")
+        if isinstance(delay, str):
+            try:
+                delay = parse_duration(delay)
+            except InvalidTimetable as error:
+                raise ValueError(str(error)) from None
+        elif not isinstance(delay, timedelta):
+            delay = timedelta(seconds=delay) if abs(delay) <= _LONGEST else timedelta.max
+        if not timedelta(0) <= delay <= timedelta(seconds=_LONGEST):
+            raise ValueError(f"a delay must be 0 seconds to 100 years, got {delay}")
+        #: How long.
+        self.delay = delay
+        super().__init__(f"snoozed for {span(delay)}", when=delay.total_seconds())
+
+    def __str__(self) -> str:
+        return f"snoozed for {span(self.delay)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delay,)
+
+
+_LONGEST = 36_500 * 86_400

@@ -25,7 +25,8 @@ from pgbeat.broker.transport.broker import Working
 from pgbeat.config import settings_of
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
-from pgbeat.jobs import dispatch, kept_messages, policies, submissions, task_policies
+from pgbeat.jobs import canvas, dispatch, kept_messages, policies, submissions, task_policies
+from pgbeat.jobs.canvas import Place
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.one_statement import array
 from pgbeat.jobs.policies import JobPolicy, stored
@@ -184,6 +185,7 @@ class _Envelope(NamedTuple):
     #: Options for another message of the job, such as a retry by hand.
     options: dict[str, Any]
     run_at: str | None
+    place: Place
 
     @classmethod
     def of(cls, message: Message) -> "_Envelope":
@@ -191,15 +193,16 @@ class _Envelope(NamedTuple):
         headers = payload["headers"]
         args: Any = None
         kwargs: Any = None
+        embedded: Any = {}
         is_json = payload["content-type"] == "application/json"
         if is_json and payload["properties"].get("body_encoding") == "base64":
-            args, kwargs, _ = json.loads(b64decode(payload["body"]))
+            args, kwargs, embedded = json.loads(b64decode(payload["body"]))
         hard, soft = headers.get("timelimit") or (None, None)
         options = {"time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow")}
         return cls(
             headers["id"], headers["task"], stored(args), stored(kwargs),
             {name: value for name, value in options.items() if value is not None},
-            message.available_at,
+            message.available_at, canvas.of_message(headers, embedded or {}),
         )  # fmt: skip
 
 
@@ -212,7 +215,7 @@ _TYPES = {
     "awaits_approval": "boolean", "payload": "text", "message_queue": "text",
     "message_priority": "smallint", "must_start_within": "interval",
     "must_end_within": "interval", "dispatched": "boolean", "message": "jsonb",
-    "is_awaited": "boolean",
+    "is_awaited": "boolean", "root_id": "uuid", "parent_id": "uuid", "canvas": "jsonb",
 }  # fmt: skip
 _SQL = """
     SELECT id, made_at FROM pgbeat.write_job(
@@ -220,7 +223,7 @@ _SQL = """
         {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, 1, '1 minute',
         '1 hour', {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
         {message_queue}, {message_priority}, {must_start_within}, {must_end_within}, {dispatched},
-        {message}, {is_awaited})
+        {message}, {is_awaited}, {root_id}, {parent_id}, {canvas})
 """
 _WRITE = text(_SQL.format(**{name: f"CAST(:{name} AS {kind})" for name, kind in _TYPES.items()}))
 _WRITE_AT_ONCE = Statement(
@@ -298,6 +301,8 @@ class _NewJob:
             "dispatched": not self.waits,
             "message": _json(kept_messages.written(message)) if self.waits else None,
             "is_awaited": bool(given["is_awaited"]),
+            "root_id": found.place.root_id, "parent_id": found.place.parent_id,
+            "canvas": _json(found.place.canvas),
         }  # fmt: skip
 
     def was_written(

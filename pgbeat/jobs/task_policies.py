@@ -49,7 +49,10 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
     """Returns the policies of the app's tasks by their names.
 
     Raises `ConfigError` with all that is wrong. A broker that is not in pgbeat's database is, too.
+    An app without any needs no settings of pgbeat's.
     """
+    if not _are_used(app):
+        return {}
     app.loader.import_default_modules()
     settings = settings_of(app)
     found: dict[str, JobPolicy] = {}
@@ -69,19 +72,12 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
     return found
 
 
-def are_used(app: Celery) -> bool:
-    """Returns whether there may be any: no settings of pgbeat's are needed to know that."""
+def _are_used(app: Celery) -> bool:
     return (
         bool(app.conf.get(SETTING))
         or variable("task_policies") in os.environ
         or any(getattr(task, OPTION, None) is not None for task in app.tasks.values())
     )
-
-
-def check(app: Celery) -> None:
-    """Raises `ConfigError` with all that is wrong with them, as a worker or a beat starts."""
-    if are_used(app):
-        all_of(app)
 
 
 def _read(

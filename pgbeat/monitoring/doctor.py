@@ -22,6 +22,7 @@ from pgbeat.monitoring import (
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
+from pgbeat.webhooks import check_ins
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -68,6 +69,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)
+                if failing := check_ins.check(connection, settings.namespace):
+                    yield Check("check-ins", *failing)
                 if found := policies.check(connection, settings, app):
                     yield Check("task policies", *found)
         yield from _broker(connection, settings, app)

@@ -164,7 +164,8 @@ class WebhookGauges(NamedTuple):
 _WEBHOOKS = text(
     """
     SELECT w.name, w.enabled, p.pending, least(t.total - p.pending - p.failed, :over), p.failed
-      FROM (SELECT * FROM pgbeat.webhooks WHERE namespace = :namespace
+      FROM (SELECT * FROM pgbeat.webhooks
+             WHERE namespace = :namespace AND schedule_id IS NULL
              ORDER BY name LIMIT :named) AS w
            CROSS JOIN LATERAL (
                SELECT (SELECT count(*) FROM (

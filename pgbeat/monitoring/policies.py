@@ -23,13 +23,13 @@ def check(
     if app is None:
         return None
     app.loader.import_default_modules()
-    if not task_policies.are_used(app):
-        return None
     try:
         found = task_policies.all_of(app)
     except ConfigError as error:
         wrong = "; ".join(f"{each.field}: {each.message}" for each in error.problems)
         return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
+    if not found:
+        return None
     wanted = sorted({policy.lane for policy in found.values() if policy.lane is not None})
     there = lanes.load(connection, wanted, namespace=settings.namespace)
     if missing := [name for name in wanted if name not in there]:

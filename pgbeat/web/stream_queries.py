@@ -152,7 +152,7 @@ _MARKS = {
                      FROM (SELECT id, state, next_at FROM pgbeat.deliveries
                             WHERE webhook_id = w.id
                             ORDER BY created_at DESC, id DESC LIMIT 25) AS n) AS d
-         WHERE w.namespace = :namespace""",
+         WHERE w.namespace = :namespace AND w.schedule_id IS NULL""",
     "beats": f"""
         SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) FROM pg_locks
          WHERE {OF_LEADER}""",  # noqa: S608

@@ -7,7 +7,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from pgbeat.jobs.task_exceptions import Cancelled, Skip
+from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import ClaimLost
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
@@ -63,6 +63,9 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
     elif isinstance(error, ClaimLost):
         attempt.error = attempts.error_text(error)
         attempt.end("failed", "pending")
+    elif isinstance(error, Snooze):
+        attempt.result, attempt.traceback = str(error), None
+        attempt.end("snoozed", "scheduled")
     elif state == "RETRY":
         cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
         attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
@@ -74,7 +77,7 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
         attempt.end("failed", "pending" if goes_back else "failed")
     elif isinstance(error, Ignore):
         attempt.result = attempts.text(f"ignored: {error}".rstrip(": "), attempts.RESULT)
-        attempt.end("completed")
+        attempt.end("completed", "pending" if attempt.is_replaced else None)
     else:
         attempt.error = attempts.error_text(error) if error is not None else state
         attempt.end("failed")

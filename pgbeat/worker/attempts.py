@@ -65,12 +65,17 @@ class Attempt:
     #: The checkpoint of an earlier attempt, in a tuple once it was read.
     left: tuple[Any] | None = None
     result: str | None = None
+    #: Seconds until its job runs again, and the message for that.
+    snooze: float | None = None
+    message: dict[str, Any] | None = None
     error: str | None = None
     traceback: str | None = None
     #: Returns the fields of a new job, for a task that was published without one.
     makes: Callable[[], Mapping[str, Any]] | None = None
     #: How soon its end must be recorded, since a lane or a group waits for it: `soon` or `now`.
     awaited: str | None = None
+    #: Whether another task goes on with its job (`Task.replace`).
+    is_replaced = False
     #: Whether its message was delivered before.
     is_repeated = False
     #: Whether its job must be cancelled.
@@ -148,7 +153,8 @@ class Attempt:
 
 
 _AT_ITS_END = (
-    "job_state", "duration_ms", "cpu_time_ms", "memory_peak_mb", "error", "traceback", "result"
+    "job_state", "duration_ms", "cpu_time_ms", "memory_peak_mb", "error", "traceback", "result",
+    "snooze", "message",
 )  # fmt: skip
 
 

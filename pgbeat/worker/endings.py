@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 from celery import Celery
+from celery._state import get_current_task
 from celery.exceptions import Ignore, Retry
 from sqlalchemy.exc import DBAPIError
 
@@ -17,7 +18,7 @@ from pgbeat.broker.publishing.transaction import require_broker
 from pgbeat.broker.transport.channel import CONSUMER
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
 from pgbeat.database import lock_waits
-from pgbeat.errors import ConfigError, PgbeatError
+from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
 from pgbeat.jobs import lifecycle
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, TaskEnding, ending_of
@@ -30,6 +31,14 @@ from pgbeat.worker.reporting import ATTEMPT
 OPTION = "pgbeat_finish"
 #: Where what replaces a task's `run` has the original.
 _ORIGINAL = "pgbeat_original"
+# What `CannotFinish` says of a session.
+COMMITTED = (
+    "the transaction was committed, rolled back or closed before the task ended; leave that to "
+    "pgbeat.finish, as in `with pgbeat.finish(Session()) as session:`"
+)
+NEEDS_PSYCOPG = (
+    "the session uses the driver %s; pgbeat.finish needs psycopg 3, as in postgresql+psycopg://…"
+)
 #: Seconds that the end of a task waits for the row of its job, if another transaction has it.
 _LOCK_PATIENCE = 10.0
 
@@ -72,6 +81,18 @@ def obstacle(task: Any) -> str:
         found
         or "its message did not come from pgbeat's broker, or the setting pgbeat_finish is off"
     )
+
+
+def current_ending() -> tuple[TaskEnding | None, CannotFinish | None]:
+    """Returns how the running task ends, and why that can't be in one transaction."""
+    task = get_current_task()
+    request = None if task is None else task.request
+    if request is None or request.called_directly or request.is_eager:
+        return None, None
+    ending = ending_of(request)
+    if ending is None or ending.is_over:
+        return None, CannotFinish(obstacle(task))
+    return ending, None
 
 
 def _app_obstacle(app: Celery) -> str | None:

@@ -16,6 +16,7 @@ from pgbeat.broker.messages import NEW_JOB_HEADER
 from pgbeat.config import settings_of
 from pgbeat.errors import ConfigError
 from pgbeat.jobs import policies, task_policies
+from pgbeat.jobs.defaults import backoff
 
 #: Where what replaces a task's `run` has the original.
 _ORIGINAL = "pgbeat_not_retried"
@@ -28,7 +29,7 @@ def set_up(app: Celery) -> None:
     `SystemExit`, with one line for each mistake, if policies are invalid.
     """
     try:
-        known = task_policies.all_of(app) if task_policies.are_used(app) else {}
+        known = task_policies.all_of(app)
     except ConfigError as error:
         lines = [f"pgbeat: {each.field}: {each.message}" for each in error.problems]
         raise SystemExit("\n".join(lines)) from None
@@ -87,9 +88,5 @@ def _countdown(app: Celery, request: Any) -> float | None:
     retries = int(request.retries or 0)
     if retries + 1 >= (policy.max_attempts or 1):
         return None
-    base, cap = settings.job_retry_base, settings.job_retry_cap
-    if policy.retry_base is not None:
-        base = policy.retry_base.total_seconds()
-    if policy.retry_cap is not None:
-        cap = policy.retry_cap.total_seconds()
-    return min(base * 2.0 ** min(retries, 60), max(base, cap))
+    base, cap = backoff(policy, settings)
+    return min(base * 2.0 ** min(retries, 60), cap)

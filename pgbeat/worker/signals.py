@@ -27,6 +27,8 @@ from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
+from pgbeat.jobs import canvas
+from pgbeat.jobs.canvas import NOWHERE, Place
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
@@ -166,7 +168,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     if not is_job:
         delivery = request.delivery_info or {}
         attempt.is_repeated = bool(request.retries or delivery.get("redelivered"))
-        attempt.makes = lambda: _makes(tracked, task, request)
+        place = canvas.of_request(request)
+        attempt.makes = lambda: _makes(tracked, task, request, place)
     attempt.memory = tracked.memory
     attempt.awaited = getattr(request, AWAITED_HEADER, None)
     setattr(request, ATTEMPT, attempt)
@@ -183,7 +186,7 @@ def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
     return _UUID.fullmatch(str(task_id)) is not None
 
 
-def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]:
+def _makes(tracked: TrackedWorker, task: Any, request: Any, place: Place) -> Mapping[str, Any]:
     """Returns the fields of a new job for such a task."""
     return {
         "makes_job": True,
@@ -192,6 +195,7 @@ def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]
         "queue": (request.delivery_info or {}).get("routing_key"),
         "created_by": f"celery:{request.origin}" if request.origin else "celery",
         **attempts.arguments(request.args or (), request.kwargs or {}),
+        **(place._asdict() if place is not NOWHERE else {}),
     }
 
 

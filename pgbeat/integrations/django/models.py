@@ -132,6 +132,7 @@ class Schedule(Row):
     retry_cap = _length(null=False, verbose_name="but no later than")
     probe_after = _length(help_text="once disabled, try after")
     pause_after_failures = _whole(help_text="so many failed jobs in a row; empty: never")
+    check_in_url = _text(max_length=2000, help_text="told of each run; empty: none")
 
     enabled = models.BooleanField(default=True)
     disabled_reason = _text()
@@ -262,6 +263,11 @@ class Lane(Row):
     rate_limit = _whole(help_text="so many jobs a period")
     rate_period = _length(help_text="1 min")
     rate_key = _text(help_text="each task, tag, created_by or kwargs.NAME has its own rate")
+    rate_unit = _text(help_text="the resource that the rate counts, such as tokens; empty: jobs")
+    fair_by = _text(
+        help_text="jobs of each task, created_by, tag, tag:PREFIX or kwargs.NAME take turns"
+    )
+    max_per_key = _whole(verbose_name="slots of each", help_text="empty: no limit")
     policy = _text(help_text="the name of a concurrency policy")
     options = models.JSONField("the policy's options", default=dict, blank=True)
     paused_at = _moment("paused")

@@ -12,6 +12,7 @@ from pgbeat.web.api import (
     executions,
     groups,
     health,
+    job_trees,
     jobs,
     lanes,
     queues,
@@ -29,6 +30,7 @@ for _each in (
     calendars,
     events,  # before `jobs`, for which /jobs/events would be a job
     jobs,
+    job_trees,
     executions,
     results,
     groups,

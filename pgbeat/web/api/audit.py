@@ -23,7 +23,7 @@ class AuditedChange(BaseModel):
     id: int
     at: datetime
     actor: str = Field(examples=["user:alice"])
-    origin: Literal["cli", "api", "page"]
+    origin: Literal["cli", "api", "page", "program"]
     verb: str = Field(examples=["pause"])
     kind: str = Field(examples=["schedule"])
     subject: str = Field(examples=["category_refresh"])

@@ -134,6 +134,10 @@ class FoundJob(BaseModel):
     retried_by: UUID | None
     group_id: UUID | None
     group_position: int | None
+    root_id: UUID | None = Field(
+        description="The job, or the Celery group, at the top of what it is a part of."
+    )
+    parent_id: UUID | None = Field(description="The task that sent it.")
     unique_key: str | None
     job_source: str
     created_by: str = Field(examples=["user:alice"])
@@ -188,7 +192,7 @@ class FoundExecution(BaseModel):
     id: UUID
     job_id: UUID
     execution_number: int
-    status: Literal["running", "completed", "failed", "cancelled", "skipped"]
+    status: Literal["running", "completed", "failed", "cancelled", "skipped", "snoozed"]
     lost: bool = Field(description="Its process or machine died.")
     started_at: datetime
     completed_at: datetime | None

@@ -32,6 +32,7 @@ SAID = {
     "job.run.skipped": "an attempt at a job was skipped",
     "job.failed": "a job has failed for good",
     "job.late": "a job has missed a deadline",
+    "group.ended": "the last job of a group has ended",
     "schedule.disabled": "a schedule was disabled",
     "schedule.paused": "a schedule was paused",
     "tick.failed": "a schedule could not be launched",

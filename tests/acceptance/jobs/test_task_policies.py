@@ -23,6 +23,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "policies.add": NARROW,
     "policies.total": NARROW,
     "policies.held": NARROW,
+    "policies.replaced": NARROW,
+    "policies.late_replaced": NARROW,
     "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
     "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
 }
@@ -102,6 +104,26 @@ def test_attempts_are_one_task(site: Site, sql: Sql) -> None:
         return sql("SELECT state, executions, attempt FROM pgbeat.jobs WHERE id = %s::uuid", *ids)
 
     until(lambda: rows() == [("completed", 3, 1)], 30, "the job has ended")
+
+
+@pytest.mark.parametrize("task", ["replaced", "late_replaced"])
+def test_a_task_that_another_one_replaces(site: Site, sql: Sql, task: str) -> None:
+    """It goes on as the same job; where more than one replaces it, its job ends."""
+    site.start("-P", "prefork", "-c", "2")
+    alone = site.task(task, "one").delay()
+    assert alone.get(timeout=30) == 6
+    linked = chain(site.task(task, "one"), site.task("add", 1)).delay()
+    assert linked.get(timeout=30) == 7
+    assert site.task(task, "chain").delay().get(timeout=30) == 7
+    assert site.task(task, "chord").delay().get(timeout=30) == 5
+
+    def unfinished() -> list[tuple[Any, ...]]:
+        return sql("SELECT id, state, task FROM pgbeat.unfinished_jobs")
+
+    until(lambda: unfinished() == [], 30, "all jobs have ended")
+    of_one = "SELECT state, executions FROM pgbeat.jobs WHERE id = %s::uuid"
+    assert sql(of_one, alone.id) == [("completed", 2)]
+    assert sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)]
 
 
 def test_the_last_attempt_fails(site: Site, sql: Sql) -> None:

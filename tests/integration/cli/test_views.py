@@ -83,7 +83,12 @@ def test_json_has_the_columns(database: str, sql: Sql) -> None:
     [(moment,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'later'")
     assert datetime.fromisoformat(row["next_run"]) == moment
     assert (row["retry_base"], row["every"]) == (60, None)
-    assert set(read(database, "status", "later")) == columns | {"last_tick", "runs", "health"}
+    assert set(read(database, "status", "later")) == columns | {
+        "last_tick",
+        "runs",
+        "health",
+        "last_check_in",
+    }
 
 
 def test_status(database: str) -> None:

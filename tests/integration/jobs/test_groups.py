@@ -132,6 +132,32 @@ def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
     assert sql("SELECT finished_at IS NOT NULL FROM pgbeat.groups") == [(True,)]
 
 
+def test_the_end_of_a_group_is_an_event(fleet: Fleet, submit: Submit, sql: Sql) -> None:
+    """Of its last member, in the transaction that ends that; a retry is the same member."""
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
+        "VALUES ('w', 'https://example.org', 's', '{group.ended}')"
+    )
+
+    def told() -> list[tuple[Any, ...]]:
+        return sql(
+            "SELECT payload -> 'data' ->> 'id', payload -> 'data' ->> 'status', "
+            "payload -> 'data' -> 'jobs' FROM pgbeat.deliveries ORDER BY created_at"
+        )
+
+    made = submit([ADD, AGAIN, ADD], on_failure="continue", name="nightly")
+    for state in ("completed", "failed", "skipped"):
+        fleet.run(state)
+    assert told() == []
+    sql("UPDATE kombu_message SET visible = true, available_at = now()")
+    fleet.run("failed")
+    one = (str(made.group.id), "failed", {"completed": 1, "failed": 1, "skipped": 1})
+    assert told() == [one]
+    other = submit([ADD, ADD])
+    cancel(fleet.unit(Actor("root", is_admin=True)), other.group.id)
+    assert told() == [one, (str(other.group.id), "cancelled", {"cancelled": 2})]
+
+
 @pytest.mark.parametrize(
     ("on_failure", "left"),
     [

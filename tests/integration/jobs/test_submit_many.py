@@ -102,6 +102,12 @@ def test_what_waits_for_its_time(app: Celery, add: Any, sql: Sql) -> None:
     assert sql("SELECT state FROM pgbeat.jobs ORDER BY args") == [("scheduled",), ("pending",)]
 
 
+def test_many_have_deadlines(app: Celery, add: Any, sql: Sql) -> None:
+    """Also so many that they are written with COPY."""
+    pgbeat.submit_many([add] * 150, app=app, must_start_within="1 hour")
+    assert sql("SELECT count(must_start_by), count(next_deadline) FROM pgbeat.jobs") == [(150, 150)]
+
+
 def test_none_at_all(app: Celery, sql: Sql) -> None:
     assert pgbeat.submit_many([], app=app) == []
     assert stored(sql) == []

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, chain, chord
 
 URL = os.environ["TESTS_BROKER"]
 FOLDER = Path(os.environ["TESTS_FOLDER"])
@@ -61,6 +61,26 @@ def late_flaky(marker: str) -> str:
 def parent(count: int) -> list[str]:
     """Sends tasks that have a policy, and waits for none."""
     return [add.delay(number).id for number in range(count)]
+
+
+def _replaced(self: Any, how: str) -> None:
+    if how == "one":
+        self.replace(add.si(5))
+    if how == "chain":
+        self.replace(chain(add.si(5), add.s(1)))
+    self.replace(chord([add.si(1), add.si(2)], total.s()))
+
+
+@app.task(name="policies.replaced", bind=True, pgbeat={"lane": "narrow"})
+def replaced(self: Any, how: str) -> None:
+    """Has other tasks run in its place."""
+    _replaced(self, how)
+
+
+@app.task(name="policies.late_replaced", bind=True, acks_late=True, pgbeat={"lane": "narrow"})
+def late_replaced(self: Any, how: str) -> None:
+    """Does the same, and its message is acknowledged in the end."""
+    _replaced(self, how)
 
 
 @app.task(name="policies.held", bind=True, acks_late=True, pgbeat={"lane": "narrow"})

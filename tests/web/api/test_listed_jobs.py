@@ -83,6 +83,9 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     other = make_job(sql, group_id=group, lane="l", template="t", state="failed")
     for which in ({"group": group}, {"lane": "l"}, {"template": "t"}, {"state": "failed"}):
         assert pages(2, **which) == [other]
+    late = make_job(sql, late_at="now", missed_deadlines=["start"])
+    assert pages(2, late=True) == [late]
+    assert late not in pages(50, late=False) and other in pages(50, late=False)
     sql(
         "INSERT INTO pgbeat.schedules (name, task, cron) "
         "VALUES ('nightly', 'jobs.add', '0 0 * * *')"

@@ -21,6 +21,9 @@ def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, sch
     assert "mine.task" in every
     assert "ValueError: broken" in every
     assert "mine.task" not in html(page.get("/console/jobs?state=failed"))
+    job(task="slow.task", late_at="now", missed_deadlines=["end"])
+    late = html(page.get("/console/jobs?late=yes"))
+    assert "slow.task" in late and "mine.task" not in late
     assert "bad.task" in html(page.get("/console/jobs?schedule=s"))
     assert "mine.task" not in html(page.get("/console/jobs?schedule=s"))
     assert "there is no schedule" in html(page.get("/console/jobs?schedule=t"))

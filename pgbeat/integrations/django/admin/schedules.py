@@ -21,6 +21,7 @@ _BETWEEN = ("overlap", "catch_up", "catch_up_limit", "grace", "min_interval")
 _FAILS = (
     "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
     "pause_after_failures",
+    "check_in_url",
 )  # fmt: skip
 _HOW = ("queue", "launcher", "options")
 _STATE = (

@@ -24,14 +24,14 @@ CREATE TABLE pgbeat.audit (
     namespace text NOT NULL DEFAULT 'default',
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor     text NOT NULL,
-    origin    text NOT NULL,          -- cli, api, page
+    origin    text NOT NULL,          -- cli, api, page, program
     verb      text NOT NULL,
     kind      text NOT NULL,          -- schedule, job, lane …
     subject   text NOT NULL,
     before    jsonb,
     after     jsonb,
     CONSTRAINT audit_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT audit_origin CHECK (origin IN ('cli', 'api', 'page'))
+    CONSTRAINT audit_origin CHECK (origin IN ('cli', 'api', 'page', 'program'))
 );
 CREATE INDEX audit_newest ON pgbeat.audit (namespace, id);
 CREATE INDEX audit_of_subject ON pgbeat.audit (namespace, kind, subject, id);

@@ -11,7 +11,8 @@ LANGUAGE sql AS $$
                    clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
                'data', record_event.data)
       FROM pgbeat.webhooks w
-     WHERE w.enabled AND w.namespace = record_event.namespace AND record_event.event = ANY (w.events)
+     WHERE w.enabled AND w.schedule_id IS NULL AND w.namespace = record_event.namespace
+       AND record_event.event = ANY (w.events)
        FOR KEY SHARE OF w
 $$;
 
@@ -29,7 +30,7 @@ $$;
 CREATE FUNCTION pgbeat.record_execution_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled) THEN
+    IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled AND schedule_id IS NULL) THEN
         PERFORM pgbeat.record_event(j.namespace, 'job.run.' || NEW.state, jsonb_build_object(
             'id', NEW.id, 'job_id', NEW.job_id, 'execution_number', NEW.number,
             'status', NEW.state, 'lost', NEW.lost, 'started_at', NEW.started_at,
@@ -67,6 +68,30 @@ $$;
 CREATE TRIGGER record_job_event AFTER INSERT ON pgbeat.ended_jobs FOR EACH ROW
     WHEN (NEW.state = 'failed' AND NEW.retried_by IS NULL AND NEW.task <> 'pgbeat.deliver')
     EXECUTE FUNCTION pgbeat.record_job_event();
+
+-- A group ends with its last member; a member that is tried again has not ended.
+CREATE FUNCTION pgbeat.record_group_event() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled AND schedule_id IS NULL
+                AND namespace = NEW.namespace AND 'group.ended' = ANY (events)) THEN
+        PERFORM pgbeat.record_event(NEW.namespace, 'group.ended', jsonb_build_object(
+            'id', NEW.id, 'name', NEW.name, 'mode', NEW.mode, 'on_failure', NEW.on_failure,
+            'status', NEW.state, 'created_by', NEW.created_by, 'created_at', NEW.created_at,
+            'completed_at', NEW.finished_at, 'cancelled_by', NEW.cancelled_by,
+            'jobs', (SELECT coalesce(jsonb_object_agg(c.state, c.number), '{}') FROM (
+                         SELECT j.state, count(*) AS number FROM pgbeat.ended_jobs j
+                          WHERE j.group_id = NEW.id AND j.finished_at >= NEW.created_at
+                            AND j.retried_by IS NULL
+                          GROUP BY j.state) AS c)));
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER record_group_event AFTER UPDATE OF state ON pgbeat.groups FOR EACH ROW
+    WHEN (OLD.state = 'running' AND NEW.state <> 'running')
+    EXECUTE FUNCTION pgbeat.record_group_event();
 
 CREATE FUNCTION pgbeat.record_schedule_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
@@ -142,7 +167,8 @@ BEGIN
     SELECT s.namespace, s.task INTO schedule FROM pgbeat.schedules s
      WHERE s.id = NEW.schedule_id AND EXISTS (
            SELECT FROM pgbeat.webhooks w
-            WHERE w.enabled AND w.namespace = s.namespace AND 'tick.skipped' = ANY (w.events));
+            WHERE w.enabled AND w.schedule_id IS NULL AND w.namespace = s.namespace
+              AND 'tick.skipped' = ANY (w.events));
     IF NOT FOUND OR NOT pg_try_advisory_xact_lock(
         hashtextextended('pgbeat.skip_notices', NEW.schedule_id))
     THEN
@@ -169,13 +195,14 @@ $$;
 CREATE TRIGGER record_skip_event AFTER INSERT ON pgbeat.ticks FOR EACH ROW
     WHEN (NEW.outcome = 'skipped') EXECUTE FUNCTION pgbeat.record_skip_event();
 
-CREATE FUNCTION pgbeat.delete_skip_notices() RETURNS trigger
+CREATE FUNCTION pgbeat.forget_schedules() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM pgbeat.skip_notices n USING gone WHERE n.schedule_id = gone.id;
+    DELETE FROM pgbeat.webhooks w USING gone WHERE w.schedule_id = gone.id;
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER delete_skip_notices AFTER DELETE ON pgbeat.schedules
-    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.delete_skip_notices();
+CREATE TRIGGER forget_schedules AFTER DELETE ON pgbeat.schedules
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.forget_schedules();

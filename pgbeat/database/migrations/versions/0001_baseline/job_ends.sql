@@ -30,13 +30,19 @@ BEGIN
 END
 $$;
 
--- Wakes the schedule that waits for the job, and those that come `after` its schedule: these are
--- due once for all jobs of a tick, when the last has ended. The updates are guarded: a statement
--- that finds no row would be announced all the same.
+-- Wakes the schedule that waits for the job. Those that come `after` its schedule are due once for
+-- all jobs of a tick, when the last has ended, and so is its check-in. The updates are guarded: a
+-- statement that finds no row would be announced all the same.
 CREATE FUNCTION pgbeat.job_ended() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
-    outcome text := NEW.state;
+    outcome       text := NEW.state;
+    is_upstream   CONSTANT boolean := EXISTS (
+        SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
+            ON d.namespace = s.namespace AND d.after = s.name
+         WHERE s.id = NEW.schedule_id);
+    has_check_ins CONSTANT boolean := EXISTS (
+        SELECT FROM pgbeat.webhooks WHERE schedule_id = NEW.schedule_id);
 BEGIN
     IF EXISTS (SELECT FROM pgbeat.schedules
                 WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL) THEN
@@ -44,15 +50,17 @@ BEGIN
            SET upstream_ended = upstream_ended + 1, next_run = clock_timestamp()
          WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL;
     END IF;
-    IF EXISTS (SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
-                ON d.namespace = s.namespace AND d.after = s.name
-                WHERE s.id = NEW.schedule_id) THEN
-        IF NEW.run_key IS NOT NULL THEN
-            outcome := pgbeat.joint_outcome(NEW);
-            IF outcome IS NULL THEN
-                RETURN NULL;
-            END IF;
+    IF NEW.run_key IS NOT NULL AND (is_upstream OR has_check_ins) THEN
+        outcome := pgbeat.joint_outcome(NEW);
+        IF outcome IS NULL THEN
+            RETURN NULL;
         END IF;
+    END IF;
+    IF has_check_ins THEN
+        PERFORM pgbeat.check_in(NEW.schedule_id, NEW.trigger, NEW.due_at,
+            CASE WHEN outcome IN ('completed', 'skipped') THEN 'ok' ELSE 'fail' END);
+    END IF;
+    IF is_upstream THEN
         UPDATE pgbeat.schedules d
            SET upstream_ended = d.upstream_ended + 1,
                next_run = coalesce(d.next_run, clock_timestamp())

@@ -30,12 +30,16 @@ CREATE TABLE pgbeat.jobs (
     due_at           timestamptz,
     interval_start   timestamptz,
     run_key          text,                             -- among those launched together
+    root_id          uuid,                             -- Celery's root, or group of such; NULL: itself
+    parent_id        uuid,                             -- the task that sent it
+    canvas           jsonb,                            -- its group, chord and chain (jobs/canvas.py)
 
     -- When and where it may run.
     run_at           timestamptz,                      -- not before
     lane             text,
     priority         smallint NOT NULL DEFAULT 0,
     position         numeric DEFAULT extract(epoch FROM clock_timestamp()),
+    fair_key         text COLLATE "C" NOT NULL DEFAULT '',  -- with which it takes turns in its lane
     tags             text[] NOT NULL DEFAULT '{}',
     resources        jsonb NOT NULL DEFAULT '{}',
     group_id         uuid,
@@ -116,7 +120,7 @@ CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger
     WHERE run_key IS NOT NULL;
 -- Those that wait: for their lane, or to be due.
 CREATE INDEX unfinished_jobs_waiting ON pgbeat.unfinished_jobs
-    (namespace, lane, priority DESC, position, created_at)
+    (namespace, lane, priority DESC, fair_key, position, created_at)
     WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group;
 CREATE INDEX unfinished_jobs_to_come ON pgbeat.unfinished_jobs (namespace, run_at)
     WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group;
@@ -135,6 +139,7 @@ CREATE INDEX ended_jobs_by_key ON pgbeat.ended_jobs (namespace, unique_key, crea
 CREATE UNIQUE INDEX unfinished_jobs_one_of_key ON pgbeat.unfinished_jobs (namespace, unique_key)
     WHERE unique_key IS NOT NULL;
 CREATE INDEX jobs_retries ON pgbeat.jobs (retry_of) WHERE retry_of IS NOT NULL;
+CREATE INDEX jobs_by_root ON pgbeat.jobs (root_id) WHERE root_id IS NOT NULL;
 CREATE INDEX jobs_labels ON pgbeat.jobs USING gin (labels jsonb_path_ops) WHERE labels <> '{}';
 -- A page of them, newest first.
 CREATE INDEX jobs_newest ON pgbeat.jobs (namespace, created_at, id);
@@ -191,7 +196,7 @@ CREATE TABLE pgbeat.executions (
     traceback        text,
     metadata         jsonb NOT NULL DEFAULT '{}',     -- what the task reported
     CONSTRAINT executions_state CHECK (
-        state IN ('running', 'completed', 'failed', 'cancelled', 'skipped')),
+        state IN ('running', 'completed', 'failed', 'cancelled', 'skipped', 'snoozed')),
     CONSTRAINT executions_finished CHECK ((state = 'running') = (finished_at IS NULL)),
     CONSTRAINT executions_lost CHECK (NOT lost OR state IN ('failed', 'cancelled')),
     CONSTRAINT executions_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
@@ -201,7 +206,8 @@ CREATE TABLE pgbeat.running_executions PARTITION OF pgbeat.executions (
     CONSTRAINT running_executions_pkey PRIMARY KEY (id)
 ) FOR VALUES IN ('running') WITH (fillfactor = 70);
 CREATE TABLE pgbeat.ended_executions PARTITION OF pgbeat.executions (PRIMARY KEY (id, finished_at))
-FOR VALUES IN ('completed', 'failed', 'cancelled', 'skipped') PARTITION BY RANGE (finished_at);
+FOR VALUES IN ('completed', 'failed', 'cancelled', 'skipped', 'snoozed')
+PARTITION BY RANGE (finished_at);
 
 CREATE INDEX running_executions_of_worker ON pgbeat.running_executions (worker_id)
     WHERE worker_id IS NOT NULL;

@@ -40,7 +40,8 @@ CREATE FUNCTION pgbeat.write_job(
     description text, labels jsonb, metadata jsonb, payload text, message_queue text,
     message_priority smallint, OUT made_at timestamptz, OUT place numeric,
     must_start_within interval DEFAULT NULL, must_end_within interval DEFAULT NULL,
-    dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false
+    dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false,
+    root_id uuid DEFAULT NULL, parent_id uuid DEFAULT NULL, canvas jsonb DEFAULT NULL
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -82,12 +83,14 @@ BEGIN
            (id, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
             is_system_job, state, run_at, dispatched_at, lane, priority, tags, resources,
             max_attempts, retry_base, retry_cap, unique_key, requires_approval, awaits_approval,
-            description, labels, metadata, must_start_by, must_end_by, next_deadline, message)
+            description, labels, metadata, must_start_by, must_end_by, next_deadline, message,
+            root_id, parent_id, canvas)
     VALUES (job, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
             false, state, run_at, CASE WHEN dispatched THEN now() END, lane, priority, tags,
             resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
             awaits_approval, description, labels, metadata, base + must_start_within,
-            base + must_end_within, base + least(must_start_within, must_end_within), message)
+            base + must_end_within, base + least(must_start_within, must_end_within), message,
+            root_id, parent_id, canvas)
         ON CONFLICT DO NOTHING
     RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
     IF NOT FOUND THEN

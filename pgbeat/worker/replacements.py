@@ -1,0 +1,73 @@
+"""Follows what becomes of a job whose task calls `Task.replace`.
+
+The task that takes its place has its id. If it is sent at once, it goes on with the same job. In a
+chain or a chord that replaces the task it is sent last: the job ends with the task that was
+replaced, and the one with its id makes no second job.
+"""
+
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery.canvas import Signature, _chain
+from celery.exceptions import Ignore
+
+from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.worker.reporting import ATTEMPT
+
+#: Where what replaces a task's `on_replace` has the original.
+_ORIGINAL = "pgbeat_not_followed"
+
+
+def set_up(app: Celery) -> None:
+    """Prepares the tasks of a worker."""
+    for task in app.tasks.values():
+        original = getattr(task.on_replace, _ORIGINAL, None)
+        if original is not None:  # replaced for an earlier worker in this process
+            task.on_replace = original
+        _wrap(task)
+
+
+def _wrap(task: Any) -> None:
+    on_replace = task.on_replace
+
+    @wraps(on_replace)
+    def follow(sig: Signature) -> Any:
+        request = task.request
+        if request.is_eager or not getattr(request, JOB_HEADER, None):
+            return on_replace(sig)
+        goes_on = _first(sig).options.get("task_id") == request.id
+        for each in _all(sig):
+            if each.options.get("task_id") == request.id:
+                each.options["headers"] = {
+                    **(each.options.get("headers") or {}), JOB_HEADER: goes_on,
+                }  # fmt: skip
+        attempt = getattr(request, ATTEMPT, None)
+        try:
+            return on_replace(sig)
+        except Ignore:
+            if attempt is not None:
+                attempt.is_replaced = goes_on
+            raise
+
+    setattr(follow, _ORIGINAL, on_replace)
+    task.on_replace = follow
+
+
+def _first(sig: Signature) -> Signature:
+    """Returns what is sent first of a chain, or the signature itself."""
+    while isinstance(sig, _chain) and sig.tasks:
+        sig = sig.tasks[0]
+    return sig
+
+
+def _all(sig: Any) -> Iterator[Signature]:
+    """Yields a signature, and those within it."""
+    if isinstance(sig, Signature):
+        yield sig
+        yield from _all(getattr(sig, "tasks", None))
+        yield from _all(getattr(sig, "body", None))
+    elif isinstance(sig, list | tuple):
+        for each in sig:
+            yield from _all(each)
