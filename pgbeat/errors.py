@@ -222,9 +222,16 @@ class Forbidden(PgbeatError):
 
     code = "forbidden"
 
-    def __init__(self, message: str, *, field: str = "", is_for_admins: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        field: str = "",
+        is_for_admins: bool = False,
+    ) -> None:
         """Takes the message, and whether an administrator may do it."""
-        super().__init__(message, field=field)
+        super().__init__(message, code=code, field=field)
         self.is_for_admins = is_for_admins
 
 

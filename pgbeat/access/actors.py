@@ -24,6 +24,15 @@ class Actor:
     tasks: tuple[str, ...] | None = None
     #: `None` for a program, whose changes are not recorded in the audit log.
     origin: Origin | None = None
+    #: Whether the actor sees what an administrator sees, without changing it.
+    is_viewer: bool = False
+    #: Whether the actor may change nothing at all.
+    is_read_only: bool = False
+
+    @property
+    def sees_all(self) -> bool:
+        """Returns whether the actor sees everybody's jobs, and schedules, lanes and queues."""
+        return self.is_admin or self.is_viewer
 
 
 def user(*, is_admin: bool = False, origin: Origin | None = None) -> Actor:

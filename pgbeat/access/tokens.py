@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 from pgbeat.database.tables import tokens
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 
-Scope = Literal["user", "admin"]
+Scope = Literal["user", "viewer", "admin"]
 #: The beginning of every token, by which people and scanners recognize one.
 PREFIX = "pgbeat_"
 #: The default lifetime, and the longest one that is not unlimited.
@@ -77,7 +77,8 @@ def create(
             f"without blanks at its ends, got {actor!r}",
         )
     if scope not in get_args(Scope):
-        raise InvalidJob.of("scope", "unknown", f"scope must be 'user' or 'admin', got {scope!r}")
+        said = f"scope must be one of {', '.join(get_args(Scope))}, got {scope!r}"
+        raise InvalidJob.of("scope", "unknown", said)
     if lifetime is not None and not timedelta(0) < lifetime <= LONGEST:
         said = "the lifetime of a token must be positive and at most 36,500 days"
         raise InvalidJob.of("lifetime", "out_of_range", said)

@@ -1,7 +1,7 @@
 """`pgbeat tokens`: tokens for the API and the console."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -24,15 +24,16 @@ def _lifetime(text: str) -> timedelta:
 def tokens_command() -> None:
     """Make, list and revoke tokens for the API and the console.
 
-    A token lets its user see and control their own jobs, or, with the scope admin, everything. Only
-    a hash of it is stored.
+    A token lets its user see and control their own jobs. With the scope viewer they see everything
+    and change nothing, and with the scope admin they may do everything. Only a hash of it is
+    stored.
     """
 
 
 @tokens_command.command("create")
 @click.option("--for", "actor", metavar="NAME", required=True, help="The user.")
 @click.option(
-    "--scope", type=click.Choice(["user", "admin"]), default="user", help="What they may do."
+    "--scope", type=click.Choice(get_args(Scope)), default="user", help="What they may do."
 )
 @click.option(
     "--expires",

@@ -92,6 +92,8 @@ class Settings:
     web_jwt_audience: str = _setting("", str)
     #: The claim and value of an administrator's JWT; empty: no JWT is an administrator's.
     web_jwt_admin: str = _setting("role=admin", readers.CLAIM)
+    #: The same of a viewer's, who sees everything and changes nothing.
+    web_jwt_viewer: str = _setting("role=viewer", readers.CLAIM)
     #: Globs of the tasks that users who are not administrators may run through API and console,
     #: besides those of templates.
     web_tasks: tuple[str, ...] = _setting((), readers.globs)

@@ -2,7 +2,8 @@
 
 Users see and cancel the jobs that they own. They may do anything else with those that no schedule
 launched, except approve them. Only administrators approve jobs and change schedules, lanes and
-templates; they may do everything.
+templates; they may do everything. Viewers see everything; with a token or a sign-in for reading
+only, nothing may be changed.
 """
 
 from fnmatch import fnmatchcase
@@ -25,6 +26,7 @@ Verb = Literal[
 # What users may do with jobs of theirs that a schedule launched.
 _OWN = {"show", "cancel"}
 _HINT = "an administrator may"
+_READ_ONLY = "you may look, but change nothing"
 
 
 def _for_admins(message: str) -> Forbidden:
@@ -33,6 +35,8 @@ def _for_admins(message: str) -> Forbidden:
 
 def require(actor: Actor, verb: Verb, job: Job) -> None:
     """Raises `Forbidden`, with the reason, unless the actor may do that with the job."""
+    if verb != "show":
+        require_change(actor, f"{verb} job {job.id}")
     reason = _objection(actor, verb, job)
     if reason is not None:
         raise _for_admins(f"can't {verb} job {job.id}: {reason}")
@@ -40,7 +44,8 @@ def require(actor: Actor, verb: Verb, job: Job) -> None:
 
 def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
     is_own = job.created_by == actor.name
-    if actor.is_admin or (is_own and verb in _OWN):
+    may = actor.sees_all if verb == "show" else actor.is_admin
+    if may or (is_own and verb in _OWN):
         return None
     if job.is_system_job:
         of = "" if job.schedule is None else f" (of schedule {job.schedule!r})"
@@ -50,11 +55,24 @@ def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
     return "nobody approves their own jobs" if verb == "approve" else None
 
 
+def require_change(actor: Actor, what: str) -> None:
+    """Raises `Forbidden`, with the code `read_only`, if the actor may change nothing."""
+    if actor.is_read_only:
+        raise Forbidden(f"can't {what}: {_READ_ONLY}", code="read_only")
+
+
+def require_view(actor: Actor, what: str) -> None:
+    """Raises `Forbidden` unless the actor sees everything."""
+    if not actor.sees_all:
+        raise _for_admins(f"can't {what}: that is for administrators and viewers")
+
+
 def require_admin(actor: Actor, what: str) -> None:
     """Raises `Forbidden` unless the actor is an administrator.
 
     `what` is the action, such as `change lane 'gpu'`.
     """
+    require_change(actor, what)
     if not actor.is_admin:
         raise _for_admins(f"can't {what}: that is for administrators")
 
@@ -102,7 +120,7 @@ def visible_owner(actor: Actor, created_by: str | None, noun: str) -> str | None
 
     Raises `Forbidden` if the actor may not see those of `created_by`.
     """
-    if actor.is_admin:
+    if actor.sees_all:
         return created_by
     if created_by not in (None, actor.name):
         raise _for_admins(f"can't list {noun} of {created_by!r}: you are {actor.name!r}")
@@ -111,7 +129,10 @@ def visible_owner(actor: Actor, created_by: str | None, noun: str) -> str | None
 
 def require_group(actor: Actor, verb: Literal["show", "cancel"], group: Group) -> None:
     """Raises `Forbidden` unless the actor owns the group, or is an administrator."""
-    if not actor.is_admin and group.created_by != actor.name:
+    if verb != "show":
+        require_change(actor, f"{verb} group {group.id}")
+    may = actor.sees_all if verb == "show" else actor.is_admin
+    if not may and group.created_by != actor.name:
         reason = f"it is a group of {group.created_by!r}, and you are {actor.name!r}"
         raise _for_admins(f"can't {verb} group {group.id}: {reason}")
 
@@ -129,7 +150,7 @@ def find(
         jobs_table.c.id.between(lowest, highest), jobs_table.c.namespace == namespace
     )
     found = jobs.find(connection, list(connection.scalars(query.limit(50))))
-    own = [job for job in found if actor.is_admin or job.created_by == actor.name]
+    own = [job for job in found if actor.sees_all or job.created_by == actor.name]
     job = ids.require_one(own or found, beginning, "job")
     reason = _objection(actor, "show", job)
     if reason is not None:

@@ -133,7 +133,7 @@ class _Builder:
         named |= {str(row.parent_id) for row in self._rows if row.parent_id}
         self._statuses = (
             tree_rows.statuses(connection, named - self._jobs.keys(), prefix)
-            if actor.is_admin
+            if actor.sees_all
             else {}
         )
         self._chords = tree_rows.chords(connection, set(self._bodies.values()), prefix)
@@ -175,7 +175,7 @@ class _Builder:
         )  # fmt: skip
 
     def _sees(self, row: TreeJob) -> bool:
-        return self._actor.is_admin or row.created_by == self._actor.name
+        return self._actor.sees_all or row.created_by == self._actor.name
 
     # -- where each node goes
 

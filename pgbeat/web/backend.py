@@ -18,6 +18,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob
+from pgbeat.jobs import permissions
 from pgbeat.web.issuer import Issuer
 
 #: Milliseconds that a statement may take, and wait for a lock.
@@ -33,6 +34,8 @@ class User:
     #: Such as `alice`; `created_by` and the audit log have it as `user:alice`.
     name: str
     is_admin: bool = False
+    #: Whether the user sees everything, and changes nothing. An administrator changes all the same.
+    is_viewer: bool = False
 
 
 #: Returns the user who makes a request; `None` for one who has not signed in.
@@ -95,7 +98,11 @@ class Backend:
 
     @contextmanager
     def work(self, actor: Actor) -> Iterator[UnitOfWork]:
-        """Opens a unit of work for several changes. Raises `InvalidJob` if it can't publish."""
+        """Opens a unit of work for several changes.
+
+        Raises `Forbidden` if the actor may change nothing, and `InvalidJob` if it can't publish.
+        """
+        permissions.require_change(actor, "change anything")
         with self.session() as connection:
             unit = UnitOfWork(connection, self.settings, actor, app=lambda: self.celery)
             try:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from anyio import from_thread
@@ -13,6 +13,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from pgbeat.access import tokens
 from pgbeat.access.actors import Actor, Origin
+from pgbeat.access.tokens import Scope
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
 from pgbeat.web.backend import Backend, TheBackend, User
@@ -47,15 +48,26 @@ class Caller(Actor):
 
 def identify(backend: Backend, written: str) -> Caller:
     """Returns the caller of a token or JWT. Raises `InvalidToken` and `IssuerAway`."""
-    tasks = backend.settings.web_tasks
     if written.startswith(tokens.PREFIX):
         with backend.transaction() as connection:
             token = tokens.verify(connection, backend.namespace, written)
-        return Caller(f"user:{token.actor}", token.scope == "admin", tasks, token=token.id)
+        return _caller_of(backend, token.actor, token.scope, token=token.id)
     if backend.issuer is None:
         raise InvalidToken("the token is invalid or has expired")
-    name, is_admin, seconds = backend.issuer.verify(written)
-    return Caller(f"user:{name}", is_admin, tasks, seconds=seconds)
+    name, scope, seconds = backend.issuer.verify(written)
+    return _caller_of(backend, name, scope, seconds=seconds)
+
+
+def _caller_of(backend: Backend, name: str, scope: Scope, **more: Any) -> Caller:
+    is_viewer = scope == "viewer"
+    return Caller(
+        f"user:{name}",
+        scope == "admin",
+        backend.settings.web_tasks,
+        is_viewer=is_viewer,
+        is_read_only=is_viewer,
+        **more,
+    )
 
 
 def _caller(
@@ -66,6 +78,8 @@ def _caller(
 ) -> Caller:
     # For the page of an error.
     request.state.caller = found = _found(request, backend, bearer, cookie)
+    if request.method not in _SAFE:
+        permissions.require_change(found, f"{request.method} {request.url.path}")
     return found
 
 
@@ -102,8 +116,8 @@ def _host_caller(request: Request, backend: Backend) -> Caller:
     if not isinstance(user, User):
         raise InvalidToken("authentication required: sign in, or send a token")
     check_origin(request, is_required=True)
-    tasks = backend.settings.web_tasks
-    return Caller(f"user:{user.name}", user.is_admin, tasks, origin="page", seconds=_HOST_SECONDS)
+    scope: Scope = "admin" if user.is_admin else "viewer" if user.is_viewer else "user"
+    return _caller_of(backend, user.name, scope, origin="page", seconds=_HOST_SECONDS)
 
 
 async def _awaited(found: Awaitable[User | None]) -> User | None:
@@ -168,5 +182,19 @@ def _admin(request: Request, caller: TheCaller) -> Caller:
     return caller
 
 
+def _changer(request: Request, caller: TheCaller) -> Caller:
+    permissions.require_change(caller, f"use {request.url.path}")
+    return caller
+
+
+def _viewer(request: Request, caller: TheCaller) -> Caller:
+    permissions.require_view(caller, f"{request.method} {request.url.path}")
+    return caller
+
+
+#: The caller, who must not be for reading only.
+TheChanger = Annotated[Caller, Depends(_changer)]
+#: The caller, who must see everything, as administrators and viewers do.
+TheViewer = Annotated[Caller, Security(_viewer, scopes=["viewer"])]
 #: The caller, who must be an administrator. The scope says so in the OpenAPI document.
 TheAdmin = Annotated[Caller, Security(_admin, scopes=["admin"])]

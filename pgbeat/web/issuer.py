@@ -6,6 +6,7 @@ from typing import Any
 
 import jwt
 
+from pgbeat.access.tokens import Scope
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidToken
 
@@ -40,8 +41,8 @@ class Issuer:
                     f"{settings.web_jwt_algorithms[0]}; write it as PEM"
                 ) from None
 
-    def verify(self, written: str) -> tuple[str, bool, float]:
-        """Returns its subject, whether that is an administrator, and the seconds until it expires.
+    def verify(self, written: str) -> tuple[str, Scope, float]:
+        """Returns its subject, what that may do, and the seconds until it expires.
 
         Raises `InvalidToken` and `IssuerAway`.
         """
@@ -69,7 +70,7 @@ class Issuer:
         if not isinstance(claims["sub"], str) or not claims["sub"].strip():
             raise InvalidToken("the JWT is not accepted: its sub is empty")
         left = float(claims["exp"]) + _LEEWAY - time.time()
-        return claims["sub"], self._is_admin(claims), max(0.0, left)
+        return claims["sub"], self._scope(claims), max(0.0, left)
 
     def _key(self, written: str) -> Any:
         if self._published is None:
@@ -83,17 +84,24 @@ class Issuer:
             )
         return self._published.get_signing_key(str(header.get("kid"))).key
 
-    def _is_admin(self, claims: dict[str, Any]) -> bool:
-        name, _, wanted = (part.strip() for part in self._settings.web_jwt_admin.partition("="))
-        if not name:
-            return False
-        found: Any = claims.get(name)
-        if name not in claims:  # `realm_access.roles`
-            found = claims
-            for part in name.split("."):
-                found = found.get(part) if isinstance(found, dict) else None
-        if isinstance(found, bool):
-            return str(found).lower() == wanted
-        if isinstance(found, str):
-            return wanted in found.split() or wanted == found
-        return isinstance(found, list) and wanted in found
+    def _scope(self, claims: dict[str, Any]) -> Scope:
+        if _has(claims, self._settings.web_jwt_admin):
+            return "admin"
+        return "viewer" if _has(claims, self._settings.web_jwt_viewer) else "user"
+
+
+def _has(claims: dict[str, Any], claim: str) -> bool:
+    """Returns whether there is a claim with that value, written as `role=admin`."""
+    name, _, wanted = (part.strip() for part in claim.partition("="))
+    if not name:
+        return False
+    found: Any = claims.get(name)
+    if name not in claims:  # `realm_access.roles`
+        found = claims
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+    if isinstance(found, bool):
+        return str(found).lower() == wanted
+    if isinstance(found, str):
+        return wanted in found.split() or wanted == found
+    return isinstance(found, list) and wanted in found

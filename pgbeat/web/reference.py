@@ -213,8 +213,10 @@ _FORMATS = {"uuid": "UUID", "date-time": "time", "binary": "file"}
 def _whose(security: Sequence[Mapping[str, Sequence[str]]] | None) -> str:
     if not security:
         return "anybody"
-    is_admins = all("admin" in scopes for way in security for scopes in way.values())
-    return "administrators" if is_admins else "users"
+    for scope, whose in (("admin", "administrators"), ("viewer", "administrators and viewers")):
+        if all(scope in scopes for way in security for scopes in way.values()):
+            return whose
+    return "users"
 
 
 def _json(value: Any) -> str:

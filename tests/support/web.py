@@ -40,8 +40,8 @@ def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
 class Web:
     """The web app of a Celery app, and its clients.
 
-    They are `admin`, `user` (alice), `other` (bob) and `nobody`, who has no token. They follow no
-    redirect, and raise what the app doesn't handle.
+    They are `admin`, `viewer`, `user` (alice), `other` (bob) and `nobody`, who has no token. They
+    follow no redirect, and raise what the app doesn't handle.
     """
 
     def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
@@ -68,6 +68,11 @@ class Web:
     def admin(self) -> TestClient:
         """Returns an administrator, `user:root`."""
         return self.client(self.token("root", "admin"))
+
+    @property
+    def viewer(self) -> TestClient:
+        """Returns a viewer, `user:vera`."""
+        return self.client(self.token("vera", "viewer"))
 
     @property
     def user(self) -> TestClient:

@@ -117,3 +117,16 @@ def test_tokens_work_besides(serve: Serve, database: str) -> None:
     # A token in a cookie is the sign-in page's, which is not there.
     cookie = {"Cookie": f"pgbeat_token={token}"}
     assert problem(client.get(f"/ops{PATH}", headers=cookie), 401)
+
+
+def test_a_user_of_the_host_may_be_a_viewer(serve: Serve) -> None:
+    client = serve(lambda request: User("vera", is_viewer=True))
+    done(client.get(f"/ops{PATH}"))
+    refused = client.post(f"/ops{PATH}", json={}, headers=SAME)
+    assert (refused.status_code, refused.json()["code"]) == (403, "read_only")
+    assert "read-only" in client.get("/ops/console/schedules").text
+
+
+def test_who_is_an_administrator_too_is_not_held_back(serve: Serve) -> None:
+    client = serve(lambda request: User("ada", is_admin=True, is_viewer=True))
+    assert problem(client.post(f"/ops{PATH}", json={}, headers=SAME), 422)

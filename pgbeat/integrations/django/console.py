@@ -21,8 +21,9 @@ from django.views.decorators.csrf import csrf_exempt
 
 from pgbeat.integrations.django import databases, schema
 
-#: The permission of the console's administrators. Others of the staff see their own jobs.
-PERMISSION = "pgbeat.administer"
+#: The permissions of the console's administrators, and of its viewers. Others of the staff see and
+#: control their own jobs.
+ADMINISTER, OBSERVE = "pgbeat.administer", "pgbeat.observe"
 #: The user, in the scope of a request to the web app.
 _USER = "pgbeat.django.user"
 
@@ -36,9 +37,12 @@ async def console(request: Any, path: str = "") -> HttpResponseBase:
         if user.is_authenticated or request.method not in ("GET", "HEAD"):
             raise PermissionDenied
         return redirect_to_login(request.get_full_path(), _sign_in_url())
-    is_admin = await sync_to_async(user.has_perm)(PERMISSION)
+    rights = {
+        "is_admin": await sync_to_async(user.has_perm)(ADMINISTER),
+        "is_viewer": await sync_to_async(user.has_perm)(OBSERVE),
+    }
     app, made = await sync_to_async(_app)()
-    scope = _scope(request, path) | {_USER: made(user.get_username(), is_admin)}
+    scope = _scope(request, path) | {_USER: made(user.get_username(), **rights)}
     exchange = _Exchange(app, scope, request.body)
     return await exchange.response(is_streaming=isinstance(request, ASGIRequest))
 

@@ -151,12 +151,15 @@ class Schedule(Row):
     objects: ClassVar[Any] = Rows()
 
     class Meta:
-        """Its table, and the right to everything in the console."""
+        """Its table, and the rights in the console."""
 
         managed = False
         db_table = '"pgbeat"."schedules"'
         ordering = ("name",)
-        permissions = (("administer", "Can administer everything in pgbeat's console"),)
+        permissions = (
+            ("administer", "Can administer everything in pgbeat's console"),
+            ("observe", "Can see everything in pgbeat's console, and change nothing"),
+        )
 
     def __str__(self) -> str:
         return str(self.name)

@@ -10,7 +10,7 @@ from pgbeat.access import audit
 from pgbeat.web.api.bodies import Next
 from pgbeat.web.api.paging import After, Limit, number, read_one, split
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import TheViewer
 
 router = APIRouter(tags=["audit"])
 
@@ -41,7 +41,7 @@ class AuditPage(BaseModel):
 @router.get("/audit", summary="List changes")
 def list_changes(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     kind: Word = None,
     subject: Word = None,
     actor: Word = None,

@@ -94,7 +94,7 @@ def _detail(row: Calendar, users: dict[str, list[str]]) -> CalendarDetail:
 
 
 def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
-    return calendars.users(connection, namespace=backend.namespace) if caller.is_admin else {}
+    return calendars.users(connection, namespace=backend.namespace) if caller.sees_all else {}
 
 
 @router.get("", summary="List calendars")

@@ -14,7 +14,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json, Length, Next, example
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import TheAdmin, TheViewer
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
@@ -81,7 +81,7 @@ def _shown(row: DeadLetter) -> Json:
 @router.get("", summary="List dead letters")
 def list_dead(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     queue: Annotated[str | None, Query(max_length=200)] = None,
     limit: Limit = 50,
     after: After = None,
@@ -101,7 +101,7 @@ def list_dead(
 @router.get("/{letter_id}", summary="Get a dead letter")
 def get_dead(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)],
 ) -> DeadDetail:
     """Returns a dead letter with its message."""

@@ -24,7 +24,7 @@ from pgbeat.web.api.bodies import Body, Next
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedule_models import Name
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import TheAdmin, TheViewer
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -261,7 +261,7 @@ def _said(name: str, times: list[datetime], counts: Counter[str], *, dry_run: bo
 
 @router.get("/{name}/history", summary="List a schedule's ticks")
 def schedule_history(
-    backend: TheBackend, caller: TheAdmin, name: Name, limit: Limit = 50, after: After = None
+    backend: TheBackend, caller: TheViewer, name: Name, limit: Limit = 50, after: After = None
 ) -> TickHistory:
     """Lists a schedule's ticks, the newest first, with counts of all that are kept."""
     before = read(after, moment, number)
@@ -303,7 +303,7 @@ def _upcoming(due: Expected, now: datetime, timetable: Timetable, timezone: str)
 @router.get("/{name}/forecast", summary="Forecast a schedule")
 def schedule_forecast(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     name: Name,
     count: Annotated[int, Query(ge=1, le=100)] = 10,
 ) -> ScheduleForecast:

@@ -56,7 +56,7 @@ async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -
     An event `job` has the job as it is now, whenever one is made, changes its state or reports
     progress. Of very many waiting jobs, only the newest have events before they run.
     """
-    person = None if caller.is_admin else caller.name
+    person = None if caller.sees_all else caller.name
     return _respond(request, backend, caller, None, person)
 
 

@@ -15,7 +15,7 @@ from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.web.api.job_models import Whole
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin, TheCaller
+from pgbeat.web.identity import TheCaller, TheViewer
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
 
 router = APIRouter()
@@ -92,7 +92,7 @@ class NotReady(ProblemDocument):
 
 
 @router.get("/scheduler/status", tags=["scheduler"], summary="Get the beats and their lag")
-def scheduler_status(backend: TheBackend, caller: TheAdmin) -> BeatStatus:
+def scheduler_status(backend: TheBackend, caller: TheViewer) -> BeatStatus:
     """Says which beat leads, which stand by, and how long the due schedules have waited."""
     with backend.transaction() as connection:
         found = beats.status(connection, backend.settings)

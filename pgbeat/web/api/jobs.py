@@ -162,12 +162,12 @@ def _page(connection: Connection, which: Filter, limit: int, after: str | None) 
 def schedule_id(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
     """Returns the id of a schedule; -1 if there is none.
 
-    Raises `NotFound` only for administrators, since users may not learn which names exist.
+    Raises `NotFound` only for those who see all schedules; others may not learn the names.
     """
     try:
         return schedules.get(connection, name, namespace=backend.namespace).id
     except NotFound:
-        if caller.is_admin:
+        if caller.sees_all:
             raise
         return -1
 

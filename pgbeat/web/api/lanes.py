@@ -226,7 +226,7 @@ def get_lane(
 
 def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> set[str] | None:
     """Returns the ids of the caller's jobs in slots; `None` if the caller may see all."""
-    if caller.is_admin:
+    if caller.sees_all:
         return None
     found = jobs.find(connection, [each.id for each in holders if not each.is_direct])
     own = {str(job.id) for job in found if job.created_by == caller.name}

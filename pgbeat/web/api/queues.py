@@ -10,7 +10,7 @@ from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import TheAdmin, TheViewer
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -61,7 +61,7 @@ def _found(row: QueueSummary) -> FoundQueue:
 @router.get("", summary="List queues")
 def list_queues(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     internal: Annotated[
         bool, Query(description="Include those for remote control, events and replies.")
     ] = False,

@@ -36,7 +36,7 @@ from pgbeat.web.api.schedule_models import (
     shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import TheAdmin, TheViewer
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
@@ -55,7 +55,7 @@ def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> d
 @router.get("", summary="List schedules")
 def list_schedules(
     backend: TheBackend,
-    caller: TheAdmin,
+    caller: TheViewer,
     state: Annotated[schedules.State | None, Query()] = None,
     search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
     label: LabelFilter = None,
@@ -225,7 +225,7 @@ def resume_schedules(
 
 
 @router.get("/{name}/cursor", summary="Get a launcher's cursor")
-def get_cursor(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleCursor:
+def get_cursor(backend: TheBackend, caller: TheViewer, name: Name) -> ScheduleCursor:
     """Returns what the schedule's launcher keeps from one tick to the next."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
@@ -242,7 +242,7 @@ def set_cursor(
 
 
 @router.get("/{name}", summary="Get a schedule")
-def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDetail:
+def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> ScheduleDetail:
     """Returns a schedule with its newest jobs."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)

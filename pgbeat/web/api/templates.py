@@ -85,7 +85,7 @@ def _detail(row: Template, users: dict[str, list[str]]) -> TemplateDetail:
 
 
 def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
-    return templates.users(connection, namespace=backend.namespace) if caller.is_admin else {}
+    return templates.users(connection, namespace=backend.namespace) if caller.sees_all else {}
 
 
 @router.get("", summary="List templates")

@@ -41,13 +41,13 @@ def visible_result(
 ) -> TaskResult:
     """Returns a task's result. Raises `NotFound` if the actor may not see it.
 
-    A job's result is visible to those who may see the job, any other task's to admins.
+    A job's result is visible to those who may see the job, any other task's to those who see all.
     """
     missing = NotFound(f"there is no result of task {task_id}")
     try:
         visible_job(connection, backend, actor, task_id)
     except NotFound:
-        if not actor.is_admin:
+        if not actor.sees_all:
             raise missing from None
     prefix = lookup.prefix_of(backend.celery.conf)
     found = lookup.find(connection, task_id, prefix=prefix)

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from pgbeat.access import audit
 from pgbeat.web.api.paging import number, read_one, split
-from pgbeat.web.pages.render import AdminVisit, PageRoute
+from pgbeat.web.pages.render import PageRoute, ViewerVisit
 
 router = APIRouter(route_class=PageRoute)
 
@@ -13,7 +13,7 @@ _PAGE = 50
 
 @router.get("/console/audit")
 def audit_page(
-    visit: AdminVisit,
+    visit: ViewerVisit,
     kind: str = "",
     subject: str = "",
     actor: str = "",

@@ -12,7 +12,16 @@ from pgbeat.schedules.calendars import Calendar
 from pgbeat.web.api import calendars as api
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    Name,
+    PageRoute,
+    ViewerVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
@@ -33,7 +42,7 @@ _CHECK = (
 
 
 @router.get("/console/calendars")
-def calendars_page(visit: AdminVisit) -> Response:
+def calendars_page(visit: ViewerVisit) -> Response:
     """Shows all calendars."""
     with visit.reading() as connection:
         rows = calendars.listing(connection, namespace=visit.namespace)
@@ -88,7 +97,7 @@ def _refused(visit: Visit, error: Exception, written: Mapping[str, str], nothing
 
 @router.get("/console/calendars/{name}")
 def calendar_page(
-    visit: AdminVisit, name: Name, at: str = "", timezone: str = "", check: str = ""
+    visit: ViewerVisit, name: Name, at: str = "", timezone: str = "", check: str = ""
 ) -> Response:
     """Shows a calendar and, with `check`, whether it excludes the time `at`."""
     asked = Form({"at": at[:100], "timezone": timezone[:100]})

@@ -18,7 +18,7 @@ from pgbeat.web.stream_queries import SCHEDULE
 
 router = APIRouter(route_class=PageRoute)
 
-#: The marks (`pgbeat.web.stream_queries`) that administrators' pages watch.
+#: The marks (`pgbeat.web.stream_queries`) watched by pages of everything.
 _MARKS = {
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
@@ -47,13 +47,14 @@ async def page_changes(
     watcher = watcher_of(request, backend)
     job_id, person, marks = None, None, frozenset[str]()
     if of in _JOBS:
-        person = None if caller.is_admin else caller.name
+        person = None if caller.sees_all else caller.name
     elif of.startswith(_JOB):
         job_id = await run_in_threadpool(_seen, backend, caller, of.removeprefix(_JOB))
     elif of == "templates":
         marks = frozenset({"audit"})
     elif of in _MARKS or of.startswith(SCHEDULE):
-        permissions.require_admin(caller, f"watch {of}")
+        require = permissions.require_admin if of == "webhooks" else permissions.require_view
+        require(caller, f"watch {of}")
         marks = frozenset(_MARKS.get(of, {of}))
     else:
         raise HTTPException(422, f"{of!r} has no changes to watch")

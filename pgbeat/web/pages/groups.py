@@ -16,7 +16,15 @@ from pgbeat.web.api.visible import visible_group
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    ChangeVisit,
+    Fields,
+    PageRoute,
+    TheVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
@@ -140,7 +148,7 @@ _FIELDS = (
 
 
 @router.get("/console/new/group")
-def new_group_page(visit: TheVisit) -> Response:
+def new_group_page(visit: ChangeVisit) -> Response:
     """Shows the form."""
     return _new(visit, Form({"mode": "parallel", "on_failure": "stop"}))
 

@@ -29,12 +29,12 @@ _MEMBERS = 50
 
 @router.get("/console/jobs/{job_id}")
 def job_page(visit: TheVisit, job_id: str) -> Response:
-    """Shows a job, or to admins the result of a task that is not a job."""
+    """Shows a job, or to those who see everything the result of a task that is not a job."""
     try:
         return _show(visit, job_id)
     except NotFound:
         with visit.reading() as connection:
-            if not visit.caller.is_admin:
+            if not visit.caller.sees_all:
                 raise
             result = _result(connection, visit, job_id)
         if result is None:

@@ -105,7 +105,7 @@ def _show(
     users = []
     with visit.reading() as connection:
         row = templates.get(connection, name, namespace=visit.namespace)
-        if visit.caller.is_admin:
+        if visit.caller.sees_all:
             users = summaries.users_of_template(connection, name, visit.namespace)
         offers = job_fields.offers(connection, visit.backend, _ALL)
     written = _written(row)

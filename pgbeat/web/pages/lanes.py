@@ -15,7 +15,16 @@ from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
 from pgbeat.web.pages import forms, lane_form
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    Name,
+    PageRoute,
+    ViewerVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
@@ -23,7 +32,7 @@ _SHOWN = 50
 
 
 @router.get("/console/lanes")
-def lanes_page(visit: AdminVisit) -> Response:
+def lanes_page(visit: ViewerVisit) -> Response:
     """Shows all lanes."""
     with visit.reading() as connection:
         rows = lanes.listing(connection, visit.namespace)
@@ -66,7 +75,7 @@ def make_lane(visit: AdminVisit, posted: Fields) -> Response:
 
 
 @router.get("/console/lanes/{name}")
-def lane_page(visit: AdminVisit, name: Name) -> Response:
+def lane_page(visit: ViewerVisit, name: Name) -> Response:
     """Shows a lane."""
     return _show(visit, name)
 

@@ -7,7 +7,7 @@ from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import JobOrder
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path
+from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -24,7 +24,7 @@ _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 
 
 @router.get("/console/new/job")
-def new_job_page(visit: TheVisit, task: str = "", template: str = "") -> Response:
+def new_job_page(visit: ChangeVisit, task: str = "", template: str = "") -> Response:
     """Shows the form, of a task or template if given."""
     return _show(visit, Form({"task": task[:255], "template": template[:200]}))
 

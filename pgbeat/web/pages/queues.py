@@ -6,7 +6,7 @@ from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
@@ -14,7 +14,7 @@ _DEAD = 50
 
 
 @router.get("/console/queues")
-def queues_page(visit: AdminVisit, dead: str = "") -> Response:
+def queues_page(visit: ViewerVisit, dead: str = "") -> Response:
     """Shows all queues, and the newest dead letters of all or of the queue `dead`."""
     rows, letters, why = [], [], ""
     with visit.reading() as connection:

@@ -26,7 +26,7 @@ from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
 from pgbeat.web import problems
 from pgbeat.web.backend import Backend, TheBackend, root
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
 from pgbeat.web.pages.forms import Form
@@ -55,7 +55,15 @@ _ADMINS = (
     NavSection("Queues", (("queues", "Queues"),)),
     NavSection("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
 )
+#: URLs of webhooks and check-ins are secrets, so viewers don't see the page of webhooks.
+_VIEWERS = (*_ADMINS[:-1], NavSection("System", (("beats", "Beats"), ("audit", "Audit"))))
 _USERS = (_JOBS,)
+
+
+def _nav(caller: Caller | None) -> tuple[NavSection, ...]:
+    if caller is None:
+        return ()
+    return _ADMINS if caller.is_admin else _VIEWERS if caller.sees_all else _USERS
 
 
 def path(*parts: object, **query: object) -> str:
@@ -73,12 +81,12 @@ def _render(
 ) -> Response:
     """Renders a template, with the message of the change before it, which is shown once."""
     message = _message(request)
-    nav = () if caller is None else _ADMINS if caller.is_admin else _USERS
     text = _environment.get_template(template).render(
         root=root(request),
         request=request,
         caller=caller,
-        nav=nav,
+        nav=_nav(caller),
+        may_change=caller is not None and not caller.is_read_only,
         is_demo=request.app.state.pgbeat.is_demo,
         is_hosted=request.app.state.pgbeat.authenticate is not None,
         said=message,
@@ -171,8 +179,19 @@ def _admin_visit(request: Request, backend: TheBackend, caller: TheAdmin) -> Vis
     return Visit(request, backend, caller)
 
 
-#: A visit by any caller, and by an administrator, as an endpoint's parameter.
+def _viewer_visit(request: Request, backend: TheBackend, caller: TheViewer) -> Visit:
+    return Visit(request, backend, caller)
+
+
+def _change_visit(request: Request, backend: TheBackend, caller: TheChanger) -> Visit:
+    return Visit(request, backend, caller)
+
+
+#: A visit as an endpoint's parameter: by any caller, by one who may change something, by one who
+#: sees everything, and by an administrator.
 TheVisit = Annotated[Visit, Depends(_visit)]
+ChangeVisit = Annotated[Visit, Depends(_change_visit)]
+ViewerVisit = Annotated[Visit, Depends(_viewer_visit)]
 AdminVisit = Annotated[Visit, Depends(_admin_visit)]
 
 

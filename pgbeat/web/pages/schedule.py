@@ -19,7 +19,16 @@ from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
 from pgbeat.web.pages import forms, humanize, job_fields, schedule_form, summaries
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    Name,
+    PageRoute,
+    ViewerVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 from pgbeat.web.pages.schedules import pause_reason
 from pgbeat.webhooks import check_ins
 
@@ -29,7 +38,7 @@ _PAGE = 25
 
 
 @router.get("/console/schedules/{name:path}")
-def schedule_page(visit: AdminVisit, name: Name, after: str = "") -> Response:
+def schedule_page(visit: ViewerVisit, name: Name, after: str = "") -> Response:
     """Shows a schedule."""
     return _show(visit, name, after=after)
 

@@ -13,7 +13,7 @@ from pgbeat.web.api.paging import read_one, split
 from pgbeat.web.api.schedule_models import PauseReason
 from pgbeat.web.pages import humanize, summaries
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
@@ -23,7 +23,7 @@ _STATES = get_args(schedules.State)
 
 @router.get("/console/schedules")
 def schedules_page(
-    visit: AdminVisit, search: str = "", state: str = "", after: str = "", label: str = ""
+    visit: ViewerVisit, search: str = "", state: str = "", after: str = "", label: str = ""
 ) -> Response:
     """Shows schedules by name, with filters."""
     search, label = search.strip()[:200], label.strip()

@@ -171,6 +171,15 @@ def test_a_claim_makes_an_administrator(
     assert answer.status_code == (200 if is_admin else 403)
 
 
+def test_a_claim_makes_a_viewer_who_is_no_administrator(app: Celery) -> None:
+    with opened(app, web_jwt_key=SECRET) as web:
+        assert ask(web, signed(role="viewer"), ADMIN).status_code == 200
+        viewer = web.client(signed(sub="vera", role="viewer"))
+        assert viewer.post(PATH, json=SCHEDULE).json()["code"] == "read_only"
+        both = web.client(signed(sub="root", role=["viewer", "admin"]))
+        done(both.post(PATH, json=SCHEDULE), 201)
+
+
 class Issuer:
     """Publishes keys by HTTP, and counts how often they are asked for."""
 

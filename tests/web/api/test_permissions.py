@@ -1,4 +1,4 @@
-"""Who may do what by the web: every route that the app has × nobody, a user, another, an admin.
+"""Who may do what by the web: every route that the app has × everybody who may ask.
 
 A route that is not in the table fails here, so that none is forgotten.
 """
@@ -335,7 +335,13 @@ def test_every_route_is_in_the_table(web: Web) -> None:
 
 @pytest.mark.parametrize(
     "who",
-    ["user", *(pytest.param(who, marks=pytest.mark.slow) for who in ("nobody", "other", "admin"))],
+    [
+        "user",
+        *(
+            pytest.param(who, marks=pytest.mark.slow)
+            for who in ("nobody", "other", "admin", "viewer")
+        ),
+    ],
 )
 def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """And what is refused writes nothing: no note, and no other state of jobs and lanes."""
@@ -344,7 +350,6 @@ def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     world = World(web, sql)
     client = getattr(web, who)
-    number = ["nobody", "user", "other", "admin"].index(who)
     wrong: list[tuple[Any, ...]] = []
     notes = "SELECT count(*) FROM pgbeat.audit"
     for route in sorted(set(walk(web.app.routes)) & TABLE.keys()):
@@ -358,7 +363,7 @@ def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: 
             given = {"headers": {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}}
             given |= {"data": {"do": "nothing"}} if method == "POST" else {}
         answer = client.request(method, path, **given)
-        expected = statuses[number]
+        expected = _expected(route, statuses, who)
         is_right = (
             answer.status_code not in {401, 403} and answer.status_code < 500
             if expected == 0
@@ -373,6 +378,31 @@ def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: 
         if answer.status_code >= 400 and "html" not in answer.headers["content-type"]:
             assert json.loads(answer.text)["status"] == answer.status_code
     assert wrong == []
+
+
+def _expected(route: str, statuses: tuple[int, int, int, int], who: str) -> int:
+    """A viewer gets what an administrator reads, and no change, nor a form for one."""
+    if who != "viewer":
+        return statuses[["nobody", "user", "other", "admin"].index(who)]
+    is_form = "/console/new/" in route or "/console/backfill/" in route
+    is_change = not route.startswith("GET") and statuses != (303, 303, 303, 303)
+    is_secret = "/webhooks" in route
+    return 403 if is_form or is_change or is_secret else statuses[-1]
+
+
+def test_no_route_lets_a_viewer_change_anything(web: Web) -> None:
+    viewer = web.viewer
+    refused = 0
+    for route in TABLE.keys() - {"POST /login", "POST /logout"}:
+        method, path = route.split(" ")
+        if method == "GET":
+            continue
+        answer = viewer.request(method, re.sub(r"{[^}]*}", "1", path), json={})
+        assert answer.status_code == 403, route
+        if "/console/" not in path:
+            assert answer.json()["code"] == "read_only", route
+            refused += 1
+    assert refused > 40
 
 
 def test_a_change_is_noted(web: Web, sql: Sql) -> None:

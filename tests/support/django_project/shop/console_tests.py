@@ -89,8 +89,12 @@ class Console(TransactionTestCase):
         assert vera.get(f"/pgbeat/jobs/{other.id}").status_code == 404
         assert vera.get("/pgbeat/console/schedules").status_code == 403
         user = User.objects.get(username="vera")
-        user.user_permissions.add(Permission.objects.get(codename="administer"))
+        user.user_permissions.add(Permission.objects.get(codename="observe"))
         assert vera.get("/pgbeat/console/schedules").status_code == 200
+        cancel = {"path": f"/pgbeat/jobs/{own.id}/cancel", "headers": SAME}
+        assert vera.post(**cancel).json()["code"] == "read_only"
+        user.user_permissions.add(Permission.objects.get(codename="administer"))
+        assert vera.post(**cancel).status_code == 200
 
     def test_django_signs_people_in(self) -> None:
         ada = self.signed_in()

@@ -14,7 +14,7 @@ CREATE TABLE pgbeat.tokens (
     revoked_at   timestamptz,
     last_used_at timestamptz,
     CONSTRAINT tokens_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT tokens_scope CHECK (scope IN ('user', 'admin')),
+    CONSTRAINT tokens_scope CHECK (scope IN ('user', 'viewer', 'admin')),
     CONSTRAINT tokens_actor CHECK (actor ~ '^[^[:cntrl:]]{1,200}$')
 );
 CREATE INDEX tokens_by_time ON pgbeat.tokens (namespace, created_at);
