@@ -37,6 +37,8 @@ class Token(NamedTuple):
     revoked_at: datetime | None
     #: To the minute.
     last_used_at: datetime | None
+    #: Whether a browser has it that was signed in by a link. It is revoked as that signs out.
+    is_session: bool
 
     def state(self, now: datetime) -> Literal["active", "expired", "revoked"]:
         """Returns the state at a time."""
@@ -63,6 +65,7 @@ def create(
     lifetime: timedelta | None = LIFETIME,
     note: str | None = None,
     created_by: str,
+    is_session: bool = False,
 ) -> tuple[Token, str]:
     """Makes a token. Returns it with its text, which can't be read again.
 
@@ -92,6 +95,7 @@ def create(
         "hash": _hash(secret),
         "created_by": created_by,
         "expires_at": None if lifetime is None else func.now() + lifetime,
+        "is_session": is_session,
     }
     row = connection.execute(insert(tokens).values(values).returning(*_COLUMNS)).one()
     return Token(*row), f"{PREFIX}{token_id}_{secret}"
@@ -152,9 +156,10 @@ def listing(connection: Connection, *, namespace: str) -> list[Token]:
 
 
 def exist(connection: Connection, *, namespace: str) -> bool:
-    """Returns whether there is an active token."""
+    """Returns whether there is an active token, besides those of sessions."""
     query = select(tokens.c.id).where(
         tokens.c.namespace == namespace,
+        ~tokens.c.is_session,
         tokens.c.revoked_at.is_(None),
         func.coalesce(tokens.c.expires_at, text("'infinity'")) > func.now(),
     )

@@ -2,15 +2,17 @@
 
 import logging
 import socket
-from contextlib import closing
+import sys
+from contextlib import ExitStack, closing
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.access import tokens
-from pgbeat.cli import printing
+from pgbeat.access import sign_in_links, tokens
+from pgbeat.cli import browsers, printing
 from pgbeat.cli.failures import BadInput, unreachable
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import migrate
@@ -33,15 +35,37 @@ from pgbeat.errors import SchemaError
 @click.option(
     "--demo", is_flag=True, help="Everyone on this machine is an administrator, without a token."
 )
+@click.option(
+    "--link/--no-link",
+    "wants_link",
+    default=None,
+    help="Print a link that signs you in as an administrator, once. By default on a terminal, "
+    "unless --host is reached from other machines.",
+)
+@click.option(
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Open the console in the browser, signed in by such a link.",
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @pass_target
 def web_command(
-    target: Target, host: str, port: int, workers: int, root_path: str, demo: bool, access_log: bool
+    target: Target,
+    host: str,
+    port: int,
+    workers: int,
+    root_path: str,
+    demo: bool,
+    wants_link: bool | None,
+    opens: bool,
+    access_log: bool,
 ) -> None:
     """Serve the REST API and the console, until Ctrl-C. Needs the app.
 
-    Users need a token of `pgbeat tokens create`, or a JWT of the team's own issuer. It listens only
-    on this machine unless --host says otherwise; put a proxy with TLS before it then.
+    On a terminal it prints a link that signs you in. Others need a token of `pgbeat tokens create`,
+    or a JWT of the team's own issuer. It listens only on this machine unless --host says otherwise;
+    put a proxy with TLS before it then.
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
@@ -57,14 +81,26 @@ def web_command(
     _log(access_log=access_log)
     use_json(app)
     settings = target.settings
-    with closing(_listen(host, port)) as sock:
-        name = f"[{host}]" if ":" in host else host
-        link = f"http://{name}:{sock.getsockname()[1]}{root_path}/"
+    if wants_link is None:
+        wants_link = is_private and sys.stdout.isatty()
+    with closing(_listen(host, port)) as sock, ExitStack() as stack:
+        number = sock.getsockname()[1]
+        link = f"http://{_name(host)}:{number}{root_path}/"
+        here = f"http://{_name(_HERE.get(host, host))}:{number}{root_path}/"
 
         def ready() -> None:
             click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
-            if not demo:
-                _remark(target, is_private=is_private)
+            signs_in = (
+                None
+                if demo
+                else _remark(target, is_private=is_private, wants_link=(wants_link or opens))
+            )
+            if signs_in and wants_link:
+                minutes = sign_in_links.LIFETIME // timedelta(minutes=1)
+                click.echo(f"To sign in, open this link within {minutes} minutes. It works once:")
+                click.echo(f"  {here}{signs_in}")
+            if opens:
+                stack.enter_context(browsers.opened(here + (signs_in or "")))
             click.echo("Ctrl-C ends it.")
 
         def make() -> Any:
@@ -72,6 +108,14 @@ def web_command(
 
         serving.serve(make, sock, workers=workers, root_path=root_path, ready=ready)
     click.echo("Stopped.")
+
+
+#: Addresses of all interfaces, and how this machine reaches itself.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+
+
+def _name(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -103,22 +147,30 @@ def _log(*, access_log: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
-def _remark(target: Target, *, is_private: bool) -> None:
-    """Prints remarks on the database, on missing tokens and on missing TLS."""
-    settings = target.settings
+def _remark(target: Target, *, is_private: bool, wants_link: bool) -> str | None:
+    """Prints remarks on the database, on missing tokens and on missing TLS.
+
+    Returns the end of the sign-in link if it is wanted and the database can be reached.
+    """
+    settings, signs_in = target.settings, None
     try:
         with target.transaction() as connection:
             migrate.check(connection)
             has_tokens = tokens.exist(connection, namespace=settings.namespace)
+            if wants_link:
+                signs_in = "login#once=" + sign_in_links.create(
+                    connection, namespace=settings.namespace, actor=target.user.name, scope="admin"
+                )
     except SchemaError as error:
         printing.note(f"{error}.")
     except DBAPIError as error:
         printing.note(f"{unreachable(error, target)}; it is tried again at each request.")
     else:
-        if not has_tokens and not (settings.web_jwt_key or settings.web_jwt_jwks):
+        if not (signs_in or has_tokens or settings.web_jwt_key or settings.web_jwt_jwks):
             printing.note(
                 "there is no token, so no user can log in; `pgbeat tokens create --for NAME "
                 "--scope admin` makes one."
             )
     if not is_private:
         printing.note("it speaks plain HTTP beyond this machine; put a proxy with TLS before it.")
+    return signs_in

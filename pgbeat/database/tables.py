@@ -451,6 +451,17 @@ tokens = Table(
     _time("expires_at"),
     _time("revoked_at"),
     _time("last_used_at"),
+    Column("is_session", Boolean, nullable=False, server_default=text("false")),
+)
+
+sign_in_links = Table(
+    "sign_in_links",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    _namespace(),
+    Column("actor", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
 )
 
 audit = Table(

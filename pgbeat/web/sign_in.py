@@ -1,11 +1,18 @@
-"""`/login` and `/logout`: keep a token in a browser's cookie, which no script can read."""
+"""`/login` and `/logout`: keep a token in a browser's cookie, which no script can read.
 
+The form also takes the code of a sign-in link. The link has it behind a `#`, which browsers don't
+send: it is in no log and no Referer, and a program that opens links in advance doesn't use it up.
+"""
+
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import RedirectResponse
 
+from pgbeat.access import audit, sign_in_links, tokens
+from pgbeat.access.audit import Author
 from pgbeat.errors import InvalidToken
 from pgbeat.web.backend import TheBackend, root
 from pgbeat.web.identity import COOKIE, check_origin, identify
@@ -32,23 +39,34 @@ def login(
 ) -> RedirectResponse:
     """Signs a browser in and redirects to `next`, or back to the form if the token is invalid."""
     check_origin(request)
-    written = token.strip()
+    written, seconds = token.strip(), _MAX_AGE
     try:
         if not written.isascii():
             raise InvalidToken("the token is invalid or has expired")
-        identify(backend, written)
+        if written.startswith(sign_in_links.PREFIX):
+            with backend.transaction() as connection:
+                _, written = sign_in_links.accept(connection, backend.namespace, written)
+            seconds = int(sign_in_links.SESSION.total_seconds())
+        else:
+            identify(backend, written)
     except InvalidToken:
         query = urlencode({"failed": "1", "next": _local(next_path)})
         return RedirectResponse(f"{root(request)}/login?{query}", 303)
     response = RedirectResponse(root(request) + _local(next_path), 303)
-    response.set_cookie(COOKIE, written, max_age=_MAX_AGE, **_cookie(request))
+    response.set_cookie(COOKIE, written, max_age=seconds, **_cookie(request))
     return response
 
 
 @router.post("/logout")
-def logout(request: Request) -> RedirectResponse:
-    """Deletes the cookie."""
+def logout(request: Request, backend: TheBackend) -> RedirectResponse:
+    """Deletes the cookie, and revokes its token if a sign-in link made it."""
     check_origin(request)
+    with suppress(InvalidToken), backend.transaction() as connection:
+        token = tokens.verify(connection, backend.namespace, request.cookies.get(COOKIE, ""))
+        if token.is_session:
+            tokens.revoke(connection, token.id, namespace=backend.namespace)
+            author = Author(backend.namespace, f"user:{token.actor}", "page")
+            audit.record(connection, author, "revoke", token, None)
     response = RedirectResponse(f"{root(request)}/login", 303)
     response.delete_cookie(COOKIE, **_cookie(request))
     return response

@@ -1,6 +1,7 @@
 """`pgbeat web` as a process."""
 
 import contextlib
+import re
 import signal
 import socket
 import sys
@@ -41,6 +42,7 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     link = served(process)
     assert get(f"{link}healthz") == {"status": "ok"}
     assert "there is no token, so no user can log in" in process.output
+    assert "#once=" not in process.output
     token = make_token(processes.database, "root", "admin")
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{link}admin/scheduled-jobs", headers=headers, timeout=30)
@@ -50,6 +52,21 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     assert process.wait(20) == 0
     assert process.output.endswith("Stopped.\n")
     assert "Traceback" not in process.output
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_link_that_signs_in_once(processes: Processes) -> None:
+    process = processes.run(
+        sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])",
+        sys.executable, "-m", "celery", "-A", "tests.support.apps.basic", "pgbeat", "web",
+        "--port", "0",
+    )  # fmt: skip
+    link = served(process)
+    [code] = re.findall(rf"{re.escape(link)}login#once=(\S+)", process.output)
+    for location in ("/", "/login?failed=1&next=%2F"):
+        answer = httpx.post(f"{link}login", data={"token": code}, timeout=30)
+        assert answer.headers["location"] == location
+    process.terminate()
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "result_waits",
         "results",
         "schedules",
+        "sign_in_links",
         "skip_notices",
         "templates",
         "ticks",

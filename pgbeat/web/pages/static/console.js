@@ -3,6 +3,16 @@
 // is replaced that somebody is just using. Escape closes the question that a button asks.
 "use strict";
 
+// A sign-in link has its code behind the #, which is not sent. It is removed from the history.
+(() => {
+  const form = document.getElementById("sign-in");
+  const code = new URLSearchParams(location.hash.slice(1)).get("once");
+  if (!form || !code) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  form.elements.token.value = code;
+  form.requestSubmit();
+})();
+
 addEventListener("keydown", (event) => {
   const asked = event.key === "Escape" && document.querySelector("details.sure[open]");
   if (!asked) return;

@@ -1,0 +1,74 @@
+"""Signing in by a link of `pgbeat web`."""
+
+from typing import Any
+
+import pytest
+
+from pgbeat.access import sign_in_links
+from tests.support.command_line import Sql
+from tests.support.web import Web, done, problem
+
+PATH = "/scheduler/status"
+
+
+@pytest.fixture
+def code(web: Web) -> str:
+    """The code of a link for ada, an administrator."""
+    with web.app.state.pgbeat.transaction() as connection:
+        return sign_in_links.create(
+            connection, namespace="default", actor="user:ada", scope="admin"
+        )
+
+
+@pytest.fixture
+def browser(web: Web) -> Any:
+    return web.client(headers={"Sec-Fetch-Site": "same-origin"})
+
+
+def test_a_code_signs_in_and_signing_out_ends_the_session(
+    browser: Any, code: str, sql: Sql
+) -> None:
+    answer = browser.post("/login", data={"token": code, "next": "/console/lanes"})
+    assert answer.headers["location"] == "/console/lanes"
+    cookie = answer.headers["set-cookie"].lower()
+    assert {"httponly", "samesite=strict", "max-age=86400"} <= set(cookie.split("; "))
+    assert code not in cookie
+    done(browser.get(PATH))
+    session = browser.cookies["pgbeat_token"]
+    browser.post("/logout")
+    browser.cookies.set("pgbeat_token", session)
+    assert problem(browser.get(PATH), 401).startswith("the token was revoked")
+    assert sql("SELECT actor, origin, verb FROM pgbeat.audit ORDER BY id") == [
+        ("user:ada", "page", "create"), ("user:ada", "page", "revoke"),
+    ]  # fmt: skip
+
+
+def test_a_replay_is_refused(web: Web, browser: Any, code: str) -> None:
+    browser.post("/login", data={"token": code})
+    again = web.client().post("/login", data={"token": code, "next": "/x"})
+    assert again.headers["location"] == "/login?failed=1&next=%2Fx"
+    assert "set-cookie" not in again.headers
+
+
+def test_reading_a_link_does_not_use_it_up(web: Web, browser: Any, code: str) -> None:
+    """A program that opens links in advance sends no fragment; nor does it post the form."""
+    assert code not in web.nobody.get(f"/login#once={code}").text
+    assert web.nobody.get("/login", params={"once": code}).status_code == 200
+    assert browser.post("/login", data={"token": code}).headers["location"] == "/"
+
+
+def test_another_site_can_not_post_a_code(web: Web, browser: Any, code: str) -> None:
+    crossed = web.client(headers={"Sec-Fetch-Site": "cross-site"})
+    problem(crossed.post("/login", data={"token": code}), 403)
+    assert browser.post("/login", data={"token": code}).headers["location"] == "/"
+
+
+def test_a_code_is_no_bearer_and_no_cookie(web: Web, code: str) -> None:
+    problem(web.client(code).get(PATH), 401)
+    problem(web.browser(code).get(PATH), 401)
+
+
+def test_signing_out_keeps_a_token_that_was_pasted(web: Web) -> None:
+    token = web.token("root", "admin")
+    assert web.browser(token).post("/logout").status_code == 303
+    done(web.client(token).get(PATH))
