@@ -26,7 +26,7 @@ Verb = Literal[
 # What users may do with jobs of theirs that a schedule launched.
 _OWN = {"show", "cancel"}
 _HINT = "an administrator may"
-_READ_ONLY = "you may look, but change nothing"
+_READ_ONLY = "your access is read-only"
 
 
 def _for_admins(message: str) -> Forbidden:
