@@ -90,11 +90,8 @@ def web_command(
 
         def ready() -> None:
             click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
-            signs_in = (
-                None
-                if demo
-                else _remark(target, is_private=is_private, wants_link=(wants_link or opens))
-            )
+            makes_link = wants_link or opens
+            signs_in = None if demo else _remark(target, is_private=is_private, link=makes_link)
             if signs_in and wants_link:
                 minutes = sign_in_links.LIFETIME // timedelta(minutes=1)
                 click.echo(f"To sign in, open this link within {minutes} minutes. It works once:")
@@ -147,7 +144,7 @@ def _log(*, access_log: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
-def _remark(target: Target, *, is_private: bool, wants_link: bool) -> str | None:
+def _remark(target: Target, *, is_private: bool, link: bool) -> str | None:
     """Prints remarks on the database, on missing tokens and on missing TLS.
 
     Returns the end of the sign-in link if it is wanted and the database can be reached.
@@ -157,7 +154,7 @@ def _remark(target: Target, *, is_private: bool, wants_link: bool) -> str | None
         with target.transaction() as connection:
             migrate.check(connection)
             has_tokens = tokens.exist(connection, namespace=settings.namespace)
-            if wants_link:
+            if link:
                 signs_in = "login#once=" + sign_in_links.create(
                     connection, namespace=settings.namespace, actor=target.user.name, scope="admin"
                 )

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import RedirectResponse
+from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.access import audit, sign_in_links, tokens
 from pgbeat.access.audit import Author
@@ -61,7 +62,8 @@ def login(
 def logout(request: Request, backend: TheBackend) -> RedirectResponse:
     """Deletes the cookie, and revokes its token if a sign-in link made it."""
     check_origin(request)
-    with suppress(InvalidToken), backend.transaction() as connection:
+    # Signing out must not depend on the database.
+    with suppress(InvalidToken, SQLAlchemyError), backend.transaction() as connection:
         token = tokens.verify(connection, backend.namespace, request.cookies.get(COOKIE, ""))
         if token.is_session:
             tokens.revoke(connection, token.id, namespace=backend.namespace)
