@@ -57,7 +57,7 @@ _SNAPSHOT = """
            extract(epoch FROM least(
                (SELECT min(run_at) FROM pgbeat.unfinished_jobs
                  WHERE namespace = %(namespace)s AND state = 'scheduled'
-                   AND dispatched_at IS NULL AND NOT blocked_by_group),
+                   AND dispatched_at IS NULL AND NOT is_blocked),
                (SELECT min(next_deadline) FROM pgbeat.unfinished_jobs
                  WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
                pgbeat.next_delivery(%(namespace)s)

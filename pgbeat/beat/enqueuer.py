@@ -256,7 +256,7 @@ class Enqueuer:
             pending.tick = tick._replace(error=why)
             return
         launched: list[new_jobs.NewJob] = []
-        for job, message, _ in pending.prepared:
+        for job, message, *_ in pending.prepared:
             if job.is_dispatched:
                 try:
                     queue = self.publisher.publish(message)

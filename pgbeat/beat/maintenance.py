@@ -16,7 +16,7 @@ from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import deadlines, dispatch, lifecycle, rescue
+from pgbeat.jobs import deadlines, dependencies, dispatch, lifecycle, rescue
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
@@ -74,6 +74,7 @@ class LeaderMaintenance:
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))
+            self._try("dependencies", lambda: self._settle_dependents(connection))
         for lane in [lane for lane, at in self._lanes.items() if at <= now]:
             del self._lanes[lane]
             delay = self._try(
@@ -167,6 +168,17 @@ class LeaderMaintenance:
 
         stuck = progress.stuck(connection, self._settings.namespace)
         batches.in_transactions(connection, stuck, go_on)
+
+    def _settle_dependents(self, connection: Connection) -> None:
+        """Has jobs go on that nobody told of the end of a job that they depend on."""
+
+        def go_on(parents: Sequence[UUID]) -> None:
+            self._clear_messages()
+            changed = lifecycle.follow(connection, self._publisher, [], parents=parents)
+            self.add_lanes(changed)
+
+        overlooked = dependencies.overlooked(connection, self._settings.namespace)
+        batches.in_transactions(connection, overlooked, go_on)
 
     def _prune(self, connection: Connection) -> None:
         """Deletes a batch of old records and expired results.

@@ -42,6 +42,7 @@ from pgbeat.database.tables import (
     SCHEMA,
     audit,
     deliveries,
+    dependencies,
     executions,
     groups,
     jobs,
@@ -155,7 +156,7 @@ def _old_groups(scanned: CTE, dry_run: bool) -> Select[Any]:
 
 
 def _orphans(scanned: CTE, dry_run: bool) -> Select[Any]:
-    """Returns the executions whose jobs were deleted by hand."""
+    """Returns the rows whose jobs are gone: with their period, or deleted by hand."""
     return select(scanned.c.id).where(~exists().where(jobs.c.id == scanned.c.job_id))
 
 
@@ -226,6 +227,13 @@ _OTHERS = (
             where=groups.c.namespace == _NAMESPACE,
         ),
         _old_groups,
+    ),
+    _Kind(
+        "dependencies",
+        dependencies,
+        (0,),
+        _by_id(dependencies, dependencies.c.created_at, dependencies.c.job_id),
+        _orphans,
     ),
     _Kind(
         "deliveries",

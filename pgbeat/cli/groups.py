@@ -167,7 +167,7 @@ def _counts(progress: MemberCounts) -> str:
 def _remark(job: Job) -> str | None:
     if job.retried_by is not None:
         return f"retried: {job.error or ''}"
-    if job.error is None and job.blocked_by_group and not job.has_ended:
+    if job.error is None and job.is_blocked and not job.has_ended:
         return "after the jobs before it"
     return job.error
 

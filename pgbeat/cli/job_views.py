@@ -316,7 +316,7 @@ def now_is(job: Job) -> str:
         return "it waits for approval"
     if job.state == "scheduled" and job.run_at is not None:
         return f"it comes at {printing.utc(job.run_at)} UTC"
-    if job.dispatched_at is None and job.lane is not None and not job.blocked_by_group:
+    if job.dispatched_at is None and job.lane is not None and not job.is_blocked:
         return f"it waits in lane {job.lane!r}"
     queue = "" if job.queue is None or job.state != "pending" else f" in queue {job.queue!r}"
     return f"it is {job.state}{queue}"

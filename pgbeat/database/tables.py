@@ -205,7 +205,8 @@ jobs = Table(
     Column("retried_by", UUID),
     Column("group_id", UUID),
     Column("group_position", Integer),
-    Column("blocked_by_group", Boolean, nullable=False, server_default=text("false")),
+    Column("is_blocked", Boolean, nullable=False, server_default=text("false")),
+    Column("unfinished_parents", Integer, nullable=False, server_default=text("0")),
     Column("unique_key", Text),
     Column("awaits_approval", Boolean, nullable=False, server_default=text("false")),
     Column("approved_by", Text),
@@ -337,6 +338,17 @@ reservations = Table(
     Column("created_by", Text, nullable=False),
     _time("created_at", now=True),
     _time("started_at"),
+)
+
+dependencies = Table(
+    "dependencies",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("job_id", UUID, nullable=False),
+    Column("parent_id", UUID, nullable=False),
+    Column("needs", Text, nullable=False, server_default="completed"),
+    Column("outcome", Text),
+    _time("created_at", now=True),
 )
 
 groups = Table(

@@ -15,6 +15,7 @@ from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import (
+    depends_on,
     dispatch,
     lifecycle,
     prepare,
@@ -57,7 +58,8 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob:
     """
     defaults = JobDefaults(unit.connection, unit.settings, [spec.policy])
     prepared = prepare.prepare(unit.require_app(), defaults, spec, unit.actor, job_source)
-    [made] = submissions.write(unit, [prepared])
+    parents = depends_on.existing(unit, spec)
+    [made] = submissions.write(unit, [depends_on.blocked(prepared, spec, parents)])
     if made.is_new:
         unit.record("create", None, made.job)
     return made
@@ -320,6 +322,8 @@ def _neighbour(connection: Connection, job: Job, where: str, other: UUID | str |
 def _why_not_in_line(job: Job) -> str:
     if job.lane is None:
         return "it is in no lane"
-    if job.blocked_by_group:
+    if job.unfinished_parents:
+        return "it waits for jobs that it depends on"
+    if job.is_blocked:
         return "it waits for the job before it in its group"
     return "it doesn't wait for its lane" if job.dispatched_at is None else "it has its lane's slot"

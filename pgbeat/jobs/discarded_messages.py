@@ -1,7 +1,7 @@
 """Ends jobs whose message was removed from its queue without being delivered.
 
 The transaction that deletes the message (`pgbeat.broker.discards`) writes a row of
-`pgbeat.message_ends`, and ends the job if that is in no lane and no group. The next rescue
+`pgbeat.message_ends`, and ends the job if nothing follows from that. The next rescue
 (`pgbeat.jobs.rescue`) ends the others, and those that another transaction had locked.
 """
 
@@ -36,7 +36,10 @@ _WAITING = text(f"{_DISCARDED} AND j.namespace = :namespace ORDER BY e.id LIMIT 
 _AMONG = text(f"{_DISCARDED} AND e.job_id = ANY (CAST(:jobs AS uuid[]))")
 # Rows that the open transaction has written.
 _OWN = text(
-    f"{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid AND j.lane IS NULL AND j.group_id IS NULL"
+    f"""{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid
+       AND j.lane IS NULL AND j.group_id IS NULL
+       AND NOT EXISTS (SELECT FROM pgbeat.dependencies d
+                        WHERE d.parent_id = j.id AND d.outcome IS NULL)"""
 )
 
 
@@ -54,7 +57,7 @@ def end_jobs(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
 
 
 def end_own_jobs(connection: Connection) -> None:
-    """Ends jobs without lane and group whose messages the open transaction has discarded."""
+    """Ends jobs whose messages the open transaction has discarded, if nothing follows from that."""
     _end(connection, connection.execute(_OWN).all())
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from pgbeat.jobs.model import COLUMNS, Job
 
-_IS_DUE = """state = 'scheduled' AND dispatched_at IS NULL AND NOT blocked_by_group
+_IS_DUE = """state = 'scheduled' AND dispatched_at IS NULL AND NOT is_blocked
        AND run_at <= now()"""
 _OLDEST = f"namespace = :namespace AND {_IS_DUE} ORDER BY run_at LIMIT :limit"
 

@@ -22,6 +22,8 @@ class Ended(NamedTuple):
     retried_by: UUID | None
     #: Whether its message was sent.
     is_dispatched: bool = True
+    #: Whether jobs that depend on it wait for its end; true if that is not known.
+    has_dependents: bool = True
 
 
 def columns_except(*changed: str) -> list[str]:

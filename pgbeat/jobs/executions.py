@@ -90,6 +90,8 @@ _CHANGED = (
     "executions",
 )  # fmt: skip
 _KEPT = columns_except(*_CHANGED, "run_at")
+_HAS_DEPENDENTS = """(SELECT true FROM (SELECT parent_id, outcome FROM pgbeat.dependencies) AS d
+            WHERE d.parent_id = id AND d.outcome IS NULL LIMIT 1) IS NOT NULL"""
 #: What the files have in common, by the words in braces that it replaces there.
 _PARTS = {
     "kept": ", ".join(f"j.{name}" for name in _KEPT),
@@ -100,9 +102,10 @@ _PARTS = {
             worker_id, pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms,
             memory_peak_mb, progress_done, progress_total, progress_message, result, error,
             traceback, metadata, recorded_at""",
-    "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL",
+    "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL, "
+    f"{_HAS_DEPENDENTS}",
     "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "
-    "OR dispatched_at IS NULL)",
+    f"OR dispatched_at IS NULL OR {_HAS_DEPENDENTS})",
 }
 
 
@@ -122,7 +125,7 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     """Records executions, and changes the states of their jobs.
 
     Returns ended jobs for `lifecycle.follow`: those in a lane or a group, those that will be
-    retried, and cancelled ones. Recording again changes nothing.
+    retried or that others depend on, and cancelled ones. Recording again changes nothing.
     """
     ended: list[Ended] = []
     cursor = psycopg.RawCursor(connections.driver(connection))

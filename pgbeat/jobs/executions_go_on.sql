@@ -95,4 +95,4 @@ SELECT {result} FROM moved WHERE {is_awaited} OR state = 'cancelled'
 UNION ALL
 SELECT {result} FROM jobs WHERE state <> 'running' AND {is_awaited}
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.jobs import dependencies
 from pgbeat.jobs.lanes import concurrency, occupancy, slots
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
@@ -33,7 +34,9 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         return Whereabouts("approval", "awaits a person's approval", advice)
     if job.state == "paused":
         return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
-    if job.blocked_by_group:
+    if job.unfinished_parents:
+        return _dependent(connection, job)
+    if job.is_blocked:
         return Whereabouts("group", f"waits for the job before it in group {job.group_id}")
     if job.state == "scheduled":
         return _scheduled(connection, job, now)
@@ -47,6 +50,15 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     queue = "the broker" if job.queue is None else f"queue {job.queue!r}"
     waits = f"waits in {queue} for a worker, for {span(now - job.dispatched_at)}"
     return Whereabouts("queue", waits, _WORKERS)
+
+
+def _dependent(connection: Connection, job: Job) -> Whereabouts:
+    parents = dependencies.of_jobs(connection, [job.id])[job.id]
+    waits_for = [str(each.id) for each in parents if each.outcome is None]
+    if len(parents) == 1:
+        return Whereabouts("parents", f"waits for job {waits_for[0]} to end")
+    says = f"waits for {job.unfinished_parents} of {len(parents)} jobs to end, first {waits_for[0]}"
+    return Whereabouts("parents", says)
 
 
 _WORKERS = (

@@ -25,8 +25,8 @@ _COPY = """
 #: Fields that the statement leaves out. A job's key may be taken, for which COPY would fail.
 _OTHERS = (
     "schedule_id", "schedule", "due_at", "retry_of", "group_id", "group_position",
-    "blocked_by_group", "unique_key", "checkpoint", "trigger", "interval_start", "run_key",
-    "must_start_within", "must_end_within",
+    "is_blocked", "unfinished_parents", "unique_key", "checkpoint", "trigger",
+    "interval_start", "run_key", "must_start_within", "must_end_within",
 )  # fmt: skip
 _OTHER_PLACES = [NewJob._fields.index(name) for name in _OTHERS]
 

@@ -1,6 +1,7 @@
 """Does what a change of a job's state brings with it, in the transaction that changed the state.
 
-That is: sending or withdrawing its message, inserting its retry, advancing its group.
+That is: sending or withdrawing its message, inserting its retry, advancing its group and the jobs
+that depend on it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -14,7 +15,7 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import channels, connections
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import endings, kept_messages, retries
+from pgbeat.jobs import dependencies, endings, kept_messages, retries
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -114,15 +115,19 @@ def follow(
     publisher: Publisher,
     ended: Sequence[Ended],
     groups: Collection[UUID] = (),
+    parents: Collection[UUID] = (),
 ) -> set[tuple[str, str]]:
-    """Inserts the retries of ended jobs and advances their groups, and the given `groups`.
+    """Inserts the retries of ended jobs, and has those go on that wait for them.
+
+    These are their groups, and the jobs that depend on them. Looks at the given `groups`, and at
+    the jobs that wait for the given `parents`, as well.
 
     Returns the lanes (namespace and name) that have a free slot or a new job. The caller must
     dispatch them (`pgbeat.jobs.dispatch`) after the commit.
     """
     lanes: set[tuple[str, str]] = set()
-    changed = set(groups)
-    while ended or changed:
+    changed, over = set(groups), set(parents)
+    while ended or changed or over:
         _keep_snoozed(connection, publisher, ended)
         lanes.update((job.namespace, job.lane) for job in ended if job.lane is not None)
         # A job that was cancelled while it ran must not run again: as Celery's retry, or
@@ -131,12 +136,16 @@ def follow(
         slots.notify_policies(connection, ended)
         retried = [job.id for job in ended if job.retried_by is not None]
         fresh = retries.insert_automatic(connection, retried)
-        steps = progress.advance(connection, changed | progress.groups_of(ended))
-        changed = set()
-        lanes.update((job.namespace, job.lane) for job in steps.unblocked if job.lane is not None)
-        dispatched = [job for job in (*fresh, *steps.unblocked) if job.dispatched_at]
+        steps = (
+            progress.advance(connection, changed | progress.groups_of(ended)),
+            dependencies.advance(connection, over | dependencies.parents_of(ended)),
+        )
+        changed, over = set(), set()
+        unblocked = [job for step in steps for job in step.unblocked]
+        lanes.update((job.namespace, job.lane) for job in unblocked if job.lane is not None)
+        dispatched = [job for job in (*fresh, *unblocked) if job.dispatched_at]
         failed = publish(connection, publisher, dispatched)
-        for each in steps.endings:
+        for each in (ending for step in steps for ending in step.endings):
             failed += _end_waiting(connection, publisher, *each)
         ended = failed
     return lanes

@@ -56,8 +56,10 @@ class Job(NamedTuple):
     retried_by: UUID | None
     group_id: UUID | None
     group_position: int | None
-    #: It waits for the job before it in its group.
-    blocked_by_group: bool
+    #: It waits for others: those before it in its group, or jobs that it depends on.
+    is_blocked: bool
+    #: Jobs that it depends on, and that have not ended.
+    unfinished_parents: int
     unique_key: str | None
     awaits_approval: bool
     #: An administrator must approve it, and each retry by hand, before it runs.

@@ -44,8 +44,9 @@ class NewJob(NamedTuple):
     retry_of: str | None = None
     group_id: str | None = None
     group_position: int | None = None
-    #: It waits for the job before it in its group.
-    blocked_by_group: bool | None = None
+    #: It waits for the job before it in its group, or for those that it depends on.
+    is_blocked: bool | None = None
+    unfinished_parents: int | None = None
     unique_key: str | None = None
     awaits_approval: bool | None = None
     checkpoint: Any = None
@@ -71,16 +72,17 @@ _INSERT = """
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
-            group_position, blocked_by_group, unique_key, awaits_approval, requires_approval,
-            checkpoint, trigger, interval_start, description, labels, metadata, run_key,
-            must_start_by, must_end_by, next_deadline, root_id, parent_id)
+            group_position, is_blocked, unfinished_parents, unique_key, awaits_approval,
+            requires_approval, checkpoint, trigger, interval_start, description, labels, metadata,
+            run_key, must_start_by, must_end_by, next_deadline, root_id, parent_id)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
            lane, coalesce(priority, 0), coalesce(tags, '{}'), coalesce(resources, '{}'),
            coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
-           coalesce(blocked_by_group, false), unique_key, coalesce(awaits_approval, false),
+           coalesce(is_blocked, false), coalesce(unfinished_parents, 0), unique_key,
+           coalesce(awaits_approval, false),
            coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
            coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key,
            base + must_start_within * interval '1 second',
@@ -93,11 +95,11 @@ _INSERT = """
                schedule_id bigint, schedule text, due_at timestamptz, queue text, options jsonb,
                template text, run_at timestamptz, lane text, priority smallint, tags text[],
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
-               retry_of uuid, group_id uuid, group_position integer, blocked_by_group boolean,
-               unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
-               interval_start timestamptz, description text, labels jsonb, metadata jsonb,
-               run_key text, must_start_within float8, must_end_within float8, root_id uuid,
-               parent_id uuid),
+               retry_of uuid, group_id uuid, group_position integer, is_blocked boolean,
+               unfinished_parents integer, unique_key text, awaits_approval boolean,
+               checkpoint jsonb, trigger text, interval_start timestamptz, description text,
+               labels jsonb, metadata jsonb, run_key text, must_start_within float8,
+               must_end_within float8, root_id uuid, parent_id uuid),
            coalesce(CASE WHEN trigger IS DISTINCT FROM 'backfill' THEN due_at END, run_at, now())
                AS base
     ON CONFLICT DO NOTHING

@@ -52,6 +52,8 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
 
     The unit must be a program's, and not be open. Raises as `prepare.prepare`.
     """
+    if spec.depends_on:
+        return None
     with unit.statement():
         publisher = unit.publisher
         if (
@@ -183,7 +185,8 @@ class _Written(NamedTuple):
             resources=_read(self.resources), attempt=1, max_attempts=new.max_attempts or 1,
             retry_base=timedelta(seconds=_or(new.retry_base, 60)),
             retry_cap=timedelta(seconds=_or(new.retry_cap, 3600)), retry_of=None, retried_by=None,
-            group_id=None, group_position=None, blocked_by_group=False, unique_key=new.unique_key,
+            group_id=None, group_position=None, is_blocked=False, unfinished_parents=0,
+            unique_key=new.unique_key,
             awaits_approval=bool(new.awaits_approval), requires_approval=bool(new.awaits_approval),
             approved_by=None, approved_at=None, cancel_requested_by=None, cancel_requested_at=None,
             cancel_reason=None, checkpoint=None, job_source=new.job_source,

@@ -46,6 +46,11 @@ class JobSpec(NamedTuple):
     description: str | None = None
     labels: Mapping[str, str] = {}
     metadata: Mapping[str, Any] = {}
+    #: The jobs that it waits for, and how they must end (`pgbeat.jobs.dependencies`).
+    depends_on: Sequence[Any] = ()
+    depends_on_outcome: str = "completed"
+    #: The name by which other members of its group depend on it.
+    key: str | None = None
 
 
 class PreparedJob(NamedTuple):
@@ -54,6 +59,9 @@ class PreparedJob(NamedTuple):
     job: NewJob
     message: TaskMessage
     unique_for: timedelta | None = None
+    #: The ids of the jobs that it depends on, and how they must end.
+    parents: tuple[str, ...] = ()
+    needs: str = "completed"
 
 
 def unique_keys(batch: Sequence[PreparedJob]) -> dict[str, timedelta | None]:

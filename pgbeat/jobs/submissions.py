@@ -1,8 +1,10 @@
 """Writes the jobs that people, programs and groups submit, with their messages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection, text
@@ -17,7 +19,16 @@ from pgbeat.broker.transport import transaction_blocks
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import canvas, dispatch, job_copies, new_jobs, prepare, unique_keys
+from pgbeat.jobs import (
+    canvas,
+    dependencies,
+    dispatch,
+    job_copies,
+    lifecycle,
+    new_jobs,
+    prepare,
+    unique_keys,
+)
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
@@ -44,6 +55,8 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     ids, fresh = _claim_keys(unit, batch)
     with _messages(unit, fresh) as rows:
         made = {str(job.id): job for job in new_jobs.insert_returning(unit.connection, rows)}
+    if settled := _settle(unit, fresh):
+        made |= {str(job.id): job for job in jobs.find(unit.connection, settled)}
     made |= {str(job.id): job for job in jobs.find(unit.connection, set(ids) - made.keys())}
     if not made.keys() >= set(ids):
         raise _too_late()
@@ -60,6 +73,7 @@ def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
         is_copied = job_copies.copy(unit.connection, rows)
         if not is_copied and new_jobs.insert(unit.connection, rows) < len(rows):
             raise _too_late()
+    _settle(unit, fresh)
     return ids
 
 
@@ -115,6 +129,30 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
     dispatch.after_commit(
         unit, {(row.namespace, row.lane) for row in rows if row.lane and waiting.will_wait(row)}
     )
+
+
+def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
+    """Writes what new jobs depend on, and has those go on whose parents have ended.
+
+    Returns the jobs that depend on others than those of the batch. Looks again after the commit:
+    a parent may have ended meanwhile.
+    """
+    parents = dependencies.insert(unit.connection, batch) - {UUID(each.job.id) for each in batch}
+    if not parents:
+        return []
+    lanes = lifecycle.follow(unit.connection, unit.publisher, [], parents=parents)
+    dispatch.after_commit(unit, lanes)
+    if not unit.is_callers:
+        unit.after_commit(partial(_settle_again, unit, parents))
+    return [each.job.id for each in batch if each.parents]
+
+
+def _settle_again(unit: UnitOfWork, parents: Collection[UUID]) -> None:
+    connection = unit.connection
+    with connections.transaction(connection):
+        lanes = lifecycle.follow(connection, unit.publisher, [], parents=parents)
+    for namespace, name in lanes:
+        dispatch.dispatch_lane(connection, unit.publisher, namespace, name)
 
 
 def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:

@@ -1,6 +1,6 @@
 """Provides `pgbeat.submit`, by which programs make jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,8 @@ def submit(
     description: str | None = None,
     labels: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    depends_on: Sequence[Any] = (),
+    depends_on_outcome: str = "completed",
     **policy: Any,
 ) -> Job:
     """Makes a job, which workers execute as any other: queued, recorded and retried.
@@ -48,6 +50,10 @@ def submit(
     `must_start_within`, `must_end_within`. `description`, `labels` (names and texts) and `metadata`
     (any JSON) are kept with the job; lists can be filtered by labels.
 
+    `depends_on` are jobs, or their ids, that must have `completed` before this one runs; with
+    `depends_on_outcome` `finished`, failed ones let it run, too. It is skipped when one of them
+    ends otherwise.
+
     `connection` is an open SQLAlchemy session or connection on pgbeat's database. With it, the job
     exists if and only if the caller's transaction commits; without it, once this returns.
     `created_by` owns the job: by default the login name of the process.
@@ -61,6 +67,7 @@ def submit(
     spec = JobSpec(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
         parse_countdown(countdown), description, labels or {}, metadata or {},
+        depends_on, depends_on_outcome,
     )  # fmt: skip
     actor = Actor(created_by) if created_by else actors.user()
     with submissions.opened_unit(found, settings_of(found), actor, connection) as unit:

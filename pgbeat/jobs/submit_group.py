@@ -12,7 +12,7 @@ from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
-from pgbeat.jobs import dispatch, lifecycle, prepare, submissions
+from pgbeat.jobs import depends_on, dispatch, lifecycle, prepare, submissions
 from pgbeat.jobs import members as members_of
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.endings import Ended
@@ -62,12 +62,22 @@ def prepare_members(
         for at.number, spec in enumerate(specs):
             made = preparer.prepare(spec)
             job = made.job._replace(group_id=group_id, group_position=at.number)
-            if mode == "sequential" and at.number > 0:
-                if job.args is None:
-                    said = "its arguments are not JSON, and it can't wait without them"
-                    raise InvalidJob.of("args", "malformed", said)
-                job = job._replace(blocked_by_group=True, is_dispatched=False)
+            if mode == "sequential":
+                if spec.depends_on:
+                    said = (
+                        "members of a sequential group wait for the one before; use mode parallel"
+                    )
+                    raise InvalidJob.of("depends_on", "conflict", said)
+                if at.number > 0:
+                    if job.args is None:
+                        said = "its arguments are not JSON, and it can't wait without them"
+                        raise InvalidJob.of("args", "malformed", said)
+                    job = job._replace(is_blocked=True, is_dispatched=False)
             prepared.append(made._replace(job=job))
+    parents = depends_on.of_members(unit, specs, [made.job.id for made in prepared])
+    with members_of.numbered() as at:
+        for at.number, (made, spec) in enumerate(zip(prepared, specs, strict=True)):
+            prepared[at.number] = depends_on.blocked(made, spec, parents[at.number])
     return prepared
 
 

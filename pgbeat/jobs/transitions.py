@@ -16,7 +16,7 @@ from pgbeat.jobs.model import COLUMNS, Job, of_known
 # Back to where it was: its lane's line, its group's, the broker, or until its time.
 _BACK = """
            state = CASE WHEN run_at > now() THEN 'scheduled' ELSE 'pending' END,
-           dispatched_at = CASE WHEN lane IS NULL AND NOT blocked_by_group THEN now() END
+           dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked THEN now() END
 """
 
 
@@ -40,7 +40,7 @@ _APPROVE = _guarded(
 _HASTEN = _guarded(
     """
     state = 'pending', run_at = NULL, attempt = 1, priority = coalesce(:priority, priority),
-    dispatched_at = CASE WHEN lane IS NULL AND NOT blocked_by_group THEN now() END
+    dispatched_at = CASE WHEN lane IS NULL AND NOT is_blocked THEN now() END
     """,
     "state = 'scheduled'",
     "started_at IS NULL",

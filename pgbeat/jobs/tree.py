@@ -288,7 +288,7 @@ class _Builder:
         last: dict[UUID | None, str] = {}
         for row in self._rows:  # by their positions
             if row.group_id is not None and row.state not in ENDED:
-                if row.blocked_by_group and row.group_id in last and self._sees(row):
+                if row.is_blocked and row.group_id in last and self._sees(row):
                     self._nodes[str(row.id)].waits_for.append(last[row.group_id])
                 last[row.group_id] = str(row.id)
 

@@ -30,7 +30,7 @@ class TreeJob(NamedTuple):
     retry_of: UUID | None
     group_id: UUID | None
     group_position: int | None
-    blocked_by_group: bool
+    is_blocked: bool
     root_id: UUID | None
     parent_id: UUID | None
     canvas: dict[str, Any] | None

@@ -135,7 +135,7 @@ _LANES = text(
            (SELECT count(*) FROM (
                SELECT FROM pgbeat.jobs j
                 WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
-                  AND j.state = 'pending' AND NOT j.blocked_by_group LIMIT :most) AS w)
+                  AND j.state = 'pending' AND NOT j.is_blocked LIMIT :most) AS w)
            + (SELECT count(*) FROM pgbeat.reservations r
                WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL),
            l.paused_at IS NOT NULL

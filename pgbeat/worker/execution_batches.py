@@ -87,11 +87,11 @@ def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement,
 def ended(result: PGresult) -> Iterator[Ended]:
     """Yields the jobs that a statement ended and that something waits for."""
     for row in range(result.ntuples):
-        found = (result.get_value(row, column) for column in range(7))
-        job, namespace, state, lane, group, retry, is_dispatched = (
+        found = (result.get_value(row, column) for column in range(8))
+        job, namespace, state, lane, group, retry, is_dispatched, has_dependents = (
             None if value is None else value.decode() for value in found
         )
         yield Ended(
             UUID(job), str(namespace), str(state), lane, UUID(group) if group else None,
-            UUID(retry) if retry else None, is_dispatched == "t",
+            UUID(retry) if retry else None, is_dispatched == "t", has_dependents == "t",
         )  # fmt: skip

@@ -199,7 +199,7 @@ class RecorderSession:
         """Returns those of the jobs that can't be written now.
 
         Another transaction has locked the job, its schedule, a schedule that runs after that one,
-        or its group.
+        its group, or a job that depends on it.
         """
         return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
@@ -286,7 +286,13 @@ _LOCKED = text(
            FOR NO KEY UPDATE SKIP LOCKED),
     free_groups AS MATERIALIZED (
         SELECT id FROM pgbeat.groups WHERE id = ANY (ARRAY(SELECT group_id FROM mine))
-           FOR UPDATE SKIP LOCKED)
+           FOR UPDATE SKIP LOCKED),
+    dependents AS MATERIALIZED (
+        SELECT d.parent_id, d.job_id FROM mine m JOIN pgbeat.dependencies d ON d.parent_id = m.id
+         WHERE d.outcome IS NULL),
+    free_dependents AS MATERIALIZED (
+        SELECT id FROM pgbeat.unfinished_jobs
+         WHERE id = ANY (ARRAY(SELECT job_id FROM dependents)) FOR NO KEY UPDATE SKIP LOCKED)
     SELECT m.id FROM mine m
      WHERE NOT EXISTS (SELECT FROM free_jobs f WHERE f.id = m.id)
         OR EXISTS (SELECT FROM touched t
@@ -294,5 +300,7 @@ _LOCKED = text(
                       AND EXISTS (SELECT FROM pgbeat.schedules s WHERE s.id = t.id))
         OR m.group_id NOT IN (SELECT id FROM free_groups)
            AND EXISTS (SELECT FROM pgbeat.groups g WHERE g.id = m.group_id)
+        OR EXISTS (SELECT FROM dependents d JOIN pgbeat.unfinished_jobs j ON j.id = d.job_id
+                    WHERE d.parent_id = m.id AND d.job_id NOT IN (SELECT id FROM free_dependents))
     """
 )

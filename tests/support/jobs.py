@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -13,7 +14,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import control, executions, lifecycle
+from pgbeat.jobs import control, dispatch, executions, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
@@ -99,3 +100,39 @@ def desks(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
 def messages(sql: Sql) -> list[str]:
     """Ids of the jobs that have a message, in its order."""
     return [str(job) for (job,) in sql("SELECT job_id FROM kombu_message ORDER BY id") if job]
+
+
+class Fleet:
+    """Takes messages and records executions as workers do."""
+
+    def __init__(self, desk: Desk, sql: Sql) -> None:
+        self._desk, self.sql, self.unit, self.settings = desk, sql, desk.unit, desk.settings
+        self.connection, self.publisher = desk.connection, desk.publisher
+
+    def record(self, *runs: ExecutionRecord) -> None:
+        """Records executions, with all that follows."""
+        for namespace, lane in self._desk.record(*runs):
+            dispatch.dispatch_lane(self.connection, self.publisher, namespace, lane)
+
+    def take(self) -> str:
+        """Takes the first message that is due; its job begins. Returns the job's id."""
+        [(job_id,)] = self.sql(
+            "DELETE FROM kombu_message WHERE id = (SELECT min(id) FROM kombu_message "
+            "WHERE visible OR available_at <= now()) RETURNING job_id::text"
+        )
+        self.record(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
+        return str(job_id)
+
+    def end(self, job_id: str, state: executions.State = "completed") -> None:
+        """Ends the job's execution."""
+        [(run,)] = self.sql(
+            "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
+        )
+        error = "oops" if state == "failed" else None
+        self.record(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
+
+    def run(self, state: executions.State = "completed") -> str:
+        """Takes a message, and ends the execution so. Returns the job's id."""
+        job_id = self.take()
+        self.end(job_id, state)
+        return job_id

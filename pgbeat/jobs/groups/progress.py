@@ -7,29 +7,15 @@ transaction has locked are skipped: that transaction advances the group next, or
 """
 
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.jobs import next_steps
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.model import COLUMNS, ENDED, Job
-
-
-class Ending(NamedTuple):
-    """Waiting members that must end, and why."""
-
-    jobs: list[str]
-    to: Literal["cancelled", "skipped"]
-    reason: str
-
-
-class NextSteps(NamedTuple):
-    """What the caller must do after groups advanced: publish jobs, and end others."""
-
-    unblocked: list[Job]
-    endings: list[Ending]
-
+from pgbeat.jobs.next_steps import Ending, NextSteps
 
 _LOCK = text(
     """
@@ -50,7 +36,7 @@ _MEMBERS = text(
              LIMIT 1) AS cancelled,
            EXISTS (SELECT FROM pgbeat.unfinished_jobs WHERE group_id = :id) AS unfinished,
            EXISTS (SELECT FROM pgbeat.unfinished_jobs
-                    WHERE group_id = :id AND NOT blocked_by_group) AS moving
+                    WHERE group_id = :id AND NOT is_blocked) AS moving
     """
 )
 _WAITING = text(
@@ -65,16 +51,13 @@ _UNBLOCK = text(
     f"""
     WITH first AS MATERIALIZED (
         SELECT id FROM pgbeat.unfinished_jobs
-         WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND blocked_by_group
+         WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND is_blocked
          ORDER BY group_position, id LIMIT 1),
     mine AS (
         SELECT id FROM pgbeat.unfinished_jobs
          WHERE id IN (SELECT id FROM first) AND state IN ('pending', 'scheduled', 'paused')
-           AND blocked_by_group FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.unfinished_jobs j
-       SET blocked_by_group = false,
-           state = CASE WHEN state = 'scheduled' AND run_at <= now() THEN 'pending' ELSE state END,
-           dispatched_at = CASE WHEN lane IS NULL AND state <> 'paused' THEN now() END
+           AND is_blocked FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
       FROM mine WHERE j.id = mine.id
     RETURNING {COLUMNS}
     """  # noqa: S608
@@ -135,7 +118,7 @@ _STUCK = text(
     """
     SELECT g.id FROM pgbeat.groups g CROSS JOIN LATERAL (
            SELECT (SELECT true FROM pgbeat.unfinished_jobs
-                    WHERE group_id = g.id AND NOT blocked_by_group
+                    WHERE group_id = g.id AND NOT is_blocked
                     LIMIT 1) AS moves,
                   (SELECT true FROM pgbeat.unfinished_jobs
                     WHERE group_id = g.id AND state IN ('pending', 'scheduled', 'paused')

@@ -14,7 +14,7 @@ from pgbeat.timetables import parse_duration, span
 
 #: SQL conditions on a job `j` of a lane: it has a slot, or waits for one.
 HAS_SLOT = "j.dispatched_at IS NOT NULL AND j.state IN ('pending', 'scheduled', 'running')"
-IS_WAITING = "j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.blocked_by_group"
+IS_WAITING = "j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked"
 
 
 class Lane(NamedTuple):

@@ -74,13 +74,13 @@ _PUT = text(
 
 def is_waiting(job: Job) -> bool:
     """Returns whether a job is in its lane's line."""
-    waits = job.state == "pending" and job.dispatched_at is None and not job.blocked_by_group
+    waits = job.state == "pending" and job.dispatched_at is None and not job.is_blocked
     return job.lane is not None and waits
 
 
 def will_wait(job: NewJob) -> bool:
     """Returns whether a new job gets into its lane's line."""
-    return job.state == "pending" and not job.is_dispatched and not job.blocked_by_group
+    return job.state == "pending" and not job.is_dispatched and not job.is_blocked
 
 
 def place(connection: Connection, job: Job) -> int:

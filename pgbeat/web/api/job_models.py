@@ -120,7 +120,7 @@ class FoundJob(BaseModel):
     requires_approval: bool = Field(
         description="It and its retries run only once an administrator has approved them."
     )
-    blocked_by_group: bool = Field(description="It waits for jobs before it in its group.")
+    is_blocked: bool = Field(description="It waits for jobs before it in its group.")
     approved_by: str | None
     approved_at: datetime | None
     next_run_at: datetime | None = Field(description="When it will run, if it waits for a time.")

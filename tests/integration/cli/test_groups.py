@@ -137,7 +137,7 @@ def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> Non
         ("nightly", "sequential", "stop", user().name, "user_cli")
     ]
     order = "ORDER BY group_position"
-    assert sql(f"SELECT args, priority, tags, blocked_by_group FROM pgbeat.jobs {order}") == [
+    assert sql(f"SELECT args, priority, tags, is_blocked FROM pgbeat.jobs {order}") == [
         ([], 0, [], False), ([1], 3, ["a"], True)
     ]  # fmt: skip
 

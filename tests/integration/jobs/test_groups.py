@@ -20,7 +20,7 @@ from pgbeat.errors import (
     PgbeatError,
     UnknownTask,
 )
-from pgbeat.jobs import control, dispatch, executions, lifecycle
+from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
@@ -28,7 +28,7 @@ from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
-from tests.support.jobs import Desk, messages
+from tests.support.jobs import Desk, Fleet, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
@@ -42,42 +42,6 @@ def app(app: Celery, database: str) -> Celery:
     """The app, its broker pgbeat's transport."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     return app
-
-
-class Fleet:
-    """Takes messages and records executions as workers do."""
-
-    def __init__(self, desk: Desk, sql: Sql) -> None:
-        self._desk, self.sql, self.unit, self.settings = desk, sql, desk.unit, desk.settings
-        self.connection, self.publisher = desk.connection, desk.publisher
-
-    def record(self, *runs: ExecutionRecord) -> None:
-        """Records executions, with all that follows."""
-        for namespace, lane in self._desk.record(*runs):
-            dispatch.dispatch_lane(self.connection, self.publisher, namespace, lane)
-
-    def take(self) -> str:
-        """Takes the first message that is due; its job begins. Returns the job's id."""
-        [(job_id,)] = self.sql(
-            "DELETE FROM kombu_message WHERE id = (SELECT min(id) FROM kombu_message "
-            "WHERE visible OR available_at <= now()) RETURNING job_id::text"
-        )
-        self.record(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
-        return str(job_id)
-
-    def end(self, job_id: str, state: executions.State = "completed") -> None:
-        """Ends the job's execution."""
-        [(run,)] = self.sql(
-            "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
-        )
-        error = "oops" if state == "failed" else None
-        self.record(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
-
-    def run(self, state: executions.State = "completed") -> str:
-        """Takes a message, and ends the execution so. Returns the job's id."""
-        job_id = self.take()
-        self.end(job_id, state)
-        return job_id
 
 
 @pytest.fixture
@@ -120,7 +84,7 @@ def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
 ) -> None:
     made = submit([ADD, ADD, ADD], mode="sequential", name="nightly")
     assert made.group.name == "nightly"
-    assert [job.blocked_by_group for job in made.jobs] == [False, True, True]
+    assert [job.is_blocked for job in made.jobs] == [False, True, True]
     assert messages(sql) == ids(made)[:1]
     first = fleet.take()
     assert states() == ["running", "pending", "pending", "running"]
@@ -278,8 +242,8 @@ def test_a_paused_one_holds_up_those_after_it(
     assert states() == ["completed", "paused", "pending", "running"]
     assert messages(sql) == []
     [(is_its_turn, later)] = sql(
-        "SELECT NOT (SELECT blocked_by_group FROM pgbeat.jobs WHERE id = %s), "
-        "(SELECT blocked_by_group FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
+        "SELECT NOT (SELECT is_blocked FROM pgbeat.jobs WHERE id = %s), "
+        "(SELECT is_blocked FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
     )  # fmt: skip
     assert is_its_turn
     assert later
@@ -375,7 +339,7 @@ def test_two_that_end_in_the_same_moment(
     if mode == "sequential":  # two before the next, as if one had been made again by hand
         sql("UPDATE pgbeat.groups SET mode = 'sequential'")
         sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
-        sql("UPDATE pgbeat.jobs SET blocked_by_group = true, dispatched_at = NULL "
+        sql("UPDATE pgbeat.jobs SET is_blocked = true, dispatched_at = NULL "
             "WHERE group_position >= 2")  # fmt: skip
     taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
@@ -423,7 +387,7 @@ def test_beat_goes_on_with_what_was_changed_by_hand(
     fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
 ) -> None:
     submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT blocked_by_group")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT is_blocked")
     beat().run_due()
     assert states() == ["failed", "skipped", "skipped", "failed"]
 

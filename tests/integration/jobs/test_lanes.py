@@ -73,7 +73,7 @@ def test_the_line_is_ordered_by_priority_position_and_age(floor: Lanes) -> None:
 
 def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> None:
     floor.lane(max_running=10)
-    floor.add(blocked_by_group=True)
+    floor.add(is_blocked=True)
     floor.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
     floor.add(state="paused")
     ready = floor.add()

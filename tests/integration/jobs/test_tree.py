@@ -70,7 +70,7 @@ def test_a_group_says_who_waits_for_whom(sql: Sql, connection: Connection) -> No
         "INSERT INTO pgbeat.groups (name, mode, job_source, created_by) "
         "VALUES ('nightly', 'sequential', 'user_cli', 'user:alice') RETURNING id::text"
     )
-    done, waiting = made(sql, group_id=group_id, group_position=0), {"blocked_by_group": True}
+    done, waiting = made(sql, group_id=group_id, group_position=0), {"is_blocked": True}
     runs = made(sql, "running", group_id=group_id, group_position=1)
     next_one = made(sql, "pending", group_id=group_id, group_position=2, **waiting)
     made(sql, "paused", group_id=group_id, group_position=3, awaits_approval=True, **waiting)

@@ -42,7 +42,7 @@ def put(sql: Sql, job: str, changes: str) -> None:
         ("pending", f"dispatched_at = {AGO}", "queue",
          "waits in the broker for a worker, for 2 h"),
         ("pending", "task = task", "outbox", "waits for beat, which sends its message"),
-        ("pending", "blocked_by_group = true, group_id = '00000000-0000-0000-0000-000000000007'",
+        ("pending", "is_blocked = true, group_id = '00000000-0000-0000-0000-000000000007'",
          "group", "waits for the job before it in group 00000000-0000-0000-0000-000000000007"),
         ("scheduled", "run_at = now() + interval '2 hours 30 s'", "scheduled", "comes in 2 h"),
         ("scheduled", f"run_at = {AGO}", "scheduled", "has been due for 2 h"),

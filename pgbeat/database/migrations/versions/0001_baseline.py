@@ -24,6 +24,7 @@ PARTS = (
     "jobs",
     "job_states",
     "retries",
+    "dependencies",
     "executions",
     "lanes",
     "fair_lanes",

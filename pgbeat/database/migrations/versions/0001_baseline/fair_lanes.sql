@@ -96,7 +96,7 @@ BEGIN
     WHILE given < most LOOP
         SELECT j.priority INTO level FROM pgbeat.unfinished_jobs j
          WHERE j.namespace = own.namespace AND j.lane = own.name AND j.dispatched_at IS NULL
-           AND j.state = 'pending' AND NOT j.blocked_by_group
+           AND j.state = 'pending' AND NOT j.is_blocked
            AND j.priority < coalesce(level::integer, 32768)
          ORDER BY j.priority DESC LIMIT 1;
         EXIT WHEN NOT FOUND;
@@ -108,13 +108,13 @@ BEGIN
             IF key IS NULL THEN
                 SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
                  WHERE j.namespace = own.namespace AND j.lane = own.name
-                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.blocked_by_group
+                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
                    AND j.priority = level
                  ORDER BY j.fair_key LIMIT 1;
             ELSE
                 SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
                  WHERE j.namespace = own.namespace AND j.lane = own.name
-                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.blocked_by_group
+                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
                    AND j.priority = level AND j.fair_key > key
                  ORDER BY j.fair_key LIMIT 1;
             END IF;
@@ -129,7 +129,7 @@ BEGIN
             CONTINUE WHEN limits AND coalesce((used ->> key)::integer, 0) >= own.max_per_key;
             SELECT j.id, j.position, j.created_at INTO head FROM pgbeat.unfinished_jobs j
              WHERE j.namespace = own.namespace AND j.lane = own.name AND j.dispatched_at IS NULL
-               AND j.state = 'pending' AND NOT j.blocked_by_group
+               AND j.state = 'pending' AND NOT j.is_blocked
                AND j.priority = level AND j.fair_key = key AND j.id <> ALL (left_out)
                AND (NOT seen ? key OR (j.position, j.created_at, j.id) > (
                    (seen -> key ->> 0)::numeric, (seen -> key ->> 1)::timestamptz,
@@ -166,7 +166,7 @@ BEGIN
                    SELECT w.id FROM pgbeat.unfinished_jobs w
                     WHERE w.namespace = own.namespace AND w.lane = own.name
                       AND w.dispatched_at IS NULL AND w.state = 'pending'
-                      AND NOT w.blocked_by_group AND w.fair_key = ANY (wrong)
+                      AND NOT w.is_blocked AND w.fair_key = ANY (wrong)
                       AND w.fair_key <> pgbeat.fair_key(own.fair_by, w)
                     LIMIT 5000 FOR UPDATE SKIP LOCKED));
         GET DIAGNOSTICS number = ROW_COUNT;
@@ -211,7 +211,7 @@ BEGIN
         CONTINUE WHEN pgbeat.correct_keys(own, chosen) > 0;
         taken := ARRAY(SELECT j.id FROM pgbeat.unfinished_jobs j
                         WHERE j.id = ANY (chosen) AND j.dispatched_at IS NULL
-                          AND j.state = 'pending' AND NOT j.blocked_by_group
+                          AND j.state = 'pending' AND NOT j.is_blocked
                           AND j.fair_key = pgbeat.fair_key(own.fair_by, j)
                           FOR UPDATE SKIP LOCKED);
         RETURN QUERY

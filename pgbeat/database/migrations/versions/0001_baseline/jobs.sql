@@ -44,7 +44,8 @@ CREATE TABLE pgbeat.jobs (
     resources        jsonb NOT NULL DEFAULT '{}',
     group_id         uuid,
     group_position   integer,
-    blocked_by_group boolean NOT NULL DEFAULT false,   -- those before it in its group go first
+    is_blocked       boolean NOT NULL DEFAULT false,   -- others go first: in its group, its parents
+    unfinished_parents integer NOT NULL DEFAULT 0,     -- of which it waits (dependencies.sql)
     unique_key       text,
     attempt          integer NOT NULL DEFAULT 1,
     max_attempts     integer NOT NULL DEFAULT 1,
@@ -90,7 +91,8 @@ CREATE TABLE pgbeat.jobs (
     CONSTRAINT jobs_approved CHECK (
         NOT requires_approval OR approved_by IS NOT NULL
         OR state NOT IN ('pending', 'scheduled', 'running', 'completed')),
-    CONSTRAINT jobs_blocked_by_group CHECK (NOT blocked_by_group OR dispatched_at IS NULL),
+    CONSTRAINT jobs_blocked CHECK (NOT is_blocked OR dispatched_at IS NULL),
+    CONSTRAINT jobs_parents CHECK (unfinished_parents = 0 OR unfinished_parents > 0 AND is_blocked),
     CONSTRAINT jobs_attempts CHECK (attempt >= 1 AND max_attempts >= 1),
     CONSTRAINT jobs_backoff CHECK (
         retry_base >= interval '0' AND retry_cap >= retry_base
@@ -121,9 +123,11 @@ CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger
 -- Those that wait: for their lane, or to be due.
 CREATE INDEX unfinished_jobs_waiting ON pgbeat.unfinished_jobs
     (namespace, lane, priority DESC, fair_key, position, created_at)
-    WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group;
+    WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT is_blocked;
 CREATE INDEX unfinished_jobs_to_come ON pgbeat.unfinished_jobs (namespace, run_at)
-    WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group;
+    WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT is_blocked;
+CREATE INDEX unfinished_jobs_dependent ON pgbeat.unfinished_jobs (namespace)
+    WHERE unfinished_parents > 0;
 CREATE INDEX unfinished_jobs_deadlines ON pgbeat.unfinished_jobs (namespace, next_deadline)
     WHERE next_deadline IS NOT NULL;
 -- Those that have a slot, and those that had one: rates are counted over them.

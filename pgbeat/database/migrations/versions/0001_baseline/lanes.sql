@@ -95,7 +95,7 @@ BEGIN
         WITH mine AS (
             SELECT j.id FROM pgbeat.unfinished_jobs j
              WHERE j.namespace = own_namespace AND j.lane = own_name AND j.dispatched_at IS NULL
-               AND j.state = 'pending' AND NOT j.blocked_by_group
+               AND j.state = 'pending' AND NOT j.is_blocked
              ORDER BY j.priority DESC, j.fair_key, j.position, j.created_at, j.id
              LIMIT least(most, greatest(0, own.max_running - (
                  SELECT count(*) FROM pgbeat.unfinished_jobs h

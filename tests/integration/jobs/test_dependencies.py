@@ -1,0 +1,328 @@
+"""Jobs that depend on others: what a parent's end means for them, told as a worker tells it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from sqlalchemy import create_engine
+
+import pgbeat
+from pgbeat.beat.maintenance import LeaderMaintenance
+from pgbeat.database import connections
+from pgbeat.errors import Forbidden, InvalidJob, NotUnique
+from pgbeat.jobs import control, dependencies, executions, explain, lifecycle
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
+from pgbeat.jobs.submit_many import submit_many
+from tests.support.command_line import Sql
+from tests.support.databases import sqlalchemy_url
+from tests.support.jobs import ADMIN, BOB, Desk, Fleet, messages
+from tests.support.problems import raises
+from tests.support.processes import until
+from tests.support.rows import make_lane
+
+ADD = {"task": "tests.add", "max_attempts": 1}
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The app, its broker pgbeat's transport."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    return app
+
+
+@pytest.fixture
+def fleet(desk: Desk, sql: Sql) -> Fleet:
+    return Fleet(desk, sql)
+
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def submit(app: Celery) -> Submit:
+    """Submits a job of this app's, with one attempt unless told otherwise."""
+    return lambda **options: pgbeat.submit("tests.add", app=app, **{"max_attempts": 1} | options)
+
+
+@pytest.fixture
+def now(desk: Desk) -> Callable[[Job], Job]:
+    """Reads a job again."""
+    return desk.job
+
+
+Now = Callable[[Job], Job]
+
+
+def test_it_runs_when_the_last_of_its_parents_has_completed(
+    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+) -> None:
+    first, second = submit(), submit()
+    made = submit(depends_on=[first, str(second.id)])
+    assert (made.is_blocked, made.unfinished_parents, made.dispatched_at) == (True, 2, None)
+    assert messages(sql) == [str(first.id), str(second.id)]
+    fleet.run()
+    assert now(made).unfinished_parents == 1
+    assert messages(sql) == [str(second.id)]
+    fleet.run()
+    assert (now(made).is_blocked, now(made).unfinished_parents) == (False, 0)
+    assert messages(sql) == [str(made.id)]
+    fleet.run()
+    assert now(made).state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("how", "needs", "state"),
+    [
+        ("failed", "completed", "skipped"),
+        ("skipped", "completed", "skipped"),
+        ("failed", "finished", "pending"),
+        ("skipped", "finished", "skipped"),
+    ],
+)
+def test_how_a_parent_ends_decides(
+    fleet: Fleet, submit: Submit, now: Now, how: Any, needs: str, state: str
+) -> None:
+    parent, other = submit(), submit(lane=None)
+    made = submit(depends_on=[parent], depends_on_outcome=needs)
+    last = submit(depends_on=[made, other])
+    fleet.run(how)
+    assert now(made).state == state
+    assert now(last).state == ("skipped" if state == "skipped" else "pending")
+    if state == "skipped":
+        assert str(parent.id) in str(now(made).error)
+        assert str(made.id) in str(now(last).error)
+
+
+def test_a_parent_that_is_cancelled_has_its_dependents_skipped(
+    desk: Desk, submit: Submit, now: Now
+) -> None:
+    parent = submit()
+    made = submit(depends_on=[parent], depends_on_outcome="finished")
+    desk.do(control.cancel, parent)
+    assert now(made).state == "skipped"
+
+
+def test_the_retry_of_a_parent_takes_its_place(
+    fleet: Fleet, submit: Submit, now: Now, desk: Desk
+) -> None:
+    parent = submit(max_attempts=2, retry_base=0)
+    made = submit(depends_on=[parent])
+    fleet.run("failed")
+    assert (now(made).state, now(made).unfinished_parents) == ("pending", 1)
+    parents = dependencies.of_jobs(desk.connection, [made.id])[made.id]
+    assert [(each.id, each.outcome) for each in parents] == [
+        (parent.id, "retried"),
+        (now(parent).retried_by, None),
+    ]
+    fleet.run()
+    assert not now(made).is_blocked
+
+
+def test_parents_that_have_ended_are_counted_at_once(
+    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+) -> None:
+    completed, failed = submit(), submit(max_attempts=2, retry_base=0)
+    fleet.run()
+    fleet.run("failed")
+    assert not submit(depends_on=[completed]).is_blocked
+    waiting = submit(depends_on=[completed, failed])
+    assert waiting.unfinished_parents == 1  # the retry
+    fleet.run("failed")
+    assert now(waiting).state == "skipped"
+    assert submit(depends_on=[failed]).state == "skipped"
+
+
+def test_a_job_in_a_lane_goes_into_its_line(
+    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+) -> None:
+    make_lane(sql, "l", limit=1)
+    parent = submit()
+    made = submit(lane="l", depends_on=[parent])
+    assert now(made).dispatched_at is None
+    fleet.run()
+    assert now(made).dispatched_at is not None
+
+
+def test_a_paused_one_stays_paused(fleet: Fleet, submit: Submit, now: Now, desk: Desk) -> None:
+    parent = submit()
+    made = submit(depends_on=[parent])
+    desk.do(control.pause, made)
+    fleet.run()
+    assert (now(made).state, now(made).is_blocked) == ("paused", False)
+    assert desk.do(control.resume, made).dispatched_at is not None
+
+
+def test_a_resumed_one_still_waits(submit: Submit, now: Now, desk: Desk) -> None:
+    made = submit(depends_on=[submit()], requires_approval=True)
+    assert desk.do(control.approve, made).dispatched_at is None
+    assert now(made).state == "pending"
+
+
+def test_where_it_waits_is_said(submit: Submit, desk: Desk) -> None:
+    made = submit(depends_on=[submit(), submit()])
+    with connections.transaction(desk.connection) as connection:
+        where = explain.of_job(connection, made, connections.now(connection))
+    assert where.cause == "parents"
+
+
+def test_what_can_not_be_depended_on_is_refused(submit: Submit, app: Celery, desk: Desk) -> None:
+    parent = desk.make(task="tests.add", actor=ADMIN)
+    for given, field, code in (
+        ({"depends_on": str(parent.id)}, "depends_on", "malformed"),
+        ({"depends_on": ["one"]}, "depends_on", "malformed"),
+        ({"depends_on": [uuid4()]}, "depends_on", "unknown"),
+        ({"depends_on": [parent], "depends_on_outcome": "failed"}, "depends_on_outcome", "unknown"),
+        ({"depends_on": [parent], "args": [{1}]}, "args", "malformed"),
+    ):
+        own = {"connection": None} | given
+        arguments = own.pop("args", [])
+        with raises(InvalidJob, (field, code)):
+            pgbeat.submit("tests.add", *arguments, app=app, options={"serializer": "pickle"}, **own)
+    with pytest.raises(Forbidden):
+        desk.order(1, task="tests.add", actor=BOB, depends_on=[parent])
+
+
+def test_a_duplicate_depends_on_nothing_more(submit: Submit, sql: Sql) -> None:
+    first = submit(unique_key="k")
+    assert submit(unique_key="k", depends_on=[submit()]).id == first.id
+    assert sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
+
+
+def test_many_at_once(fleet: Fleet, app: Celery, submit: Submit, sql: Sql) -> None:
+    parent = submit()
+    ids = submit_many([{**ADD, "depends_on": [parent]} for _ in range(150)], app=app)
+    assert messages(sql) == [str(parent.id)]
+    fleet.run()
+    assert sorted(messages(sql)) == sorted(ids)
+    with raises(InvalidJob, ("jobs[0].key", "conflict")):
+        submit_many([{**ADD, "key": "a"}], app=app)
+
+
+# -- in groups
+
+
+@pytest.fixture
+def group(app: Celery) -> Callable[..., SubmittedGroup]:
+    """Submits a group of this app's."""
+    return lambda members, **options: submit_group(members, app=app, **options)
+
+
+Group = Callable[..., SubmittedGroup]
+
+
+def states(sql: Sql) -> list[str]:
+    """States of the members by position, then the group's own."""
+    rows = sql("SELECT state FROM pgbeat.jobs WHERE group_id IS NOT NULL ORDER BY group_position")
+    return [state for (state,) in rows + sql("SELECT state FROM pgbeat.groups")]
+
+
+def test_members_form_a_graph(fleet: Fleet, group: Group, submit: Submit, sql: Sql) -> None:
+    outer = submit()
+    made = group(
+        [
+            {**ADD, "key": "merge", "depends_on": ["left", 2]},
+            {**ADD, "key": "left", "depends_on": [outer]},
+            ADD,
+        ]
+    )
+    merge, left, right = (str(job.id) for job in made.jobs)
+    assert messages(sql) == [str(outer.id), right]
+    fleet.run()
+    assert messages(sql) == [right, left]
+    fleet.run()
+    fleet.run()
+    assert messages(sql) == [merge]
+    fleet.run()
+    assert states(sql) == ["completed", "completed", "completed", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "left"),
+    [
+        ("stop", ["failed", "cancelled", "cancelled", "failed"]),
+        ("skip_remaining", ["failed", "skipped", "skipped", "failed"]),
+        ("continue", ["failed", "skipped", "pending", "running"]),
+    ],
+)
+def test_the_groups_rule_holds_for_what_is_not_dependent(
+    fleet: Fleet, group: Group, sql: Sql, on_failure: str, left: list[str]
+) -> None:
+    group([ADD, {**ADD, "depends_on": [0]}, {**ADD, "countdown": 900}], on_failure=on_failure)
+    fleet.run("failed")
+    assert states(sql) == [state.replace("pending", "scheduled") for state in left]
+
+
+def test_what_can_not_be_a_graph_is_refused(group: Group, sql: Sql) -> None:
+    for members, field, code in (
+        ([{**ADD, "depends_on": [1]}, {**ADD, "depends_on": [0]}], "jobs", "cycle"),
+        ([{**ADD, "depends_on": [0]}], "jobs", "cycle"),
+        ([{**ADD, "depends_on": [1]}], "jobs[0].depends_on", "unknown"),
+        ([{**ADD, "depends_on": ["b"]}], "jobs[0].depends_on", "unknown"),
+        ([{**ADD, "key": "b"}, {**ADD, "key": "b"}], "jobs[1].key", "conflict"),
+        ([{**ADD, "key": "7"}], "jobs[0].key", "malformed"),
+    ):
+        with raises(InvalidJob, (field, code)):
+            group(members)
+    with raises(InvalidJob, ("jobs[1].depends_on", "conflict")):
+        group([ADD, {**ADD, "depends_on": [0]}], mode="sequential")
+    with pytest.raises(NotUnique):
+        group([{**ADD, "unique_key": "k"}, {**ADD, "unique_key": "k"}])
+    assert sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
+
+
+# -- at the same time
+
+
+def test_parents_that_end_at_the_same_time_are_both_counted(
+    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, now: Now, sql: Sql
+) -> None:
+    """The second waits until the first has committed, and then counts what is left."""
+    made = submit(depends_on=[submit(), submit()])
+    runs = [fleet.take(), fleet.take()]
+    ended = [
+        ExecutionRecord(str(run), job_id, False, state="completed", job_state="completed")
+        for job_id in runs
+        for ((run,),) in [sql("SELECT id FROM pgbeat.executions WHERE job_id = %s", job_id)]
+    ]
+    other = make_desk()
+    with ThreadPoolExecutor() as pool:
+        with connections.transaction(fleet.connection) as connection:
+            first = executions.record(connection, ended[:1])
+            lifecycle.follow(connection, fleet.publisher, first)
+            second = pool.submit(other.record, ended[1])
+            until(lambda: sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        second.result(20)
+    assert not now(made).is_blocked
+
+
+def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
+    fleet: Fleet, submit: Submit, now: Now, app: Celery, database: str, desk: Desk, sql: Sql
+) -> None:
+    parent, failing = submit(), submit()
+    with create_engine(sqlalchemy_url(database)).begin() as own:
+        made = submit(depends_on=[parent], connection=own)
+        skipped = submit(depends_on=[failing], connection=own)
+        fleet.run()
+        fleet.run("failed")
+    assert now(made).unfinished_parents == 1
+    maintenance = LeaderMaintenance(app, desk.settings, desk.publisher)
+    maintenance.step(desk.connection, is_due=False, is_idle=False)
+    assert not now(made).is_blocked
+    assert messages(sql) == [str(made.id)]
+    assert now(skipped).state == "skipped"
+
+
+def test_a_parent_that_was_deleted_has_its_dependents_skipped(
+    app: Celery, desk: Desk, submit: Submit, now: Now, sql: Sql
+) -> None:
+    made = submit(depends_on=[submit()])
+    sql("DELETE FROM pgbeat.jobs WHERE id <> %s", str(made.id))
+    LeaderMaintenance(app, desk.settings, desk.publisher).step(
+        desk.connection, is_due=False, is_idle=False
+    )
+    assert now(made).state == "skipped"
