@@ -27,7 +27,7 @@ from pgbeat.jobs.model import Job
 _SHOWN = 50
 _STATES = ("running", "completed", "failed", "cancelled")
 #: The keys of a group's file.
-_KEYS = ("name", "mode", "on_failure", "jobs")
+_KEYS = ("name", "mode", "on_failure", "callback", "callback_outcome", "jobs")
 #: The states of jobs, in the order in which they are counted.
 _ORDER = (
     "completed",
@@ -195,10 +195,12 @@ def run_command(
 ) -> None:
     """Make a group of the jobs in a JSON FILE (- for standard input).
 
-    The file is a list of jobs, or an object with `jobs`, `name`, `mode` (parallel, sequential) and
-    `on_failure` (stop, skip_remaining, continue). A job is the name of a task, or an object with
-    `task` or `template`, `args`, `kwargs`, `queue`, `options`, `run_at`, `countdown` and the other
-    options of `pgbeat jobs run`. All jobs are made, or none. Needs the app.
+    The file is a list of jobs, or an object with `jobs`, `name`, `mode` (parallel, sequential),
+    `on_failure` (stop, skip_remaining, continue), `callback`, a job to run at the end, and
+    `callback_outcome` (completed, failed, finished). A job is the name of a task, or an object with
+    `task` or `template`, `args`, `kwargs`, `queue`, `options`, `run_at`, `countdown`, `key`,
+    `depends_on` (keys, positions or ids) and the other options of `pgbeat jobs run`. All jobs are
+    made, or none. Needs the app.
     """
     values = _read(file) | {key: value for key, value in given.items() if value is not None}
     members = values.pop("jobs")
@@ -206,11 +208,15 @@ def run_command(
     from pgbeat.jobs import submit_group
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
-    groups.check(mode, on_failure, values.get("name"))
+    outcome, callback = values.get("callback_outcome", "finished"), values.get("callback")
+    groups.check(mode, on_failure, values.get("name"), outcome)
     with target.work(actor) as unit:
         if dry_run:
-            prepared = submit_group.prepare_members(unit, members, mode=mode, job_source="user_cli")
-            click.echo(f"Would make a {mode} group of {counted(len(prepared), 'job')}.")
+            submit_group.prepare_members(
+                unit, members, mode=mode, callback=callback, job_source="user_cli"
+            )
+            also = "" if callback is None else " and its callback"
+            click.echo(f"Would make a {mode} group of {counted(len(members), 'job')}{also}.")
             return
         with unit.transaction():
             made = submit_group.submit(unit, members, **values, job_source="user_cli")

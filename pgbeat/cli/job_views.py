@@ -13,7 +13,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
 from pgbeat.cli.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
-from pgbeat.jobs import executions, retries
+from pgbeat.jobs import dependencies, executions, retries
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
@@ -120,6 +120,11 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
             {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
             for other in retries.chain(connection, job.id)
         ],
+        "depends_on": [
+            parent._asdict()
+            for parent in dependencies.of_jobs(connection, [job.id]).get(job.id, [])
+        ],
+        "dependents": dependencies.dependents(connection, job.id),
     }
 
 
@@ -155,6 +160,8 @@ def show_one(connection: Connection, job: Job) -> None:
         ("tags", ", ".join(job.tags)),
         ("resources", compact(job.resources)),
         ("group", _group(job)),
+        ("callback of", str(job.callback_of) if job.callback_of else None),
+        ("depends on", _parents(connection, job)),
         ("unique key", job.unique_key),
         ("attempt", attempts),
         ("artifacts", Text("\n".join(map(line, made))) if made else None),
@@ -194,6 +201,13 @@ def _group(job: Job) -> str | None:
         return None
     place = "" if job.group_position is None else f", place {job.group_position}"
     return f"{job.group_id}{place}"
+
+
+def _parents(connection: Connection, job: Job) -> Text | None:
+    """Returns a line for each job on which this one depends, up to 20."""
+    parents = dependencies.of_jobs(connection, [job.id], limit=21).get(job.id, [])
+    said = [f"{each.id} {each.outcome or 'has not ended'}" for each in parents[:20]]
+    return Text("\n".join(said + ["…"] * (len(parents) > 20))) if said else None
 
 
 def _show_chain(chain: list[Job], job_id: UUID, now: datetime) -> None:

@@ -28,6 +28,7 @@ from pgbeat.errors import NotFound
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.depends_on import OUTCOMES
 from pgbeat.jobs.model import Filter
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
@@ -206,6 +207,16 @@ def tail_command(
 @click.option(
     "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
 )
+@click.option(
+    "--depends-on", multiple=True, metavar="ID", help="Wait for this job to end; may be repeated."
+)
+@click.option(
+    "--depends-on-outcome",
+    type=click.Choice(OUTCOMES),
+    default="completed",
+    show_default=True,
+    help="How those must end; finished: completed or failed.",
+)
 @policy_options()
 @describing
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
@@ -236,6 +247,8 @@ def run_command(
         given[name] = given[name] or {}
     spec = prepare.JobSpec(task, policy=policy, **given)
     with target.work(actor) as unit:
+        parents = [find(unit.connection, target, actor, each).id for each in spec.depends_on]
+        spec = spec._replace(depends_on=parents)
         if dry_run:
             defaults = JobDefaults(unit.connection, target.settings, [policy])
             prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")

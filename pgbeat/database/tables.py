@@ -234,6 +234,7 @@ jobs = Table(
     Column("root_id", UUID),
     Column("parent_id", UUID),
     Column("canvas", JSONB(none_as_null=True)),
+    Column("callback_of", UUID),
 )
 
 executions = Table(
@@ -367,6 +368,8 @@ groups = Table(
     _time("finished_at"),
     Column("cancelled_by", Text),
     _time("cancelled_at"),
+    Column("callback_id", UUID),
+    Column("callback_outcome", Text, nullable=False, server_default="finished"),
 )
 
 templates = Table(

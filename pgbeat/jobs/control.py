@@ -325,5 +325,5 @@ def _why_not_in_line(job: Job) -> str:
     if job.unfinished_parents:
         return "it waits for jobs that it depends on"
     if job.is_blocked:
-        return "it waits for the job before it in its group"
+        return "it waits for its group"
     return "it doesn't wait for its lane" if job.dispatched_at is None else "it has its lane's slot"

@@ -26,6 +26,8 @@ def existing(unit: UnitOfWork, spec: JobSpec) -> list[str]:
 
     Raises `InvalidJob` if one doesn't exist, and `Forbidden` if the actor may not see it.
     """
+    if spec.key is not None:
+        raise InvalidJob.of("key", "conflict", "only members of a group have keys")
     return _require(unit, [_job_id(parent) for parent in _listed(spec)])
 
 

@@ -36,6 +36,8 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
     if job.unfinished_parents:
         return _dependent(connection, job)
+    if job.is_blocked and job.callback_of is not None:
+        return Whereabouts("callback", f"waits for the end of group {job.callback_of}")
     if job.is_blocked:
         return Whereabouts("group", f"waits for the job before it in group {job.group_id}")
     if job.state == "scheduled":

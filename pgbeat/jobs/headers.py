@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 SCHEDULE, TRIGGER, ATTEMPT = "pgbeat_schedule", "pgbeat_trigger", "pgbeat_job_attempt"
+CALLBACK_OF = "pgbeat_callback_of"
 DUE_AT, INTERVAL_START = "pgbeat_due_at", "pgbeat_interval_start"
 
 
@@ -19,6 +21,7 @@ def headers(
     interval_start: datetime | None,
     trigger: str | None,
     attempt: int = 1,
+    callback_of: UUID | None = None,
 ) -> Mapping[str, Any]:
     """Returns the headers of a job, without those that have no value."""
     found = {
@@ -27,6 +30,7 @@ def headers(
         DUE_AT: due_at and isoformat(due_at),
         INTERVAL_START: interval_start and isoformat(interval_start),
         TRIGGER: trigger,
+        CALLBACK_OF: callback_of and str(callback_of),
     }
     return {name: value for name, value in found.items() if value is not None}
 

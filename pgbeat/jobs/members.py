@@ -1,6 +1,6 @@
 """Reads lists of jobs as programs and people describe them: members of a group, and others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -70,6 +70,29 @@ def _parse_time(text: str) -> datetime:
         ) from None
 
 
+@contextmanager
+def named(field: str) -> Iterator[None]:
+    """Adds the name of a job that stands beside the list to the errors that the block raises."""
+    with _located(lambda: (field, field)):
+        yield
+
+
+@contextmanager
+def _located(place: Callable[[], tuple[str, str]]) -> Iterator[None]:
+    """Adds where a job stands, in words and as a field, to the errors that the block raises."""
+    try:
+        yield
+    except InvalidInput as error:
+        said, field = place()
+        head = f"{said}: {error.subject and error.subject + ': '}"
+        found = [each._replace(message=head + each.message) for each in error.problems]
+        raise type(error)([each.within(field) for each in found]) from None
+    except PgbeatError as error:
+        said, error.field = place()
+        error.args = (f"{said}: {error}",)
+        raise
+
+
 class Position:
     """Which job of a list is being read."""
 
@@ -84,15 +107,8 @@ def numbered(noun: str = "member") -> Iterator[Position]:
         for at.number, member in enumerate(members):
     """
     at = Position()
-    try:
+    with _located(lambda: (f"{noun} {at.number}", f"jobs[{at.number}]")):
         yield at
-    except InvalidInput as error:
-        head = f"{noun} {at.number}: {error.subject and error.subject + ': '}"
-        found = [each._replace(message=head + each.message) for each in error.problems]
-        raise type(error)([each.within(f"jobs[{at.number}]") for each in found]) from None
-    except PgbeatError as error:
-        error.args, error.field = (f"{noun} {at.number}: {error}",), f"jobs[{at.number}]"
-        raise
 
 
 def app_of(members: Sequence[Any]) -> Celery | None:

@@ -100,6 +100,8 @@ class Job(NamedTuple):
     root_id: UUID | None = None
     parent_id: UUID | None = None
     canvas: dict[str, Any] | None = None
+    #: The group whose callback it is.
+    callback_of: UUID | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -115,7 +117,7 @@ class Job(NamedTuple):
 # The audit log leaves out what may be large.
 _UNAUDITED = {
     "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint", "root_id",
-    "parent_id", "canvas",
+    "parent_id", "canvas", "callback_of",
 }  # fmt: skip
 _AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
 _COLUMNS = [jobs.c[name] for name in Job._fields]

@@ -65,6 +65,8 @@ class NewJob(NamedTuple):
     #: Of a job that a task submits (`pgbeat.jobs.canvas`).
     root_id: str | None = None
     parent_id: str | None = None
+    #: The group whose callback it is.
+    callback_of: str | None = None
 
 
 _INSERT = """
@@ -74,7 +76,7 @@ _INSERT = """
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, is_blocked, unfinished_parents, unique_key, awaits_approval,
             requires_approval, checkpoint, trigger, interval_start, description, labels, metadata,
-            run_key, must_start_by, must_end_by, next_deadline, root_id, parent_id)
+            run_key, must_start_by, must_end_by, next_deadline, root_id, parent_id, callback_of)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -88,7 +90,7 @@ _INSERT = """
            base + must_start_within * interval '1 second',
            base + must_end_within * interval '1 second',
            base + least(must_start_within, must_end_within) * interval '1 second',
-           root_id, parent_id
+           root_id, parent_id, callback_of
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -99,7 +101,8 @@ _INSERT = """
                unfinished_parents integer, unique_key text, awaits_approval boolean,
                checkpoint jsonb, trigger text, interval_start timestamptz, description text,
                labels jsonb, metadata jsonb, run_key text, must_start_within float8,
-               must_end_within float8, root_id uuid, parent_id uuid),
+               must_end_within float8, root_id uuid, parent_id uuid,
+               callback_of uuid),
            coalesce(CASE WHEN trigger IS DISTINCT FROM 'backfill' THEN due_at END, run_at, now())
                AS base
     ON CONFLICT DO NOTHING

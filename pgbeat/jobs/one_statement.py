@@ -52,7 +52,7 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
 
     The unit must be a program's, and not be open. Raises as `prepare.prepare`.
     """
-    if spec.depends_on:
+    if spec.depends_on or spec.key is not None:
         return None
     with unit.statement():
         publisher = unit.publisher

@@ -17,7 +17,7 @@ from pgbeat.jobs import members as members_of
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.groups.model import Group, Mode, OnFailure
+from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import require_group
 from pgbeat.jobs.prepare import JobSpec, PreparedJob
@@ -31,6 +31,8 @@ class SubmittedGroup(NamedTuple):
 
     group: Group
     jobs: list[Job]
+    #: The job that runs when the group has ended.
+    callback: Job | None = None
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
@@ -41,9 +43,17 @@ class SubmittedGroup(NamedTuple):
 
 
 def prepare_members(
-    unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, job_source: str
+    unit: UnitOfWork,
+    members: Sequence[Any],
+    *,
+    mode: Mode,
+    callback: Any = None,
+    job_source: str,
 ) -> list[PreparedJob]:
-    """Returns the jobs of a group, without writing anything. Raises as `prepare.prepare`."""
+    """Returns the jobs of a group, the last its callback if it has one, without writing anything.
+
+    Raises as `prepare.prepare`.
+    """
     if not 0 < len(members) <= MOST:
         raise InvalidJob.of(
             "jobs",
@@ -55,7 +65,9 @@ def prepare_members(
     with members_of.numbered() as at:
         for at.number, member in enumerate(members):
             specs.append(members_of.spec(member))
-    defaults = JobDefaults(unit.connection, unit.settings, [spec.policy for spec in specs])
+    last = None if callback is None else _callback_spec(callback)
+    policies = [spec.policy for spec in (*specs, *([] if last is None else [last]))]
+    defaults = JobDefaults(unit.connection, unit.settings, policies)
     preparer = prepare.Preparer(app, defaults, members_of.NO_POLICY, unit.actor, job_source)
     prepared: list[PreparedJob] = []
     with members_of.numbered() as at:
@@ -78,7 +90,30 @@ def prepare_members(
     with members_of.numbered() as at:
         for at.number, (made, spec) in enumerate(zip(prepared, specs, strict=True)):
             prepared[at.number] = depends_on.blocked(made, spec, parents[at.number])
+    if last is not None:
+        with members_of.named("callback"):
+            prepared.append(_as_callback(preparer.prepare(last), group_id))
     return prepared
+
+
+def _callback_spec(callback: Any) -> JobSpec:
+    with members_of.named("callback"):
+        spec = members_of.spec(callback)
+        for field in ("depends_on", "key"):
+            if getattr(spec, field):
+                said = "a callback waits for its group, and for nothing else"
+                raise InvalidJob.of(field, "conflict", said)
+    return spec
+
+
+def _as_callback(made: PreparedJob, group_id: str) -> PreparedJob:
+    """Returns a job that waits for the end of its group."""
+    job = made.job
+    if job.args is None:
+        said = "its arguments are not JSON, and it can't wait without them"
+        raise InvalidJob.of("args", "malformed", said)
+    job = job._replace(is_blocked=True, is_dispatched=False, callback_of=group_id)
+    return made._replace(job=job)
 
 
 def submit(
@@ -88,11 +123,13 @@ def submit(
     mode: Mode = "parallel",
     on_failure: OnFailure = "stop",
     name: str | None = None,
+    callback: Any = None,
+    callback_outcome: CallbackOutcome = "finished",
     job_source: str,
 ) -> SubmittedGroup:
     """Makes a group of the actor's, with all its jobs. Raises as `submit_group`."""
-    groups.check(mode, on_failure, name)
-    batch = prepare_members(unit, members, mode=mode, job_source=job_source)
+    groups.check(mode, on_failure, name, callback_outcome)
+    batch = prepare_members(unit, members, mode=mode, callback=callback, job_source=job_source)
     group_id = str(batch[0].job.group_id)
     groups.create(
         unit.connection,
@@ -104,14 +141,17 @@ def submit(
         created_by=unit.actor.name,
         job_source=job_source,
         is_system_job=False,
+        callback_id=None if callback is None else batch[-1].job.id,
+        callback_outcome=callback_outcome,
     )
     written = submissions.write(unit, batch)
     for number, (job, is_new) in enumerate(written):
         if not is_new:
-            raise NotUnique(
-                f"member {number}: job {job.id}, which is {job.state}, has the same unique key"
-            )
-    made = SubmittedGroup(groups.get(unit.connection, group_id), [job for job, _ in written])
+            which = f"member {number}" if number < len(members) else "callback"
+            raise NotUnique(f"{which}: job {job.id}, which is {job.state}, has the same unique key")
+    rows = [job for job, _ in written]
+    last = None if callback is None else rows.pop()
+    made = SubmittedGroup(groups.get(unit.connection, group_id), rows, last)
     unit.record("create", None, made)
     return made
 
@@ -122,12 +162,14 @@ def submit_group(
     mode: Mode = "parallel",
     on_failure: OnFailure = "stop",
     name: str | None = None,
+    callback: Any = None,
+    callback_outcome: CallbackOutcome = "finished",
     connection: Opened | None = None,
     app: Celery | None = None,
     created_by: str | None = None,
     job_source: str = "user_api",
 ) -> SubmittedGroup:
-    """Makes a group of jobs that run in parallel or in order.
+    """Makes a group of jobs that run in parallel, in order, or as a graph.
 
         pgbeat.submit_group([load.s("a"), load.s("b"), merge.s()], mode="sequential")
 
@@ -136,6 +178,13 @@ def submit_group(
     start at once; a `sequential` one starts when the member before it and its retries have ended.
     `on_failure` says what happens to the rest after a member and its retries have failed: `stop`
     cancels it, `skip_remaining` skips it, and `continue` lets it run.
+
+    A parallel member can have a `key`, and with `depends_on` wait for others: their keys, their
+    positions from 0, or jobs that exist. With `continue`, those that depend on a failed member are
+    skipped, unless their `depends_on_outcome` is `finished`.
+
+    `callback` is a member that runs once, when the group has ended and `completed`, `failed` or,
+    with `finished`, either; otherwise it is skipped. `pgbeat.current().callback_of` is the group.
 
     `connection` is an open SQLAlchemy session or connection on pgbeat's database. With it, the
     group exists if and only if the caller's transaction commits; without it, once this returns.
@@ -153,8 +202,9 @@ def submit_group(
         unit.transaction(),
     ):
         return submit(
-            unit, members, mode=mode, on_failure=on_failure, name=name, job_source=job_source
-        )
+            unit, members, mode=mode, on_failure=on_failure, name=name, callback=callback,
+            callback_outcome=callback_outcome, job_source=job_source,
+        )  # fmt: skip
 
 
 class CancelledGroup(NamedTuple):

@@ -11,7 +11,6 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
-from pgbeat.errors import InvalidJob
 from pgbeat.jobs import depends_on, members, prepare, submissions
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.defaults import JobDefaults
@@ -49,9 +48,7 @@ def _write(
     with members.numbered("job") as at:
         for at.number, spec in specs:
             made = preparer.prepare(spec)
-            if spec.key is not None:
-                raise InvalidJob.of("key", "conflict", "only members of a group have keys")
-            if spec.depends_on:
+            if spec.depends_on or spec.key is not None:
                 made = depends_on.blocked(made, spec, depends_on.existing(unit, spec))
             prepared.append(made)
     return submissions.write_many(unit, prepared)

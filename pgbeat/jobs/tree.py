@@ -137,8 +137,10 @@ class _Builder:
             else {}
         )
         self._chords = tree_rows.chords(connection, set(self._bodies.values()), prefix)
-        group_ids = {row.group_id for row in self._rows if row.group_id}
+        group_ids = {of for row in self._rows for of in (row.group_id, row.callback_of) if of}
         self._groups = tree_rows.group_rows(connection, group_ids)
+        self._bodies |= {str(row.id): str(row.callback_of) for row in self._rows if row.callback_of}
+        self._parents = tree_rows.open_parents(connection, self._rows)
         self._chains: dict[str, Node] = {}
         self._containers: dict[str, Node] = {}
         self._placed: list[tuple[int, Node, Node | None]] = []
@@ -153,8 +155,8 @@ class _Builder:
         if root is None:
             root = Node("task", self._root_id, state=self._status(self._root_id))
         top = self._jobs.get(self._root_id)
-        if top is not None and top.group_id is not None and str(top.group_id) in self._containers:
-            root = self._containers[str(top.group_id)]
+        if top is not None and (of := str(top.group_id or top.callback_of)) in self._containers:
+            root = self._containers[of]
         for _, node, parent in sorted(self._placed, key=lambda placed: placed[0]):
             if node is not root:
                 (parent or root).children.append(node)
@@ -165,13 +167,12 @@ class _Builder:
         return root
 
     def _node(self, row: TreeJob) -> Node:
-        is_asked = row.id == self._asked
         if not self._sees(row):
             return Node("hidden", state=row.state)
         return Node(
             "job", str(row.id), row.task, state=row.state, created_at=row.created_at,
             started_at=row.started_at, finished_at=row.finished_at, attempt=row.attempt,
-            error=row.error, is_asked=is_asked,
+            error=row.error, is_asked=row.id == self._asked,
         )  # fmt: skip
 
     def _sees(self, row: TreeJob) -> bool:
@@ -222,7 +223,7 @@ class _Builder:
         """Returns the node of a group, which is made for its first member."""
         if group_id in self._containers:
             return self._containers[group_id]
-        known = self._groups.get(UUID(group_id)) if str(row.group_id) == group_id else None
+        known = next((each for each in self._groups.values() if str(each.id) == group_id), None)
         body = next((each for each, of in self._bodies.items() if of == group_id), None)
         if known is not None:
             name = known.name or ""
@@ -284,13 +285,16 @@ class _Builder:
         self._put(node, self._chain(before), 1 + len(self._chain_before(before)))
 
     def _add_edges(self) -> None:
-        """Adds which jobs each job waits for; other kinds of dependencies belong here, too."""
+        """Adds which jobs each job waits for."""
         last: dict[UUID | None, str] = {}
         for row in self._rows:  # by their positions
+            waits_for = self._parents.get(row.id, [])
             if row.group_id is not None and row.state not in ENDED:
-                if row.is_blocked and row.group_id in last and self._sees(row):
-                    self._nodes[str(row.id)].waits_for.append(last[row.group_id])
+                if row.is_blocked and not waits_for and row.group_id in last:
+                    waits_for = [last[row.group_id]]
                 last[row.group_id] = str(row.id)
+            if self._sees(row):
+                self._nodes[str(row.id)].waits_for += waits_for
 
     # -- what is no job
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection, select, text
 
 from pgbeat.database.tables import groups, results
+from pgbeat.jobs import dependencies
 from pgbeat.jobs.model import Job
 
 #: The most jobs that are read, and how many generations of jobs that submit others.
@@ -31,8 +32,10 @@ class TreeJob(NamedTuple):
     group_id: UUID | None
     group_position: int | None
     is_blocked: bool
+    unfinished_parents: int
     root_id: UUID | None
     parent_id: UUID | None
+    callback_of: UUID | None
     canvas: dict[str, Any] | None
 
     def named(self, what: str) -> dict[str, str]:
@@ -78,6 +81,8 @@ _DOWN = text(
             "root_id = ANY (CAST(:ids AS uuid[]))",
             "retry_of = ANY (CAST(:ids AS uuid[]))",
             "group_id = ANY (CAST(:groups AS uuid[]))",
+            "id = ANY (ARRAY(SELECT callback_id FROM pgbeat.groups "
+            "WHERE id = ANY (CAST(:groups AS uuid[]))))",
         )
         for table, more in (
             ("unfinished_jobs", ""),
@@ -104,7 +109,7 @@ def read(connection: Connection, job: Job) -> TreeRows:
     top = above[0]
     root = top.root_id or top.id
     ids: set[UUID] = {root, *found}
-    group_ids = {each.group_id for each in above if each.group_id is not None}
+    group_ids = {of for each in above for of in (each.group_id, each.callback_of) if of}
     for _ in range(_DEEPEST):
         is_at_top = root not in found
         values = {
@@ -127,6 +132,15 @@ def read(connection: Connection, job: Job) -> TreeRows:
         if not ids:
             break
     return TreeRows(root, found, not ids)
+
+
+def open_parents(connection: Connection, rows: Collection[TreeJob]) -> dict[UUID, list[str]]:
+    """Returns the ids of the jobs that each of these depends on, and that have not ended."""
+    some = [row.id for row in rows if row.unfinished_parents and not row.finished_at]
+    return {
+        job_id: [str(each.id) for each in parents if each.outcome is None]
+        for job_id, parents in dependencies.of_jobs(connection, some).items()
+    }
 
 
 def group_rows(connection: Connection, group_ids: Collection[UUID]) -> Mapping[UUID, Any]:

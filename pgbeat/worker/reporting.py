@@ -16,7 +16,7 @@ from sqlalchemy import text
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
-from pgbeat.jobs.headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
+from pgbeat.jobs.headers import CALLBACK_OF, DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
 from pgbeat.jobs.task_exceptions import Cancelled
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts
@@ -55,6 +55,8 @@ class Current:
     interval_start: datetime | None = None
     #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
     trigger: str | None = None
+    #: The id of the group whose callback the job is.
+    callback_of: str | None = None
 
     @property
     def interval_end(self) -> datetime | None:
@@ -78,6 +80,7 @@ def current() -> Current | None:
         due_at=_read(getattr(request, DUE_AT, None)),
         interval_start=_read(getattr(request, INTERVAL_START, None)),
         trigger=getattr(request, TRIGGER, None),
+        callback_of=getattr(request, CALLBACK_OF, None),
     )
 
 

@@ -3,7 +3,7 @@
 `pgbeat.jobs.groups.progress` advances a group from one member to the next.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -18,8 +18,11 @@ from pgbeat.storable import is_storable
 
 Mode = Literal["parallel", "sequential"]
 OnFailure = Literal["stop", "continue", "skip_remaining"]
+#: How a group must end for its callback to run: `finished` is completed or failed.
+CallbackOutcome = Literal["completed", "failed", "finished"]
 MODES: tuple[Mode, ...] = ("parallel", "sequential")
 ON_FAILURE: tuple[OnFailure, ...] = ("stop", "continue", "skip_remaining")
+CALLBACK_OUTCOMES: tuple[CallbackOutcome, ...] = ("completed", "failed", "finished")
 
 
 class Group(NamedTuple):
@@ -41,6 +44,9 @@ class Group(NamedTuple):
     #: The actor who cancelled it, and when.
     cancelled_by: str | None
     cancelled_at: datetime | None
+    #: The job that runs when it has ended as `callback_outcome` says, and else is skipped.
+    callback_id: UUID | None
+    callback_outcome: CallbackOutcome
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
@@ -52,9 +58,14 @@ _AUDITED = ("name", "mode", "on_failure", "cancelled_by")
 _COLUMNS = [groups.c[name] for name in Group._fields]
 
 
-def check(mode: str, on_failure: str, name: str | None) -> None:
-    """Raises `InvalidJob` if the mode, the failure policy or the name is invalid."""
-    for field, value, known in (("mode", mode, MODES), ("on_failure", on_failure, ON_FAILURE)):
+def check(mode: str, on_failure: str, name: str | None, callback_outcome: str = "finished") -> None:
+    """Raises `InvalidJob` if one of them is invalid."""
+    known: Sequence[str]
+    for field, value, known in (
+        ("mode", mode, MODES),
+        ("on_failure", on_failure, ON_FAILURE),
+        ("callback_outcome", callback_outcome, CALLBACK_OUTCOMES),
+    ):
         if value not in known:
             listed = ", ".join(map(repr, known))
             raise InvalidJob.of(field, "unknown", f"{field} {value!r} is not one of {listed}")

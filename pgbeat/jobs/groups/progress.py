@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.jobs import next_steps
 from pgbeat.jobs.endings import Ended
-from pgbeat.jobs.model import COLUMNS, ENDED, Job
+from pgbeat.jobs.model import COLUMNS, ENDED, Job, lock
 from pgbeat.jobs.next_steps import Ending, NextSteps
 
 _LOCK = text(
@@ -64,8 +64,16 @@ _UNBLOCK = text(
 )
 _FINISH = text(
     "UPDATE pgbeat.groups SET state = :state, finished_at = now() "
-    "WHERE id = :id AND state = 'running'"
+    "WHERE id = :id AND state = 'running' RETURNING callback_id, callback_outcome"
 )
+_CALL_BACK = text(
+    f"""
+    UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
+     WHERE id = :id AND is_blocked RETURNING {COLUMNS}
+    """  # noqa: S608
+)
+#: The ends of a group after which its callback runs.
+_RUNS = {"completed": ("completed",), "failed": ("failed",), "finished": ("completed", "failed")}
 
 
 def groups_of(ended: Iterable[Ended]) -> set[UUID]:
@@ -81,7 +89,7 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
 
     Unblocks the next member of a sequential group. If that is dispatched now, the caller must
     publish it. After a failure, the group's policy says which members the caller must end. The end
-    of the last member finishes the group.
+    of the last member finishes the group, and unblocks its callback or has it skipped.
     """
     steps = NextSteps([], [])
     if not group_ids:
@@ -97,7 +105,9 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
             state = "failed" if failed else "cancelled" if cancelled else "completed"
             if is_cancelled and cancelled:
                 state = "cancelled"
-            connection.execute(_FINISH, {**which, "state": state})
+            for callback_id, outcome in connection.execute(_FINISH, {**which, "state": state}):
+                if callback_id is not None:
+                    _call_back(connection, steps, callback_id, group_id, state, _RUNS[outcome])
         elif is_cancelled or (broken and on_failure != "continue"):
             to: Literal["cancelled", "skipped"] = "cancelled"
             if is_cancelled:
@@ -111,6 +121,25 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
         elif mode == "sequential" and not moving:
             steps.unblocked.extend(Job(*row) for row in connection.execute(_UNBLOCK, which))
     return steps
+
+
+def _call_back(
+    connection: Connection,
+    steps: NextSteps,
+    callback_id: UUID,
+    group_id: UUID,
+    state: str,
+    runs: Collection[str],
+) -> None:
+    """Unblocks the callback of a group that has ended, or has it skipped."""
+    lock(connection, [callback_id])
+    if state in runs:
+        rows = connection.execute(_CALL_BACK, {"id": callback_id})
+        steps.unblocked.extend(Job(*row) for row in rows)
+    else:
+        verb = "was cancelled" if state == "cancelled" else state
+        reason = f"group {group_id}, whose callback it is, {verb}"
+        steps.endings.append(Ending([str(callback_id)], "skipped", reason))
 
 
 # Subqueries instead of EXISTS, which Postgres may answer by reading all jobs.

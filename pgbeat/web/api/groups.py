@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.groups.model import Group, MemberCounts, Mode, OnFailure
+from pgbeat.jobs.groups.model import CallbackOutcome, Group, MemberCounts, Mode, OnFailure
 from pgbeat.web.api.bodies import Body, Json, Next, example
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, moment, read, split
@@ -45,6 +45,12 @@ class NewGroup(Body):
     jobs: list[JobOrder | str] = Field(
         min_length=1, max_length=submit_group.MOST, description="Jobs, or names of tasks."
     )
+    callback: JobOrder | str | None = Field(
+        None, description="A job that runs once, when the group has ended."
+    )
+    callback_outcome: CallbackOutcome = Field(
+        "finished", description="How the group must end for that: `finished` is either."
+    )
 
 
 class GroupProgress(BaseModel):
@@ -71,6 +77,8 @@ class FoundGroup(BaseModel):
     completed_at: datetime | None
     cancelled_by: str | None
     cancelled_at: datetime | None = Field(description="When it was asked to end.")
+    callback_id: UUID | None = Field(description="The job that runs when it has ended.")
+    callback_outcome: CallbackOutcome
 
 
 class GroupDetail(FoundGroup):
@@ -143,7 +151,10 @@ def _detail(connection: Connection, group: Group) -> GroupDetail:
 def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> GroupDetail:
     """Creates a group with all of its jobs, which are the caller's, or nothing."""
     members = [each if isinstance(each, str) else each.member() for each in body.jobs]
-    options = body.model_dump(include={"name", "mode", "on_failure"})
+    options = body.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
+    if body.callback is not None:
+        last = body.callback
+        options["callback"] = last if isinstance(last, str) else last.member()
     with backend.work(caller) as unit:
         with unit.transaction():
             made = submit_group.submit(unit, members, job_source="user_api", **options)

@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from pgbeat.jobs import dependencies
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job, State
@@ -35,7 +36,7 @@ Whole = Annotated[int | None, BeforeValidator(_whole)]
 #: A job's id in a path.
 JobId = Annotated[UUID, Path(description="A job's id.")]
 _SPEC = ("task", "args", "kwargs", "queue", "options", "run_at", "countdown", "description",
-         "labels", "metadata")  # fmt: skip
+         "labels", "metadata", "depends_on", "depends_on_outcome", "key")  # fmt: skip
 
 
 class JobOrder(Body):
@@ -84,6 +85,16 @@ class JobOrder(Body):
         None, description="Names and values to find it by.", examples=[{"team": "billing"}]
     )
     metadata: PlainJson | None = Field(None, description="Anything else to keep with it.")
+    depends_on: Annotated[list[int | str], Field(max_length=dependencies.MOST)] | None = Field(
+        None,
+        description="Jobs that must end first: ids or, in a group, keys and positions of members.",
+    )
+    depends_on_outcome: Literal["completed", "finished"] | None = Field(
+        None, description="How they must end: by default `completed`, or `finished`, also failed."
+    )
+    key: str | None = Field(
+        None, max_length=200, description="In a group, the name by which others depend on it."
+    )
 
     def spec(self) -> JobSpec:
         """Returns the job's specification. Raises `InvalidJob`."""
@@ -120,7 +131,10 @@ class FoundJob(BaseModel):
     requires_approval: bool = Field(
         description="It and its retries run only once an administrator has approved them."
     )
-    is_blocked: bool = Field(description="It waits for jobs before it in its group.")
+    is_blocked: bool = Field(
+        description="It waits for others: in its group, the group itself, or what it depends on."
+    )
+    unfinished_parents: int = Field(description="Jobs that it depends on, and that have not ended.")
     approved_by: str | None
     approved_at: datetime | None
     next_run_at: datetime | None = Field(description="When it will run, if it waits for a time.")
@@ -134,6 +148,7 @@ class FoundJob(BaseModel):
     retried_by: UUID | None
     group_id: UUID | None
     group_position: int | None
+    callback_of: UUID | None = Field(description="The group whose callback it is.")
     root_id: UUID | None = Field(
         description="The job, or the Celery group, at the top of what it is a part of."
     )
@@ -244,13 +259,27 @@ class ChainedJob(BaseModel):
     error: str | None
 
 
+class JobParent(BaseModel):
+    """A job on which another one depends."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: UUID
+    needs: Literal["completed", "finished"] = Field(description="How it must end.")
+    outcome: str | None = Field(
+        description="How it ended, `retried` if its retry takes its place, or `gone`."
+    )
+
+
 class JobDetail(ListedJob):
-    """A job with its explanation, newest executions and retries."""
+    """A job with its explanation, newest executions, retries and dependencies."""
 
     checkpoint: Any
     where: JobWhereabouts
     executions: list[FoundExecution]
     chain: list[ChainedJob]
+    depends_on: list[JobParent] = Field(description="Its parents, the first 100.")
+    dependents: list[UUID] = Field(description="Jobs that depend on it, the first 100.")
 
 
 class JobMade(FoundJob):

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, permissions, retries, submit_many
+from pgbeat.jobs import control, dependencies, executions, permissions, retries, submit_many
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
@@ -31,6 +31,7 @@ from pgbeat.web.api.job_models import (
     JobOrder,
     JobOrders,
     JobPage,
+    JobParent,
     JobStats,
     JobWhereabouts,
     ListedJob,
@@ -181,6 +182,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
         runs = executions.of_job(connection, job.id, limit=10)
         chain = retries.chain(connection, job.id)
         made = executions.artifacts(connection, [job.id])
+        parents = dependencies.of_jobs(connection, [job.id], limit=100).get(job.id, [])
+        children = dependencies.dependents(connection, job.id)
     return JobDetail.model_validate(
         shown(job)
         | {
@@ -191,6 +194,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
             "chain": [
                 ChainedJob.model_validate(each._asdict() | {"status": each.state}) for each in chain
             ],
+            "depends_on": [JobParent.model_validate(each) for each in parents],
+            "dependents": children,
         }
     )
 

@@ -85,6 +85,7 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
         group = visible_group(connection, *visit.who, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)
+        callback = jobs.find(connection, [group.callback_id] if group.callback_id else [])
         failed = []
         if progress.counts.get("failed") and len(members) > _MEMBERS:
             which = jobs.Filter(visit.namespace, group_id=str(group.id), state="failed")
@@ -95,6 +96,7 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
         error=error,
         group=group,
         progress=progress,
+        callback=callback[0] if callback else None,
         members=members[:_MEMBERS],
         has_more=len(members) > _MEMBERS,
         failed=failed,
@@ -137,12 +139,24 @@ _FIELDS = (
         hint="stop: cancels the others; continue: goes on; skip_remaining: skips the others",
     ),
     FormField(
+        "callback",
+        "Callback",
+        hint="a job that runs once, at the end: the name of a task, or an object as below",
+    ),
+    FormField(
+        "callback_outcome",
+        "Runs once the group has",
+        "choice",
+        options=groups.CALLBACK_OUTCOMES,
+        hint="finished: completed or failed",
+    ),
+    FormField(
         "jobs",
         "Jobs",
         "long",
         is_wide=True,
         hint='one in each line: the name of a task, or {"task": "…", "args": […], "lane": "…"}, '
-        'or {"template": "…"}',
+        'or {"template": "…"}; with "key" and "depends_on": ["…"], they wait for each other',
     ),
 )
 
@@ -150,7 +164,9 @@ _FIELDS = (
 @router.get("/console/new/group")
 def new_group_page(visit: ChangeVisit) -> Response:
     """Shows the form."""
-    return _new(visit, Form({"mode": "parallel", "on_failure": "stop"}))
+    return _new(
+        visit, Form({"mode": "parallel", "on_failure": "stop", "callback_outcome": "finished"})
+    )
 
 
 def _new(visit: Visit, form: Form) -> Response:
@@ -163,16 +179,19 @@ def make_group(visit: TheVisit, posted: Fields) -> Response:
     """Creates the group with all its jobs, or shows the form with its mistakes."""
     written = forms.given(_FIELDS, posted)
     try:
-        values = {key: value for key, value in written.items() if value}
-        body = api.NewGroup.model_validate(values | {"jobs": _members(written["jobs"])})
+        values: dict[str, Any] = {key: value for key, value in written.items() if value}
+        values["jobs"] = _parsed("jobs", written["jobs"])
+        if written["callback"]:
+            [values["callback"]] = _parsed("callback", written["callback"].replace("\n", " "))
+        body = api.NewGroup.model_validate(values)
         made = api.create_group(*visit.who, body)
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
     return visit.redirect(path("groups", made.id), "The group was created.")
 
 
-def _members(text: str) -> list[Any]:
-    """Parses the jobs, one in each line. Raises `Mistakes`."""
+def _parsed(field: str, text: str) -> list[Any]:
+    """Parses jobs, one in each line. Raises `Mistakes`."""
     found: list[Any] = []
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -187,5 +206,5 @@ def _members(text: str) -> list[Any]:
     if not found and not wrong:
         wrong = ["which jobs? Write one in each line"]
     if wrong:
-        raise forms.Mistakes({"jobs": "; ".join(wrong[:5])})
+        raise forms.Mistakes({field: "; ".join(wrong[:5])})
     return found

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
-from pgbeat.jobs import executions, permissions
+from pgbeat.jobs import dependencies, executions, permissions
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import model as groups
@@ -56,6 +56,9 @@ def _show(
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
+        parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
+        parent_jobs = {each.id: each for each in jobs.find(connection, [p.id for p in parents])}
+        dependents = jobs.find(connection, dependencies.dependents(connection, job.id, limit=20))
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
         fields = _fields(visit)
         waits = job.state in ("pending", "scheduled", "paused") and _may(visit, "update", job)
@@ -72,6 +75,8 @@ def _show(
         where=where,
         chain=sorted(chain, key=lambda each: each.attempt),
         members=members,
+        parents=[(each, parent_jobs.get(each.id)) for each in parents],
+        dependents=[each for each in dependents if _may(visit, "show", each)],
         progress=progress_of(runs[0]) if runs and job.state == "running" else None,
         verbs=[each for each in _offered(job) if _may(visit, each, job)],
         fields=fields,

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 
 import pgbeat
 from pgbeat.beat.maintenance import LeaderMaintenance
@@ -172,17 +172,19 @@ def test_where_it_waits_is_said(submit: Submit, desk: Desk) -> None:
 
 def test_what_can_not_be_depended_on_is_refused(submit: Submit, app: Celery, desk: Desk) -> None:
     parent = desk.make(task="tests.add", actor=ADMIN)
-    for given, field, code in (
+    refused: list[tuple[dict[str, Any], str, str]] = [
         ({"depends_on": str(parent.id)}, "depends_on", "malformed"),
         ({"depends_on": ["one"]}, "depends_on", "malformed"),
         ({"depends_on": [uuid4()]}, "depends_on", "unknown"),
         ({"depends_on": [parent], "depends_on_outcome": "failed"}, "depends_on_outcome", "unknown"),
         ({"depends_on": [parent], "args": [{1}]}, "args", "malformed"),
-    ):
-        own = {"connection": None} | given
-        arguments = own.pop("args", [])
+    ]
+    for given, field, code in refused:
+        arguments: Any = given.pop("args", [])
         with raises(InvalidJob, (field, code)):
-            pgbeat.submit("tests.add", *arguments, app=app, options={"serializer": "pickle"}, **own)
+            pgbeat.submit(
+                "tests.add", *arguments, app=app, options={"serializer": "pickle"}, **given
+            )
     with pytest.raises(Forbidden):
         desk.order(1, task="tests.add", actor=BOB, depends_on=[parent])
 
@@ -304,7 +306,8 @@ def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
     fleet: Fleet, submit: Submit, now: Now, app: Celery, database: str, desk: Desk, sql: Sql
 ) -> None:
     parent, failing = submit(), submit()
-    with create_engine(sqlalchemy_url(database)).begin() as own:
+    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
+    with engine.begin() as own:
         made = submit(depends_on=[parent], connection=own)
         skipped = submit(depends_on=[failing], connection=own)
         fleet.run()

@@ -22,6 +22,7 @@ from pgbeat.errors import (
 )
 from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs import due as due_jobs
+from pgbeat.jobs import tree as jobs_tree
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
@@ -549,3 +550,84 @@ def test_members_are_in_order_their_retries_behind_them(
     fleet.run("failed")
     found = groups.members(fleet.connection, made.group.id)
     assert [(job.group_position, job.attempt) for job in found] == [(0, 1), (0, 2), (1, 1)]
+
+
+# -- the callback
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "state"),
+    [
+        ("completed", "finished", "pending"),
+        ("failed", "finished", "pending"),
+        ("completed", "completed", "pending"),
+        ("failed", "completed", "skipped"),
+        ("completed", "failed", "skipped"),
+        ("failed", "failed", "pending"),
+    ],
+)
+def test_the_callback_runs_when_the_group_has_ended_so(
+    fleet: Fleet, submit: Submit, desk: Desk, sql: Sql, how: Any, outcome: str, state: str
+) -> None:
+    made = submit([ADD, AGAIN], callback=ADD, callback_outcome=outcome)
+    assert made.callback is not None
+    assert (made.callback.is_blocked, made.callback.group_id) == (True, None)
+    assert messages(sql) == ids(made)
+    fleet.run()
+    fleet.run("failed")  # it is tried again
+    assert desk.job(made.callback).is_blocked
+    fleet.run(how)
+    assert desk.job(made.callback).state == state
+    assert messages(sql) == ([str(made.callback.id)] if state == "pending" else [])
+    assert len(sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
+
+
+def test_the_callback_of_a_cancelled_group_is_skipped(
+    submit: Submit, desk: Desk, fleet: Fleet
+) -> None:
+    made = submit([ADD], callback=ADD)
+    cancel(fleet.unit(), made.group.id)
+    assert made.callback is not None
+    assert desk.job(made.callback).state == "skipped"
+
+
+def test_a_callback_can_be_cancelled_before(submit: Submit, desk: Desk, fleet: Fleet) -> None:
+    made = submit([ADD], callback=ADD)
+    assert made.callback is not None
+    desk.do(control.cancel, made.callback)
+    fleet.run()
+    assert groups.get(desk.connection, made.group.id).state == "completed"
+    assert desk.job(made.callback).state == "cancelled"
+
+
+def test_a_callback_goes_through_its_lane_and_knows_its_group(
+    submit: Submit, desk: Desk, fleet: Fleet, sql: Sql
+) -> None:
+    make_lane(sql, "l", limit=1)
+    made = submit([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
+    fleet.run()
+    assert made.callback is not None
+    job = desk.job(made.callback)
+    assert job.dispatched_at is not None
+    [(payload,)] = sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
+    assert payload["pgbeat_callback_of"] == str(made.group.id)
+    tree = jobs_tree.of_job(desk.connection, fleet.unit().actor, job)
+    assert [(node.kind, node.relation) for node in tree.root.children] == [
+        ("job", ""),
+        ("job", "body"),
+    ]
+
+
+def test_a_callback_that_can_not_be_is_refused(submit: Submit, sql: Sql) -> None:
+    for callback, field, code in (
+        ({**ADD, "depends_on": [0]}, "callback.depends_on", "conflict"),
+        ({**ADD, "key": "k"}, "callback.key", "conflict"),
+        ({**ADD, "lane": "nowhere"}, "callback.lane", "unknown"),
+    ):
+        with raises(InvalidJob, (field, code)):
+            submit([ADD], callback=callback)
+    with raises(InvalidJob, ("callback_outcome", "unknown")):
+        submit([ADD], callback=ADD, callback_outcome="skipped")
+    with pytest.raises(NotUnique):
+        submit([{**ADD, "unique_key": "k"}], callback={**ADD, "unique_key": "k"})
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]

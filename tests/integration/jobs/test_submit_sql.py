@@ -184,3 +184,14 @@ def test_the_rights_that_it_needs(sql: Sql) -> None:
         assert jobs(sql, "task") == [("tests.add",)] * 2
     finally:
         sql(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_it_waits_for_the_jobs_it_depends_on(sql: Sql) -> None:
+    [(parent,)] = sql("SELECT pgbeat.submit('tests.add')")
+    [(made,)] = sql("SELECT pgbeat.submit('tests.add', depends_on => ARRAY[%s::uuid])", str(parent))
+    assert sql("SELECT is_blocked, unfinished_parents FROM pgbeat.jobs WHERE id = %s", made) == [
+        (True, 1)
+    ]
+    assert sql("SELECT parent_id, needs FROM pgbeat.dependencies WHERE job_id = %s", made) == [
+        (parent, "completed")
+    ]

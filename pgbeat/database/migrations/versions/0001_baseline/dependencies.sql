@@ -20,6 +20,18 @@ CREATE TABLE pgbeat.dependencies (
 );
 CREATE INDEX dependencies_of_parent ON pgbeat.dependencies (parent_id);
 
+-- Has a new job, which no one has dispatched, wait for its parents.
+CREATE FUNCTION pgbeat.depend_on(job uuid, parents uuid[], own_needs text) RETURNS void
+LANGUAGE sql AS $$
+    WITH edges AS (
+        INSERT INTO pgbeat.dependencies (job_id, parent_id, needs)
+        SELECT DISTINCT job, p.id, own_needs FROM unnest(parents) AS p (id)
+        RETURNING parent_id)
+    UPDATE pgbeat.unfinished_jobs j
+       SET is_blocked = true, unfinished_parents = (SELECT count(*) FROM edges)
+     WHERE j.id = job
+$$;
+
 -- Notes that these parents have ended, in the transaction that ends them, and returns the jobs about
 -- which something is to be done: those that may run now, and, with one parent that ended otherwise and
 -- how, those that can't run any more. The retry of a parent takes its place. Parents that have not ended

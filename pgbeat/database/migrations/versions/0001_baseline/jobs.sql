@@ -32,6 +32,7 @@ CREATE TABLE pgbeat.jobs (
     run_key          text,                             -- among those launched together
     root_id          uuid,                             -- Celery's root, or group of such; NULL: itself
     parent_id        uuid,                             -- the task that sent it
+    callback_of      uuid,                             -- the group whose callback it is
     canvas           jsonb,                            -- its group, chord and chain (jobs/canvas.py)
 
     -- When and where it may run.

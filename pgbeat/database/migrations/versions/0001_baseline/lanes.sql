@@ -124,6 +124,10 @@ CREATE TABLE pgbeat.groups (
     finished_at   timestamptz,
     cancelled_by  text,                               -- the actor who requested its end
     cancelled_at  timestamptz,
+    callback_id   uuid,                               -- the job that its end lets run, if it ends so
+    callback_outcome text NOT NULL DEFAULT 'finished',
+    CONSTRAINT groups_callback_outcome
+        CHECK (callback_outcome IN ('completed', 'failed', 'finished')),
     CONSTRAINT groups_mode CHECK (mode IN ('parallel', 'sequential')),
     CONSTRAINT groups_on_failure CHECK (on_failure IN ('stop', 'continue', 'skip_remaining')),
     CONSTRAINT groups_state CHECK (state IN ('running', 'completed', 'failed', 'cancelled')),

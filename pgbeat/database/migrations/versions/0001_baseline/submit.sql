@@ -116,7 +116,8 @@ END
 $$;
 
 -- Submits a job of a task, and returns its id, or that of the job that has its unique key. The
--- leading beat makes its message after the commit: only the app knows the task's routes.
+-- leading beat makes its message after the commit: only the app knows the task's routes. It may take
+-- ten seconds to see that the jobs on which one depends had ended before.
 CREATE FUNCTION pgbeat.submit(
     task text, args jsonb DEFAULT '[]', kwargs jsonb DEFAULT '{}', namespace text DEFAULT 'default',
     queue text DEFAULT NULL, options jsonb DEFAULT '{}', run_at timestamptz DEFAULT NULL,
@@ -126,7 +127,8 @@ CREATE FUNCTION pgbeat.submit(
     unique_key text DEFAULT NULL, unique_for interval DEFAULT NULL,
     requires_approval boolean DEFAULT false, description text DEFAULT NULL,
     labels jsonb DEFAULT '{}', metadata jsonb DEFAULT '{}',
-    created_by text DEFAULT 'user:' || session_user
+    created_by text DEFAULT 'user:' || session_user, depends_on uuid[] DEFAULT '{}',
+    depends_on_outcome text DEFAULT 'completed'
 ) RETURNS uuid
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -155,13 +157,21 @@ BEGIN
         ('unique_key', 'malformed', 'unique_key must have 1 to 200 characters',
             btrim(unique_key) = '' OR length(unique_key) > 200),
         ('unique_key', 'required', 'unique_for needs a unique_key',
-            unique_for IS NOT NULL AND unique_key IS NULL)
+            unique_for IS NOT NULL AND unique_key IS NULL),
+        ('depends_on_outcome', 'unknown', 'depends_on_outcome must be completed or finished',
+            depends_on_outcome IS NULL OR depends_on_outcome NOT IN ('completed', 'finished'))
         ) AS p (field, code, problem, applies) WHERE p.applies;
     IF lane IS NOT NULL THEN
         IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
         THEN
             PERFORM pgbeat.refuse_job('lane', 'unknown', format('there is no lane %L', lane));
         END IF;
+    END IF;
+    IF cardinality(depends_on) > 0 THEN
+        PERFORM pgbeat.refuse_job('depends_on', 'unknown', format('there is no job %s', d.id))
+           FROM unnest(depends_on) AS d (id)
+          WHERE NOT EXISTS (SELECT FROM pgbeat.jobs j
+                             WHERE j.id = d.id AND j.namespace = submit.namespace);
     END IF;
     -- Twice at most: the job that had the key may end meanwhile.
     FOR look IN 1..2 LOOP
@@ -181,6 +191,8 @@ BEGIN
         RAISE EXCEPTION 'job: another one with the same unique key was made at this moment'
             USING ERRCODE = 'unique_violation', SCHEMA = 'pgbeat', TABLE = 'jobs',
                 COLUMN = 'unique_key';
+    ELSIF made.made_at IS NOT NULL AND cardinality(depends_on) > 0 THEN
+        PERFORM pgbeat.depend_on(made.id, depends_on, depends_on_outcome);
     ELSIF made.made_at IS NOT NULL AND state = 'pending' THEN
         PERFORM pgbeat.announce_lane(namespace, lane);
     END IF;
