@@ -162,3 +162,39 @@ def test_workers_that_are_killed_lose_no_turn(worker: Start, submit: Submit, sql
     unretried = "SELECT id FROM pgbeat.jobs WHERE state = 'failed' AND retried_by IS NULL"
     assert sql(unretried) == []
     assert overlaps(sql) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_workers_that_are_killed_lose_no_edge_and_call_back_once(
+    worker: Start, submit: Submit, sql: Sql
+) -> None:
+    """Ten rows of four members, each of which depends on the whole row before it."""
+    tried = {"task": "tests.add", "max_attempts": 9, "retry_base": 0}
+    rows = [[f"{row}.{column}" for column in range(4)] for row in range(10)]
+    members = [
+        {**tried, "key": key, "depends_on": rows[row - 1] if row else []}
+        for row, keys in enumerate(rows)
+        for key in keys
+    ]
+    made = submit(*members, callback=tried)
+    for kill in range(4):
+        running = worker()
+        until(partial(sql, f"SELECT 1 FROM pgbeat.jobs WHERE state = 'completed' OFFSET {kill}4"))
+        running.kill_group()
+    worker()
+    until(lambda: sql("SELECT 1 FROM pgbeat.groups WHERE state = 'completed'"), 120)
+    assert made.callback is not None
+    completed = "SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed' AND callback_of IS "
+    until(lambda: sql(completed + "NOT NULL") == [(1,)])
+    assert sql(completed + "NULL") == [(40,)]
+    # None began before all of the row before it had completed.
+    assert sql(
+        """
+        SELECT j.id FROM pgbeat.jobs j JOIN pgbeat.executions e ON e.job_id = j.id
+               JOIN pgbeat.dependencies d ON d.job_id = j.id AND d.outcome = 'completed'
+               JOIN pgbeat.jobs p ON p.id = d.parent_id
+         WHERE e.started_at < p.finished_at
+        """
+    ) == []  # fmt: skip
+    assert sql("SELECT count(*) FROM pgbeat.dependencies WHERE outcome IS NULL") == [(0,)]

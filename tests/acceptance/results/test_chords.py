@@ -82,6 +82,7 @@ def test_a_body_that_no_worker_knows(workers: Workers, client: Client) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_worker_killed_at_each_step(
     workers: Workers, client: Client, sql: Sql, step: str

@@ -142,6 +142,27 @@ def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> Non
     ]  # fmt: skip
 
 
+def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
+    app: Celery, write: Write, sql: Sql
+) -> None:
+    path = write({
+        "jobs": [{"task": "tests.add", "key": "a"}, {"task": "tests.add", "depends_on": ["a"]}],
+        "callback": {"task": "tests.add"}, "callback_outcome": "completed",
+    })  # fmt: skip
+    dry = run_with(app, "groups", "run", path, "--dry-run").stdout
+    assert dry == "Would make a parallel group of 2 jobs and its callback.\n"
+    found = json.loads(run_with(app, "groups", "run", path, "--json").stdout)
+    last = found["jobs"][1]["id"]
+    made = json.loads(
+        run_with(app, "jobs", "run", "tests.add", "--depends-on", last[:8], "--json").stdout
+    )
+    assert (made["is_blocked"], made["unfinished_parents"]) == (True, 1)
+    shown = json.loads(run_with(app, "jobs", "show", made["id"], "--json").stdout)
+    assert [each["id"] for each in shown["depends_on"]] == [last]
+    assert last in run_with(app, "jobs", "show", made["id"]).stdout
+    assert run_with(app, "jobs", "run", "tests.add", "--depends-on", "abcd").exit_code == 1
+
+
 def test_a_list_is_a_group_too_and_is_told_as_json(app: Celery, write: Write) -> None:
     result = run_with(app, "groups", "run", write(["tests.add"]), "--json")
     found = json.loads(result.stdout)

@@ -24,6 +24,7 @@ def test_the_command(database: str, sql: Sql) -> None:
             "jobs": 1,
             "executions": 1,
             "groups": 0,
+            "dependencies": 0,
             "deliveries": 0,
             "audit": 0,
         },

@@ -112,6 +112,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "consumers",
         "counters",
         "deliveries",
+        "dependencies",
         "executions",
         "groups",
         "jobs",

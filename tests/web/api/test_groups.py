@@ -62,6 +62,29 @@ def test_a_sequence_goes_on_and_ends(web: Web, sql: Sql) -> None:
     assert (found["status"], found["progress"]["percent"]) == ("completed", 100)
 
 
+def test_members_depend_on_each_other_and_a_callback_follows(web: Web, sql: Sql) -> None:
+    alice = web.user
+    second = {**ORDER, "key": "b", "depends_on": ["a"]}
+    made = group(alice, {**ORDER, "key": "a"}, second, callback=ORDER)
+    assert (made["callback_outcome"], [job["is_blocked"] for job in made["jobs"]]) == (
+        "finished",
+        [False, True],
+    )
+    first, second = (job["id"] for job in made["jobs"])
+    shown = done(alice.get(f"/jobs/{second}"))
+    assert shown["depends_on"] == [{"id": first, "needs": "completed", "outcome": None}]
+    assert done(alice.get(f"/jobs/{first}"))["dependents"] == [second]
+    assert done(alice.get(f"/jobs/{made['callback_id']}"))["callback_of"] == made["id"]
+    after = done(alice.post("/jobs", json={**ORDER, "depends_on": [second]}), 201)
+    assert (after["is_blocked"], after["unfinished_parents"]) == (True, 1)
+    for body, field in (
+        ({**ORDER, "depends_on": [first[:-1]]}, "depends_on"),
+        ({**ORDER, "depends_on": [first], "depends_on_outcome": "failed"}, "depends_on_outcome"),
+        ({**ORDER, "key": "k"}, "key"),
+    ):
+        assert [found for found, _ in errors(alice.post("/jobs", json=body))] == [field]
+
+
 def test_a_group_is_cancelled(web: Web, admin: Any, sql: Sql) -> None:
     alice = web.user
     made = group(alice)

@@ -33,7 +33,7 @@ def test_groups_are_listed_and_their_jobs_shown(web: Web, page: Any, user: Any, 
     said = html(user.get(f"/console/groups/{mine}")).words
     assert "2 jobs, one after the other; once one has failed, the rest is skipped." in said
     assert "1. tests.add failed ValueError: no" in said
-    assert "2. tests.add pending blocked by its group" in said
+    assert "2. tests.add pending waits for the one before it" in said
     jobs = html(page.get("/console/jobs", params={"group": mine}))
     assert len(jobs.rows) == 2
     job_id = sql("SELECT id FROM pgbeat.jobs WHERE group_id = %s", mine)[0][0]
@@ -88,6 +88,21 @@ def test_a_group_is_made(user: Any, sql: Sql) -> None:
     assert "The group was created." in after(user, user.post("/console/new/group", data=form))
     found = sql("SELECT args, max_attempts, created_by FROM pgbeat.jobs ORDER BY group_position")
     assert found == [([], 3, "user:alice"), ([1], 5, "user:alice")]
+
+
+def test_a_graph_with_a_callback_is_made_and_shown(user: Any, sql: Sql) -> None:
+    form = html(user.get("/console/new/group")).fields
+    jobs = '{"task": "tests.add", "key": "a"}\n{"task": "tests.add", "depends_on": ["a"]}'
+    form |= {"name": "g", "jobs": jobs, "callback": "tests.add"}
+    said = after(user, user.post("/console/new/group", data=form))
+    assert "waits for 1 job" in said
+    assert "Callback" in said
+    [(job, callback)] = sql(
+        "SELECT j.id, g.callback_id FROM pgbeat.jobs j JOIN pgbeat.groups g ON g.id = j.group_id "
+        "WHERE j.is_blocked"
+    )
+    assert "Depends on" in html(user.get(f"/console/jobs/{job}")).words
+    assert "at the end of its group" in html(user.get(f"/console/jobs/{callback}")).words
 
 
 WRONG_GROUPS: list[tuple[str, str]] = [
