@@ -116,6 +116,31 @@ def functions(value: Any) -> dict[str, str]:
     return {name.strip(): task.strip() for name, task in value.items()}
 
 
+def argument_names(value: Any) -> tuple[str, ...]:
+    """Returns globs of names of arguments; `*` alone may be given as a text."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple | set | frozenset) or not all(
+        isinstance(each, str) and each.strip() for each in names
+    ):
+        raise ValueError(f"{value!r} must be a list of arguments, such as ['card'], or '*' for all")
+    return tuple(each.strip() for each in names)
+
+
+def redact(value: Any) -> dict[str, tuple[str, ...]]:
+    """Returns names of arguments by globs of task names: a mapping, or in the environment JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not JSON") from None
+    if not isinstance(value, Mapping) or not all(isinstance(glob, str) for glob in value):
+        raise ValueError(
+            f"{value!r} is not a mapping of task names to arguments; write for example "
+            "{'billing.*': ['card'], 'users.login': '*'}"
+        )
+    return {glob.strip(): argument_names(names) for glob, names in value.items()}
+
+
 def policies(value: Any) -> dict[str, Mapping[str, Any]]:
     """Returns policies by globs of task names: a mapping, or in the environment JSON."""
     if isinstance(value, str):

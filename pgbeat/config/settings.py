@@ -99,6 +99,10 @@ class Settings:
     web_tasks: tuple[str, ...] = _setting((), readers.globs)
     #: Whether users may run such tasks in the web process itself (`/direct`).
     web_direct: bool = _setting(False, readers.flag)
+    #: Arguments that only administrators see, by globs of task names; `*`: results and errors too.
+    redact: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict, hash=False, metadata={"read": readers.redact}
+    )
     #: URL of the web side, for Flower's links to it.
     web_url: str = _setting("", readers.WEB_URL)
     #: URL of Flower, for links to it.

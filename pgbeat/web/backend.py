@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
 from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
@@ -115,6 +116,10 @@ class Backend:
         """Opens a unit of work for one change, which is committed at the end of the block."""
         with self.work(actor) as unit, unit.transaction():
             yield unit
+
+    def redactor(self, actor: Actor) -> Redactor:
+        """Returns what masks rows that are shown to the actor."""
+        return Redactor(actor, self.settings.redact, self.celery.tasks)
 
     def tables(self, connection: Connection) -> BrokerTables:
         """Returns the broker's tables. Raises `NotFound` if the broker is elsewhere."""

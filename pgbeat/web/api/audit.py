@@ -61,5 +61,7 @@ def list_changes(
             connection, namespace=backend.namespace, before=before, limit=limit + 1, **wanted
         )
     page, following = split(rows, limit, "id")
+    redactor = backend.redactor(caller)
+    page = [redactor.audited(row) for row in page]
     changes = [AuditedChange.model_validate(row._asdict()) for row in page]
     return AuditPage(changes=changes, next=following)

@@ -110,7 +110,9 @@ def get_dead(
         rows = dead_letters.find(connection, tables, ids=[letter_id])
     if not rows:
         raise NotFound(f"there is no dead letter {letter_id}")
-    return DeadDetail.model_validate(_shown(rows[0]))
+    row = rows[0]
+    payload = backend.redactor(caller).payload(row.task, row.payload)
+    return DeadDetail.model_validate(_shown(row) | {"payload": payload})
 
 
 def _choose(connection: Connection, tables: BrokerTables, body: DeadChoice) -> dict[int, str]:

@@ -12,6 +12,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from pgbeat.access.redaction import Redactor
 from pgbeat.beat import control, missed
 from pgbeat.beat.dry_run import dry_run
 from pgbeat.database import connections
@@ -270,9 +271,10 @@ def schedule_history(
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)
     page, following = split(entries, limit, "due_at", "id")
+    redactor = backend.redactor(caller)
     return TickHistory(
         schedule_name=name,
-        history=[_tick(entry) for entry in page],
+        history=[_tick(redactor.tick(entry, row.task)) for entry in page],
         stats=TickStats.model_validate(counts),
         next=following,
     )
@@ -300,6 +302,15 @@ def _upcoming(due: Expected, now: datetime, timetable: Timetable, timezone: str)
     )
 
 
+def _masked(tick: UpcomingTick, redactor: Redactor, task: str | None) -> UpcomingTick:
+    return tick.model_copy(
+        update={
+            "args": tick.args and redactor.args(task, tick.args),
+            "kwargs": tick.kwargs and redactor.kwargs(task, tick.kwargs),
+        }
+    )
+
+
 @router.get("/{name}/forecast", summary="Forecast a schedule")
 def schedule_forecast(
     backend: TheBackend,
@@ -319,7 +330,9 @@ def schedule_forecast(
     if timetable is None or not row.enabled:
         return ScheduleForecast(schedule_name=name, upcoming=[])
     times = upcoming(row, timetable, now, excluded=excluded)
+    redactor = backend.redactor(caller)
+    found = (_upcoming(each, now, timetable, timezone) for each in islice(times, count))
     return ScheduleForecast(
         schedule_name=name,
-        upcoming=[_upcoming(each, now, timetable, timezone) for each in islice(times, count)],
+        upcoming=[_masked(each, redactor, row.task) for each in found],
     )

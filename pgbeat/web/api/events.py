@@ -15,6 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
+from pgbeat.access.redaction import Redactor
 from pgbeat.web.api.job_models import JobId, progress
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
@@ -105,8 +106,9 @@ def _respond(
     watcher.check(caller.name)
 
     async def events() -> AsyncIterator[str]:
+        redactor = backend.redactor(caller)
         with watcher.stream(job_id, person, user=caller.name, token=caller.token) as stream:
-            async for event in _events(stream, caller):
+            async for event in _events(stream, caller, redactor):
                 yield event
 
     return streamed(events())
@@ -141,13 +143,14 @@ async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:
         yield await stream.wait(min(HEARTBEAT, left))
 
 
-async def _events(stream: Stream, caller: Caller) -> AsyncIterator[str]:
+async def _events(stream: Stream, caller: Caller, redactor: Redactor) -> AsyncIterator[str]:
     yield BEGINNING
     async for has_news in rounds(stream, caller):
         if not has_news:
             yield ALIVE
         for job_id, job in stream.take().items():
             if job is not None:
+                job = redactor.row(job, job.task)
                 yield f"event: job\ndata: {_data(job)}\n\n"
             if stream.job_id is not None and (job is None or job.has_ended):
                 data = _json({"id": job_id, "status": None}) if job is None else _data(job)

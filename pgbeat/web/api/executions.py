@@ -23,7 +23,7 @@ def get_execution(
     with backend.transaction() as connection:
         run = executions.get(connection, execution_id)
         try:
-            visible_job(connection, backend, caller, run.job_id)
+            job = visible_job(connection, backend, caller, run.job_id)
         except NotFound:
             raise NotFound(f"there is no execution {execution_id}") from None
-    return ExecutionDetail.model_validate(execution(run))
+    return ExecutionDetail.model_validate(execution(backend.redactor(caller).row(run, job.task)))

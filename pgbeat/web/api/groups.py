@@ -15,8 +15,8 @@ from pgbeat.web.api.bodies import Body, Json, Next, example
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -136,12 +136,12 @@ def get_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> Grou
     """Returns a group with its progress and jobs."""
     with backend.transaction() as connection:
         group = visible_group(connection, backend, caller, group_id)
-        return _detail(connection, group)
+        return _detail(connection, backend, caller, group)
 
 
-def _detail(connection: Connection, group: Group) -> GroupDetail:
+def _detail(connection: Connection, backend: Backend, caller: Caller, group: Group) -> GroupDetail:
     progress = groups.progress(connection, [group.id])[group.id]
-    members = groups.members(connection, group.id, limit=_SHOWN)
+    members = backend.redactor(caller).rows(groups.members(connection, group.id, limit=_SHOWN))
     return GroupDetail.model_validate(
         _shown(group, progress) | {"jobs": [found(job) for job in members]}
     )
@@ -158,7 +158,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
     with backend.work(caller) as unit:
         with unit.transaction():
             made = submit_group.submit(unit, members, job_source="user_api", **options)
-        return _detail(unit.connection, made.group)
+        return _detail(unit.connection, backend, caller, made.group)
 
 
 @router.post("/{group_id}/cancel", summary="Cancel a group")

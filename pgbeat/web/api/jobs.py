@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, Field
 from sqlalchemy import Connection
 
+from pgbeat.access.redaction import Redactor
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import changes as job_changes
@@ -140,15 +141,22 @@ def list_jobs(
     with backend.transaction() as connection:
         if schedule is not None:
             which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
-        return _page(connection, which, limit, after)
+        return _page(connection, which, limit, after, backend.redactor(caller))
 
 
-def _page(connection: Connection, which: Filter, limit: int, after: str | None) -> JobPage:
+def _page(
+    connection: Connection, which: Filter, limit: int, after: str | None, redactor: Redactor
+) -> JobPage:
     """Returns the jobs of one page, and where the next begins."""
     before = read(after, moment, UUID)
     rows = jobs.listing(connection, which, before=before, limit=limit + 1)
     page, following = split(rows, limit, "created_at", "id")
-    runs = executions.newest(connection, [row.id for row in page if row.state == "running"])
+    page = redactor.rows(page)
+    running = {row.id: row.task for row in page if row.state == "running"}
+    runs = {
+        job_id: redactor.row(run, running[job_id])
+        for job_id, run in executions.newest(connection, list(running)).items()
+    }
     made = executions.artifacts(connection, [row.id for row in page])
     listed = [
         ListedJob.model_validate(
@@ -184,6 +192,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
         made = executions.artifacts(connection, [job.id])
         parents = dependencies.of_jobs(connection, [job.id], limit=100).get(job.id, [])
         children = dependencies.dependents(connection, job.id)
+    redactor = backend.redactor(caller)
+    runs = [redactor.row(run, job.task) for run in runs]
     return JobDetail.model_validate(
         shown(job)
         | {
@@ -192,7 +202,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
             "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
             "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
             "chain": [
-                ChainedJob.model_validate(each._asdict() | {"status": each.state}) for each in chain
+                ChainedJob.model_validate(each._asdict() | {"status": each.state})
+                for each in (redactor.row(each, job.task) for each in chain)
             ],
             "depends_on": [JobParent.model_validate(each) for each in parents],
             "dependents": children,
@@ -212,7 +223,12 @@ def list_executions(
         total = executions.count_of_job(connection, job.id)
     # Pages go by number. The executions of a page are in the order of their start.
     page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
-    found = [FoundExecution.model_validate(execution(run)) for run in runs if run in page]
+    redactor = backend.redactor(caller)
+    found = [
+        FoundExecution.model_validate(execution(redactor.row(run, job.task)))
+        for run in runs
+        if run in page
+    ]
     return ExecutionPage(executions=found, total=total, limit=limit, next=following)
 
 
@@ -244,7 +260,7 @@ def create_job(
             made = control.submit(unit, spec, job_source="user_api")
             if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
                 raise NotUnique("a job of somebody else has the same unique key")
-        job = _now(unit.connection, made.job)
+        job = _now(unit.connection, backend, caller, made.job)
     if not made.is_new:
         response.status_code = 200
     return JobMade.model_validate(shown(job) | {"is_new": made.is_new})
@@ -272,13 +288,16 @@ def _change(
         with unit.transaction():
             visible_job(unit.connection, backend, caller, job_id)
             job = verb(unit, job_id, **given)
-        return found(_now(unit.connection, job))
+        return found(_now(unit.connection, backend, caller, job))
 
 
-def _now(connection: Connection, job: Job) -> Job:
-    """Returns the job after its lane was dispatched; the old row if it was deleted meanwhile."""
+def _now(connection: Connection, backend: Backend, caller: Caller, job: Job) -> Job:
+    """Returns the job after its lane was dispatched, masked.
+
+    It is the old row if the job was deleted meanwhile.
+    """
     rows = jobs.find(connection, [job.id])
-    return rows[0] if rows else job
+    return backend.redactor(caller).row(rows[0] if rows else job, job.task)
 
 
 @router.post("/{job_id}/cancel", summary="Cancel a job")
@@ -349,6 +368,7 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
     with backend.unit(caller) as unit:
         visible_job(unit.connection, backend, caller, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)
+    moved = backend.redactor(caller).row(moved, moved.task)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 
 

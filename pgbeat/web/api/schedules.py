@@ -76,7 +76,10 @@ def list_schedules(
         )
         page, following = split(rows, limit, "name")
         found = healths(backend, connection, page)
-    return SchedulePage(schedules=[_found(row, found[row.id]) for row in page], next=following)
+    redactor = backend.redactor(caller)
+    rows = redactor.rows(page)
+    healthy = [redactor.health(found[row.id], row.task) for row in rows]
+    return SchedulePage(schedules=list(map(_found, rows, healthy)), next=following)
 
 
 @router.post("", status_code=201, summary="Create a schedule")
@@ -259,6 +262,8 @@ def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> Schedule
         )
         for job in newest
     ]
+    redactor = backend.redactor(caller)
+    row, health = redactor.row(row, row.task), redactor.health(health, row.task)
     found = shown(row, health) | {
         "recent_jobs": recent,
         "last_check_in": check_in and check_in._asdict(),

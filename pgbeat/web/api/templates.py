@@ -94,6 +94,7 @@ def list_templates(backend: TheBackend, caller: TheCaller) -> TemplateList:
     with backend.transaction() as connection:
         rows = templates.listing(connection, namespace=backend.namespace)
         users = _users(connection, backend, caller)
+    rows = backend.redactor(caller).rows(rows)
     return TemplateList(templates=[_detail(row, users) for row in rows])
 
 
@@ -102,6 +103,7 @@ def get_template(backend: TheBackend, caller: TheCaller, name: TemplateName) -> 
     """Returns a template."""
     with backend.transaction() as connection:
         row = templates.get(connection, name, namespace=backend.namespace)
+        row = backend.redactor(caller).row(row, row.task)
         return _detail(row, _users(connection, backend, caller))
 
 

@@ -17,13 +17,13 @@ from pgbeat.web.backend import Backend
 
 
 def visible_job(connection: Connection, backend: Backend, actor: Actor, job_id: UUID | str) -> Job:
-    """Returns the job. Raises `NotFound` if the actor may not see it."""
+    """Returns the job, masked. Raises `NotFound` if the actor may not see it."""
     job = jobs.get(connection, job_id, namespace=backend.namespace)
     try:
         permissions.require(actor, "show", job)
     except Forbidden:
         raise NotFound(f"there is no job {job_id}") from None
-    return job
+    return backend.redactor(actor).row(job, job.task)
 
 
 def visible_group(connection: Connection, backend: Backend, actor: Actor, group_id: UUID) -> Group:
@@ -39,13 +39,14 @@ def visible_group(connection: Connection, backend: Backend, actor: Actor, group_
 def visible_result(
     connection: Connection, backend: Backend, actor: Actor, task_id: str
 ) -> TaskResult:
-    """Returns a task's result. Raises `NotFound` if the actor may not see it.
+    """Returns a task's result, masked. Raises `NotFound` if the actor may not see it.
 
     A job's result is visible to those who may see the job, any other task's to those who see all.
     """
     missing = NotFound(f"there is no result of task {task_id}")
+    task = None
     try:
-        visible_job(connection, backend, actor, task_id)
+        task = visible_job(connection, backend, actor, task_id).task
     except NotFound:
         if not actor.sees_all:
             raise missing from None
@@ -53,4 +54,4 @@ def visible_result(
     found = lookup.find(connection, task_id, prefix=prefix)
     if found is None:
         raise missing
-    return found
+    return backend.redactor(actor).row(found, task or found.task)

@@ -30,4 +30,5 @@ def audit_page(
             connection, namespace=visit.namespace, before=before, limit=_PAGE + 1, **wanted
         )
     rows, following = split(found, _PAGE, "id")
+    rows = [visit.redactor.audited(row) for row in rows]
     return visit.page("audit.html", "audit", rows=rows, asked=asked, after=after, next=following)

@@ -96,10 +96,10 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
         error=error,
         group=group,
         progress=progress,
-        callback=callback[0] if callback else None,
-        members=members[:_MEMBERS],
+        callback=visit.redactor.row(callback[0], callback[0].task) if callback else None,
+        members=visit.redactor.rows(members[:_MEMBERS]),
         has_more=len(members) > _MEMBERS,
-        failed=failed,
+        failed=visit.redactor.rows(failed),
     )
 
 

@@ -39,6 +39,7 @@ def job_page(visit: TheVisit, job_id: str) -> Response:
             result = _result(connection, visit, job_id)
         if result is None:
             raise
+        result = visit.redactor.row(result, result.task)
         return visit.page("result.html", "jobs", result=result)
 
 
@@ -63,6 +64,8 @@ def _show(
         fields = _fields(visit)
         waits = job.state in ("pending", "scheduled", "paused") and _may(visit, "update", job)
         offers = job_fields.offers(connection, visit.backend, fields) if waits else {}
+    redactor = visit.redactor
+    runs = [redactor.row(run, job.task) for run in runs]
     flower = visit.backend.settings.web_flower_url
     return visit.page(
         "job.html",
@@ -71,9 +74,9 @@ def _show(
         error=error,
         job=job,
         runs=runs,
-        result=result,
+        result=redactor.row(result, job.task),
         where=where,
-        chain=sorted(chain, key=lambda each: each.attempt),
+        chain=sorted(redactor.rows(chain), key=lambda each: each.attempt),
         members=members,
         parents=[(each, parent_jobs.get(each.id)) for each in parents],
         dependents=[each for each in dependents if _may(visit, "show", each)],

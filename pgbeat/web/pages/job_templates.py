@@ -39,7 +39,7 @@ _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 def templates_page(visit: TheVisit) -> Response:
     """Shows all templates."""
     with visit.reading() as connection:
-        rows = templates.listing(connection, namespace=visit.namespace)
+        rows = visit.redactor.rows(templates.listing(connection, namespace=visit.namespace))
     return visit.page("templates.html", "templates", rows=rows)
 
 
@@ -108,6 +108,7 @@ def _show(
         if visit.caller.sees_all:
             users = summaries.users_of_template(connection, name, visit.namespace)
         offers = job_fields.offers(connection, visit.backend, _ALL)
+    row = visit.redactor.row(row, row.task)
     written = _written(row)
     return visit.page(
         "template.html",

@@ -68,12 +68,17 @@ def jobs_page(
             which = which._replace(schedule_id=found)
         rows = jobs.listing(connection, which, before=before, limit=_PAGE + 1)
         page, following = split(rows, _PAGE, "created_at", "id")
-        runs = executions.newest(connection, [row.id for row in page if row.state == "running"])
+        page = visit.redactor.rows(page)
+        running = {row.id: row.task for row in page if row.state == "running"}
+        runs = executions.newest(connection, list(running))
     return visit.page(
         "jobs.html",
         "jobs",
         rows=page,
-        progress={job_id: progress_of(run) for job_id, run in runs.items()},
+        progress={
+            job_id: progress_of(visit.redactor.row(run, running[job_id]))
+            for job_id, run in runs.items()
+        },
         asked=asked,
         states=JOB_STATES,
         after=after,

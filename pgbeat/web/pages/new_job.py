@@ -34,6 +34,7 @@ def _show(visit: Visit, form: Form) -> Response:
     with visit.reading() as connection:
         offers = job_fields.offers(connection, visit.backend, _ALL, visit.caller)
         found = templates.load(connection, [name] if name else [], namespace=visit.namespace)
+        base = found.get(name)
     return visit.page(
         "new_job.html",
         "jobs",
@@ -41,7 +42,7 @@ def _show(visit: Visit, form: Form) -> Response:
         fields=_WHAT,
         sections=_SECTIONS,
         offers=offers,
-        base=found.get(name),
+        base=visit.redactor.row(base, base and base.task),
     )
 
 

@@ -120,6 +120,8 @@ class Visit:
         self.namespace = backend.namespace
         #: The first arguments of the API's functions.
         self.who = backend, caller
+        #: Masks the rows that are shown.
+        self.redactor = backend.redactor(caller)
         #: The database's time when the page's rows were read.
         self.now = datetime.min.replace(tzinfo=UTC)
 

@@ -63,6 +63,9 @@ def _show(
         offers = job_fields.offers(connection, visit.backend, schedule_form.FIELDS)
     history, following = split(found, _PAGE, "due_at", "id")
     coming, trouble = _forecast(visit, row)
+    redactor = visit.redactor
+    row, health = redactor.row(row, row.task), redactor.health(health, row.task)
+    history = [redactor.tick(tick, row.task) for tick in history]
     return visit.page(
         "schedule.html",
         "schedules",

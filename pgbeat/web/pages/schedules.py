@@ -45,6 +45,7 @@ def schedules_page(
         is_first = name is None and wanted is None and not search and not label
         summary = summaries.summary(connection, visit.namespace) if is_first else None
         health = api.healths(visit.backend, connection, rows)
+        health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
         status = beats.status(connection, visit.backend.settings)
     zone = visit.backend.timezone
     return visit.page(
@@ -52,7 +53,7 @@ def schedules_page(
         "schedules",
         rows=[(row, humanize.timetable(row, zone), sparks[row.id], health[row.id]) for row in rows],
         next=following,
-        summary=summary,
+        summary=summary and summary._replace(failed_jobs=visit.redactor.rows(summary.failed_jobs)),
         most=summaries.MOST,
         troubles=status.troubles,
         search=search,

@@ -1,0 +1,228 @@
+"""Masks arguments and results of tasks from all but administrators.
+
+`pgbeat_redact = {"billing.*": ["card"], "users.login": "*"}` names keyword arguments by task; so
+does the attribute `pgbeat_redact` of a task. The API, the console and the command line pass the
+rows that they show through a `Redactor`. The database keeps the values.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from inspect import Parameter, signature
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pgbeat.access.actors import Actor
+from pgbeat.config.readers import argument_names
+
+#: What is shown instead of a value.
+MASK = "[masked]"
+#: The rule by which nothing of a task's arguments, results and errors is shown.
+ALL = "*"
+#: The attribute of a task.
+OPTION = "pgbeat_redact"
+
+#: A named tuple, such as `Job`.
+Row = TypeVar("Row")
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+#: Options of a message in which Celery writes the arguments.
+_REPRS = ("argsrepr", "kwargsrepr")
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?=[:(])")
+
+
+class Redactor:
+    """Masks what an actor may not see: for administrators nothing.
+
+    `tasks` are those that the app has registered, by name. Of tasks that it doesn't know, all
+    positional arguments are masked if a rule names some of the arguments.
+    """
+
+    def __init__(
+        self, actor: Actor, rules: Mapping[str, Sequence[str]], tasks: Mapping[str, Any]
+    ) -> None:
+        self._is_off = actor.is_admin
+        self._rules, self._tasks = rules, tasks
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def names(self, task: str | None) -> tuple[str, ...]:
+        """Returns the globs of the arguments that are masked; `ALL` among them masks everything.
+
+        Every rule that fits the task applies. If the task is unknown and there is any rule, all is
+        masked.
+        """
+        if self._is_off:
+            return ()
+        if task is None:
+            return (ALL,) if self._has_rules() else ()
+        if task not in self._known:
+            found = [each for glob, names in self._rules.items() if fnmatchcase(task, glob)
+                     for each in names]  # fmt: skip
+            found += argument_names(getattr(self._tasks.get(task), OPTION, None) or ())
+            self._known[task] = tuple(found)
+        return self._known[task]
+
+    def _has_rules(self) -> bool:
+        return bool(self._rules) or any(
+            getattr(each, OPTION, None) for each in self._tasks.values()
+        )
+
+    def row(self, row: Row, task: str | None) -> Row:
+        """Returns a row of a task (a job, an execution, a schedule, a template …), masked."""
+        if self._is_off or row is None:
+            return row
+        found: Any = row
+        changes = {
+            name: mask(self, task, getattr(found, name))
+            for name, mask in _FIELDS.items()
+            if name in found._fields and getattr(found, name) is not None
+        }
+        if {"traceback", "metadata"} <= set(found._fields) and self._hides(task):
+            changes["metadata"] = {}  # of an execution: the task has reported it
+        masked: Row = found._replace(**changes)
+        return masked
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns rows that have the column `task`, masked."""
+        return [self.row(row, getattr(row, "task", None)) for row in rows]
+
+    def args(self, task: str | None, args: Sequence[Any]) -> list[Any]:
+        """Returns positional arguments, which are masked by the names of the task's parameters."""
+        names = self.names(task)
+        if not names or not args:
+            return [self._inner(each, ()) for each in args] if args else list(args)
+        known = self._parameters(task)
+        return [
+            MASK if name is None or _is_named(name, names) else self._inner(value, names)
+            for value, name in zip(args, [*known, *[None] * len(args)], strict=False)
+        ]
+
+    def _parameters(self, task: str | None) -> list[str]:
+        try:
+            found = signature(self._tasks[task or ""].run).parameters.values()
+        except (KeyError, AttributeError, TypeError, ValueError):
+            return []
+        return [each.name for each in found if each.kind in _POSITIONAL]
+
+    def kwargs(self, task: str | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns keyword arguments; keys of those names inside of them are masked, too."""
+        found: dict[str, Any] = self._inner(dict(kwargs), self.names(task), is_call=True)
+        return found
+
+    def options(self, task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns options of a message. Callbacks are masked by the rules of their own tasks."""
+        names = self.names(task)
+        return {
+            key: MASK if names and key in _REPRS else self._inner(value, ())
+            for key, value in options.items()
+        }
+
+    def value(self, task: str | None, value: Any) -> Any:
+        """Returns a result or a checkpoint."""
+        names = self.names(task)
+        return MASK if ALL in names else self._inner(value, names)
+
+    def text(self, task: str | None, text: Any) -> Any:
+        """Returns a text that a task wrote, such as a traceback."""
+        return MASK if self._hides(task) and isinstance(text, str) else text
+
+    def error(self, task: str | None, error: str) -> str:
+        """Returns an error; of one that is masked, the name of its class stays."""
+        if not self._hides(task):
+            return error
+        kind = _ERROR.match(error)
+        return f"{kind[0]}: {MASK}" if kind else MASK
+
+    def url(self, task: str | None, url: str) -> str:
+        """Returns the host of a URL, whose path is a secret as a rule."""
+        if self._is_off:
+            return url
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname}/{MASK}"
+
+    def payload(self, task: str | None, payload: str) -> str:
+        """Returns a message, which is masked as a whole if the task has any rule."""
+        return MASK if self.names(task) else payload
+
+    def audited(self, record: Any) -> Any:
+        """Returns a record of the audit log."""
+        if self._is_off:
+            return record
+        states = record.before, record.after
+        tasks = [state["task"] for state in states if isinstance(state, dict) and "task" in state]
+        task = tasks[-1] if tasks and isinstance(tasks[-1], str) else None
+        before, after = (self._state(state, task) for state in states)
+        return record._replace(before=before, after=after)
+
+    def tick(self, tick: Any, task: str | None) -> Any:
+        """Returns a tick of a schedule of that task, with the errors of its jobs masked."""
+        if not self._hides(task):
+            return tick
+        jobs = tuple(
+            replace(each, error=each.error and self.error(task, each.error)) for each in tick.jobs
+        )
+        error = tick.job_error and self.error(task, tick.job_error)
+        return replace(tick, job_error=error, jobs=jobs)
+
+    def health(self, health: Any, task: str | None) -> Any:
+        """Returns the health of a schedule of that task."""
+        if health.error is None or not self._hides(task):
+            return health
+        error = self.error(task, health.error)
+        return health._replace(error=error, summary=health.summary.replace(health.error, error))
+
+    def _state(self, state: Any, task: str | None) -> Any:
+        if not isinstance(state, dict):
+            return state
+        masks = {**_FIELDS, "url": Redactor.url}
+        return {
+            key: masks[key](self, task, value) if key in masks and value is not None else value
+            for key, value in state.items()
+        }
+
+    def _hides(self, task: str | None) -> bool:
+        return ALL in self.names(task)
+
+    def _inner(self, value: Any, names: Sequence[str], *, is_call: bool = False) -> Any:
+        """Masks keys of those names at any depth, and the arguments of signatures of tasks."""
+        if isinstance(value, list | tuple):
+            return [self._inner(each, names) for each in value]
+        if not isinstance(value, dict):
+            return value
+        inner = {
+            key: MASK if _is_named(key, names) else self._inner(each, names)
+            for key, each in value.items()
+        }
+        own = value.get("task")
+        if not is_call and isinstance(own, str) and self.names(own):
+            if isinstance(value.get("args"), list | tuple):
+                inner["args"] = self.args(own, value["args"])
+            if isinstance(value.get("kwargs"), dict):
+                inner["kwargs"] = self.kwargs(own, value["kwargs"])
+        return inner
+
+
+def _is_named(name: object, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(str(name).lower(), each.lower()) for each in names)
+
+
+#: How the columns of rows are masked.
+_FIELDS: dict[str, Any] = {
+    "args": lambda redactor, task, value: (
+        redactor.args(task, value) if isinstance(value, list | tuple) else MASK
+    ),
+    "kwargs": lambda redactor, task, value: (
+        redactor.kwargs(task, value) if isinstance(value, dict) else MASK
+    ),
+    "options": lambda redactor, task, value: (
+        redactor.options(task, value) if isinstance(value, dict) else MASK
+    ),
+    "checkpoint": Redactor.value,
+    "result": Redactor.value,
+    "value": Redactor.value,
+    "error": Redactor.error,
+    "traceback": Redactor.text,
+    "progress_message": Redactor.text,
+    "message": Redactor.text,
+    "check_in_url": Redactor.url,
+}

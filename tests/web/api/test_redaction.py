@@ -1,0 +1,131 @@
+"""Masked arguments and results: no route shows them to anybody but administrators."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.access.redaction import MASK
+from tests.support.command_line import Sql
+from tests.support.jobs import make_app
+from tests.support.rows import make_job, make_schedule
+from tests.support.web import Web, done, opened
+from tests.web.api.test_permissions import TABLE
+
+#: What nobody else may read.
+SECRET = "4111-1111"
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    return make_app(database)
+
+
+@pytest.fixture
+def web(app: Celery) -> Iterator[Web]:
+    with opened(app, redact={"pay": "*", "jobs.add": "*", "jobs.buy": ["card"]}) as found:
+        yield found
+
+
+@pytest.fixture
+def places(sql: Sql) -> dict[str, str]:
+    """Things with the secret wherever a task's data can be; what stands for them in paths."""
+    call = {"args": f'["{SECRET}"]', "kwargs": f'{{"a": ["{SECRET}"]}}'}
+    link = f'{{"link": [{{"task": "pay", "args": ["{SECRET}"], "kwargs": {{}}}}]}}'
+    job = make_job(
+        sql, state="failed", task="pay", **call, options=link, error=f"Declined: {SECRET}",
+        checkpoint=f'"{SECRET}"', created_by="user:alice", schedule="s",
+    )  # fmt: skip
+    [(run,)] = sql(
+        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
+                                          traceback, result, progress_message, metadata)
+           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object('a', %s::text))
+           RETURNING id""",
+        job, *[f"Declined: {SECRET}"] * 5,
+    )  # fmt: skip
+    sql(
+        """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
+                                       traceback)
+           VALUES (%s, 'FAILURE', 'application/json', 'utf-8', %s::text::bytea, %s)""",
+        job, f'"{SECRET}"', SECRET,
+    )  # fmt: skip
+    make_schedule(
+        sql, "s", task="pay", **call, options=link, cron="0 0 * * *",
+        check_in_url=f"https://checks.test/{SECRET}",
+    )  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options)"
+        " VALUES ('t', 'pay', %s, %s, %s)", call["args"], call["kwargs"], link,
+    )  # fmt: skip
+    sql(
+        """INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject, before, after)
+           VALUES ('user:root', 'cli', 'update', 'schedule', 's', NULL, %s)""",
+        f'{{"kwargs": {{"a": "{SECRET}"}}, "check_in_url": "https://x.test/{SECRET}"}}',
+    )
+    [(letter,)] = sql(
+        """INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority,
+                                           enqueued_at, died_at)
+           VALUES (nextval('message_id_sequence'), 'celery', %s, 'rejected', 1, 0, now(), now())
+           RETURNING id""",
+        f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}',
+    )
+    return {"job_id": job, "execution_id": str(run), "task_id": job, "letter_id": str(letter),
+            "group_id": "0", "delivery_id": "0", "number": "0"}  # fmt: skip
+
+
+def paths(places: dict[str, str]) -> Iterator[str]:
+    """The path of each route that only reads."""
+    names = {"/templates": "t", "/console/templates": "t", "/console/{": "x"}
+    for route in TABLE:
+        method, path = route.split(" ")
+        if method == "GET":
+            name = next((each for start, each in names.items() if path.startswith(start)), "s")
+            path = re.sub(r"\{name(:path)?\}", name, path)
+            yield re.sub(r"\{(\w+)\}", lambda found: places[found[1]], path)
+    yield "/console/new/job?template=t"
+
+
+def test_no_route_shows_what_is_masked(
+    web: Web, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgbeat.web.api import events
+
+    monkeypatch.setattr(events, "LONGEST", 0.1)
+    viewer = web.browser(web.token("vera", "viewer"))
+    alice = web.browser(web.token("alice"))
+    root = web.browser(web.token("root", "admin"))
+    shown_to_root = set()
+    for path in paths(places):
+        assert SECRET not in viewer.get(path).text, path
+        if SECRET in root.get(path).text:
+            assert SECRET not in alice.get(path).text, path
+            shown_to_root.add(path.replace(places["job_id"], "JOB"))
+    assert {
+        "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/events", "/results/JOB", "/templates",
+        "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
+        "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
+        "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",
+        "/console/schedules/s", "/console/new/job?template=t", "/console/schedules",
+        f"/executions/{places['execution_id']}", f"/dead/{places['letter_id']}",
+    } <= shown_to_root  # fmt: skip
+
+
+def test_what_a_user_writes_comes_back_masked(web: Web) -> None:
+    order: Any = {"task": "jobs.add", "args": [1]}
+    made = done(web.user.post("/jobs", json=order), 201)
+    assert made["args"] == [MASK]
+    assert done(web.user.post(f"/jobs/{made['id']}/cancel"))["args"] == [MASK]
+    group = done(web.user.post("/groups", json={"jobs": [order]}), 201)
+    assert group["jobs"][0]["args"] == [MASK]
+    again = done(web.user.post(f"/jobs/{made['id']}/retry"))
+    assert done(web.admin.get(f"/jobs/{again['id']}"))["args"] == [1]  # not what was shown
+
+
+def test_only_the_named_arguments_are_masked(web: Web, sql: Sql) -> None:
+    job = make_job(sql, task="jobs.buy", kwargs=f'{{"card": "{SECRET}", "n": 1}}',
+                   args="[]", error="no", state="failed")  # fmt: skip
+    found = done(web.viewer.get(f"/jobs/{job}"))
+    assert (found["kwargs"], found["error"]) == ({"card": MASK, "n": 1}, "no")
+    assert done(web.admin.get(f"/jobs/{job}"))["kwargs"]["card"] == SECRET
