@@ -35,10 +35,12 @@ class Actor:
         return self.is_admin or self.is_viewer
 
 
-def user(*, is_admin: bool = False, origin: Origin | None = None) -> Actor:
+def user(*, is_admin: bool = False, is_viewer: bool = False, origin: Origin | None = None) -> Actor:
     """Returns the actor with the login name of this process."""
     names = tuple(map(os.environ.get, _LOGIN))
-    return Actor(f"user:{_login_name(os.getuid(), names)}", is_admin, origin=origin)
+    return Actor(
+        f"user:{_login_name(os.getuid(), names)}", is_admin, origin=origin, is_viewer=is_viewer
+    )
 
 
 @lru_cache(maxsize=8)

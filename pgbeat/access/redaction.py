@@ -124,7 +124,9 @@ class Redactor:
 
     def text(self, task: str | None, text: Any) -> Any:
         """Returns a text that a task wrote, such as a traceback."""
-        return MASK if self._hides(task) and isinstance(text, str) else text
+        if not isinstance(text, str):  # of a job: the message that waits with it
+            return MASK if self.names(task) else text
+        return MASK if self._hides(task) else text
 
     def error(self, task: str | None, error: str) -> str:
         """Returns an error; of one that is masked, the name of its class stays."""
@@ -153,6 +155,12 @@ class Redactor:
         task = tasks[-1] if tasks and isinstance(tasks[-1], str) else None
         before, after = (self._state(state, task) for state in states)
         return record._replace(before=before, after=after)
+
+    def mask_errors(self, nodes: Iterable[Any]) -> None:
+        """Masks the errors of nodes of a tree of jobs, in place."""
+        for node in nodes:
+            if node.error is not None:
+                node.error = self.error(node.name, node.error)
 
     def tick(self, tick: Any, task: str | None) -> Any:
         """Returns a tick of a schedule of that task, with the errors of its jobs masked."""
@@ -224,5 +232,6 @@ _FIELDS: dict[str, Any] = {
     "traceback": Redactor.text,
     "progress_message": Redactor.text,
     "message": Redactor.text,
+    "canvas": lambda redactor, task, value: redactor._inner(value, ()),
     "check_in_url": Redactor.url,
 }

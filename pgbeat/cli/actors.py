@@ -25,6 +25,21 @@ as_admin = click.option(
 )
 
 
+def _onlooker(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+    return user(is_admin=value, is_viewer=True, origin="cli")
+
+
+#: Adds `--admin` to a command that only looks, and passes it the `actor`, who sees all jobs.
+as_onlooker = click.option(
+    "--admin",
+    "actor",
+    is_flag=True,
+    envvar="PGBEAT_ADMIN",
+    callback=_onlooker,
+    help="Also show what `pgbeat_redact` masks.",
+)
+
+
 def find(
     connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
 ) -> Job:

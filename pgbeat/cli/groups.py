@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_views, printing
-from pgbeat.cli.actors import as_admin
+from pgbeat.cli.actors import as_admin, as_onlooker
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, BadInput
 from pgbeat.cli.options import newest_option
@@ -45,8 +45,8 @@ _ORDER = (
 def groups_command() -> None:
     """Look at groups of jobs, make one, cancel one.
 
-    A group's jobs run all at once, or one after the other. You see and change your own groups; with
-    --admin (or PGBEAT_ADMIN) everybody's. The first 4 characters of an ID are enough.
+    A group's jobs run all at once, or one after the other. You see all groups and change your own;
+    with --admin (or PGBEAT_ADMIN) everybody's. The first 4 characters of an ID are enough.
     """
 
 
@@ -54,35 +54,26 @@ def groups_command() -> None:
 @click.option("--state", type=click.Choice(_STATES), help="Only groups in this state.")
 @click.option("--created-by", metavar="WHO", help="Only groups made by this actor: user:alice.")
 @newest_option
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def list_command(
     target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
 ) -> None:
-    """List groups, the newest first: your own, or with --admin all."""
-    whose = permissions.visible_owner(actor, created_by, "groups")
+    """List groups, the newest first."""
     with target.transaction() as connection:
         now = connections.now(connection)
         rows = groups.listing(
-            connection, target.namespace, state=state, created_by=whose, limit=limit
+            connection, target.namespace, state=state, created_by=created_by, limit=limit
         )
         progress = groups.progress(connection, [row.id for row in rows])
-        others = 0
-        if whose != created_by:
-            others = groups.count_of_others(
-                connection, target.namespace, actor.name, state=state, limit=job_views.MANY
-            )
-    of = "" if actor.is_admin else f" of yours ({actor.name}); --admin shows everybody's"
     printing.show_listing(
         rows,
         json_of=lambda row: _as_json(row, progress[row.id]),
         cells_of=lambda row: _cells(row, progress[row.id], now),
         folding={"name", ""},
-        none=f"There are no groups{of}.",
+        none="There are no groups.",
     )
-    if rows and others and not printing.is_json():
-        printing.note(job_views.hidden("group", others))
 
 
 def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]:
@@ -99,7 +90,7 @@ def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]
 
 @groups_command.command("show")
 @click.argument("group_id", metavar="ID")
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def show_command(target: Target, group_id: str, actor: Actor) -> None:
@@ -107,7 +98,7 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     with target.transaction() as connection:
         now = connections.now(connection)
         group = _find(connection, target, actor, group_id)
-        members = groups.members(connection, group.id)
+        members = target.redactor(actor).rows(groups.members(connection, group.id))
         progress = groups.progress(connection, [group.id])[group.id]
     if printing.is_json():
         jobs = [job_views.as_json(job) for job in members]
@@ -229,7 +220,8 @@ def run_command(
             group = groups.get(unit.connection, group.id)
         progress = groups.progress(unit.connection, [group.id])[group.id]
         if printing.is_json():
-            jobs = [job_views.as_json(job) for job in groups.members(unit.connection, group.id)]
+            shown = target.redactor(actor).rows(groups.members(unit.connection, group.id))
+            jobs = [job_views.as_json(job) for job in shown]
             printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
         elif wait:
             click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")

@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
+from pgbeat.access.redaction import Redactor
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.printing import line, styled
 from pgbeat.database import connections
@@ -17,6 +18,8 @@ from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
 
+#: Jobs that are looked at in a query.
+_MANY = 1000
 #: Seconds between two queries.
 INTERVAL = 0.5
 
@@ -30,14 +33,14 @@ class _Seen(NamedTuple):
     error: str | None = None
 
 
-def follow(connection: Connection, job: Job) -> Job:
+def follow(connection: Connection, job: Job, redactor: Redactor) -> Job:
     """Prints each change of a job and of its retries until the last has ended; returns that one.
 
     The connection must be in autocommit mode.
     """
     seen: _Seen | None = None
     while True:
-        seen = _print_change(connection, job, seen)
+        seen = _print_change(connection, job, seen, redactor)
         if job.has_ended:
             following = None if job.retried_by is None else jobs.find(connection, [job.retried_by])
             if not following:
@@ -48,11 +51,11 @@ def follow(connection: Connection, job: Job) -> Job:
         job = jobs.get(connection, job.id)
 
 
-def follow_all(connection: Connection, which: Filter, *, limit: int) -> None:
+def follow_all(connection: Connection, which: Filter, redactor: Redactor, *, limit: int) -> None:
     """Prints changes of jobs, from the newest `limit` on, until it is interrupted."""
     seen: dict[UUID, _Seen] = {}
     for job in _changing(connection, which, limit, seen):
-        seen[job.id] = _print_change(connection, job, seen.get(job.id))
+        seen[job.id] = _print_change(connection, job, seen.get(job.id), redactor)
 
 
 #: New jobs whose transactions take longer than this may be missed until they begin to run.
@@ -64,7 +67,7 @@ def _changing(
 ) -> Iterator[Job]:
     """Yields jobs that may have changed: new ones, running ones, and those that had not ended."""
     since = connections.now(connection) - _LATE
-    newest = jobs.listing(connection, which, limit=job_views.MANY)
+    newest = jobs.listing(connection, which, limit=_MANY)
     old = {job.id for job in newest if job.created_at > since}
     seen_by_id.update(
         (job.id, _Seen(job_views.state(job))) for job in newest[limit:] if not job.has_ended
@@ -73,9 +76,9 @@ def _changing(
     while True:
         time.sleep(INTERVAL)
         now = connections.now(connection)
-        newest = jobs.listing(connection, which, limit=job_views.MANY)
+        newest = jobs.listing(connection, which, limit=_MANY)
         fresh = [job for job in newest if job.created_at > since and job.id not in old]
-        running = jobs.listing(connection, which._replace(state="running"), limit=job_views.MANY)
+        running = jobs.listing(connection, which._replace(state="running"), limit=_MANY)
         open_ones = [job_id for job_id, seen in seen_by_id.items() if seen.state not in jobs.ENDED]
         found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
         yield from sorted(found.values(), key=lambda job: job.created_at)
@@ -85,11 +88,13 @@ def _changing(
             old.add(job_id)
 
 
-def _print_change(connection: Connection, job: Job, before: _Seen | None) -> _Seen:
+def _print_change(
+    connection: Connection, job: Job, before: _Seen | None, redactor: Redactor
+) -> _Seen:
     """Prints a job if it has changed; returns what there is to see of it now."""
-    run = None
+    run, job = None, redactor.row(job, job.task)
     if job.started_at is not None:
-        run = executions.newest(connection, [job.id]).get(job.id)
+        run = redactor.row(executions.newest(connection, [job.id]).get(job.id), job.task)
     progress = job_views.progress(run) if run is not None else ""
     seen = _Seen(job_views.state(job), None if run is None else run.number, progress, job.error)
     if seen == before:

@@ -9,7 +9,7 @@ from rich.tree import Tree as Drawing
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
-from pgbeat.cli.actors import as_admin, find
+from pgbeat.cli.actors import as_onlooker, find
 from pgbeat.cli.printing import json_option, line, styled
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
@@ -31,19 +31,17 @@ _BEFORE = {"": "", "then": "then ", "body": "in the end ", "retry": "again "}
     show_default=True,
     help="Below each node, how many to show; the rest is counted.",
 )
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> None:
-    """Show what a job is a part of: its canvas, group and retries, and what blocks what.
-
-    Jobs of others are shown without their names; --admin names them.
-    """
+    """Show what a job is a part of: its canvas, group and retries, and what blocks what."""
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
     with target.transaction() as connection:
         job = find(connection, target, actor, job_id)
         found = tree.of_job(connection, actor, job, prefix=prefix, siblings=siblings)
         now = connections.now(connection)
+    target.redactor(actor).mask_errors(found.root.all())
     if printing.is_json():
         printing.echo_json(asdict(found))
         return

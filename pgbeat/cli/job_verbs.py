@@ -37,7 +37,7 @@ def _each(
     from pgbeat.jobs import changes, control
 
     act = changes.update if verb == "update" else getattr(control, verb)
-    failed, rows = False, []
+    failed, rows, redactor = False, [], target.redactor(actor)
     with target.work(actor) as unit:
         for job_id in ids:
             try:
@@ -51,6 +51,7 @@ def _each(
                 click.echo(f"Error: {error}", err=True)
             else:
                 after = jobs.get(unit.connection, made.id)
+                after = redactor.row(after, after.task)
                 rows.append(job_views.as_json(after))
                 if not printing.is_json():
                     click.echo(done(before, after))
@@ -203,6 +204,7 @@ def move_command(
             anchor = find(unit.connection, target, replace(actor, is_admin=True), other).id
         moved, place = control.move(unit, job.id, where, anchor, priority=priority)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
+    moved = target.redactor(actor).row(moved, moved.task)
     printing.result(job_views.as_json(moved) | {"place": place}, said)
 
 

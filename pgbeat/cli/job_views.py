@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.cli import printing
 from pgbeat.cli.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
@@ -20,8 +20,6 @@ from pgbeat.jobs.model import Job
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 from pgbeat.results.lookup import TaskResult
 
-#: Other users' jobs are counted up to here.
-MANY = 1000
 #: How a job has ended, in a sentence.
 HAS = {
     "completed": "completed",
@@ -80,45 +78,27 @@ def _remark(job: Job, now: datetime) -> str | None:
     return job.worker if job.state == "running" else None
 
 
-def hidden(noun: str, others: int) -> str:
-    """Returns a remark on those that a list leaves out because they are other users'."""
-    if others == 1:
-        return f"1 {noun} of others isn't shown; --admin shows all."
-    return f"{_number(others)} {noun}s of others aren't shown; --admin shows all."
-
-
-def _number(others: int) -> str:
-    return f"{MANY} or more" if others >= MANY else str(others)
-
-
-def nothing(*, is_filtered: bool, others: int, actor: Actor) -> str:
+def nothing(*, is_filtered: bool) -> str:
     """Returns what to print instead of an empty list."""
-    kind = " like that" if is_filtered else ""
-    if others:
-        none = f"There are no jobs{kind} of yours ({actor.name})"
-        return f"{none}; --admin shows those of everybody, {_number(others)} of them."
-    if actor.is_admin or is_filtered:
-        whose = "" if actor.is_admin else f" of yours ({actor.name})"
-        return f"There are no jobs{kind}{whose}."
+    if is_filtered:
+        return "There are no jobs like that."
     return "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule."
 
 
 # -- one
 
 
-def whole(connection: Connection, job: Job) -> dict[str, Any]:
+def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any]:
     """Returns all about a job, for JSON."""
     found = whereabouts.of_job(connection, job, connections.now(connection))
+    runs = [redactor.row(run, job.task) for run in executions.of_job(connection, job.id)]
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
         "artifacts": executions.artifacts(connection, [job.id]).get(job.id, []),
-        "executions": [
-            run._asdict() | {"artifacts": run.artifacts}
-            for run in executions.of_job(connection, job.id)
-        ],
+        "executions": [run._asdict() | {"artifacts": run.artifacts} for run in runs],
         "chain": [
             {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
-            for other in retries.chain(connection, job.id)
+            for other in redactor.rows(retries.chain(connection, job.id))
         ],
         "depends_on": [
             parent._asdict()
@@ -128,7 +108,7 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
     }
 
 
-def show_one(connection: Connection, job: Job) -> None:
+def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     """Prints all about a job."""
     now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
@@ -178,8 +158,9 @@ def show_one(connection: Connection, job: Job) -> None:
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )
-    _show_chain(retries.chain(connection, job.id), job.id, now)
-    _show_runs(executions.of_job(connection, job.id), now)
+    _show_chain(redactor.rows(retries.chain(connection, job.id)), job.id, now)
+    runs = executions.of_job(connection, job.id)
+    _show_runs([redactor.row(run, job.task) for run in runs], now)
 
 
 def _lateness(job: Job, now: datetime) -> Text | None:

@@ -8,7 +8,7 @@ import click
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_tree, job_verbs, job_views, printing
-from pgbeat.cli.actors import as_admin, find
+from pgbeat.cli.actors import as_admin, as_onlooker, find
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.job_options import call_options, given_policy, policy_options
 from pgbeat.cli.options import (
@@ -25,7 +25,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions, permissions
+from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.depends_on import OUTCOMES
@@ -44,7 +44,7 @@ ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPE
 def jobs_command() -> None:
     """Look at jobs, make them, hold, end and retry them.
 
-    A job is one unit of launched work. You see and change your own jobs; with --admin (or
+    A job is one unit of launched work. You see all jobs and change your own; with --admin (or
     PGBEAT_ADMIN) everybody's and the system's. The first 4 characters of an ID are enough.
     """
 
@@ -63,13 +63,13 @@ def jobs_command() -> None:
 @click.option("--late", is_flag=True, help="Only jobs that missed a deadline.")
 @label_filter
 @newest_option
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def list_command(
     target: Target, /, actor: Actor, schedule: str | None, limit: int, **given: Any
 ) -> None:
-    """List jobs, the newest first: your own, or with --admin all."""
+    """List jobs, the newest first."""
     namespace = target.namespace
     given["is_system_job"] = given.pop("system") or None
     given["late"] = given["late"] or None
@@ -80,54 +80,51 @@ def list_command(
         if schedule is not None:
             row = schedules.get(connection, schedule, namespace=namespace)
             given["schedule_id"] = row.id
-        asked = Filter(namespace=namespace, **given)
-        which = permissions.visible(actor, asked)
-        rows = jobs.listing(connection, which, limit=limit)
+        rows = jobs.listing(connection, Filter(namespace=namespace, **given), limit=limit)
         made = (
             executions.artifacts(connection, [row.id for row in rows]) if printing.is_json() else {}
         )
-        others = 0
-        if which != asked:
-            others = jobs.count_of_others(connection, asked, actor.name, limit=job_views.MANY)
+    rows = target.redactor(actor).rows(rows)
     if printing.is_json():
         printing.echo_json(
             [job_views.as_json(row) | {"artifacts": made.get(row.id, [])} for row in rows]
         )
     elif rows:
         job_views.show_list(rows, now)
-        if others:
-            printing.note(job_views.hidden("job", others))
     else:
         kind = any(value is not None for value in (schedule, *given.values()))
-        click.echo(job_views.nothing(is_filtered=kind, others=others, actor=actor))
+        click.echo(job_views.nothing(is_filtered=kind))
 
 
 @jobs_command.command("show")
 @click.argument("job_id", metavar="ID")
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def show_command(target: Target, job_id: str, actor: Actor) -> None:
     """Show all about a job: where it is, its executions, its retries and its result.
 
-    Of a task that is not a job, admins see the result, by the whole id.
+    Of a task that is not a job, it shows the result, by the whole id.
     """
+    redactor = target.redactor(actor)
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
     with target.transaction() as connection:
         try:
             job = find(connection, target, actor, job_id)
         except NotFound:
-            result = lookup.find(connection, job_id, prefix=prefix) if actor.is_admin else None
+            result = lookup.find(connection, job_id, prefix=prefix)
             if result is None:
                 raise
+            result = redactor.row(result, result.task)
             job_views.show_task(result, connections.now(connection))
             return
-        result = lookup.find(connection, str(job.id), prefix=prefix)
+        job = redactor.row(job, job.task)
+        result = redactor.row(lookup.find(connection, str(job.id), prefix=prefix), job.task)
         if printing.is_json():
             found = None if result is None else result._asdict()
-            printing.echo_json(job_views.whole(connection, job) | {"result": found})
+            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": found})
             return
-        job_views.show_one(connection, job)
+        job_views.show_one(connection, job, redactor)
         if result is not None:
             click.echo()
             job_views.show_result(result)
@@ -136,7 +133,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
 @jobs_command.command("stats")
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
@@ -179,25 +176,25 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
     default=10,
     help="Without ID: how many jobs to begin with.",
 )
-@as_admin
+@as_onlooker
 @json_option
 @click.pass_context
 @pass_target
 def tail_command(
     target: Target, ctx: click.Context, job_id: str | None, limit: int, actor: Actor
 ) -> None:
-    """Follow a job and its retries until the last has ended, or your jobs until you press Ctrl-C.
+    """Follow a job and its retries until the last has ended, or all jobs until you press Ctrl-C.
 
     For one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
     skipped. With --json, each change is one line.
     """
     with target.session() as connection:
         if job_id is None:
-            which = permissions.visible(actor, Filter(namespace=target.namespace))
-            job_tail.follow_all(connection, which, limit=limit)
+            which = Filter(namespace=target.namespace)
+            job_tail.follow_all(connection, which, target.redactor(actor), limit=limit)
             return
         job = find(connection, target, actor, job_id)
-        ctx.exit(ENDS[job_tail.follow(connection, job).state])
+        ctx.exit(ENDS[job_tail.follow(connection, job, target.redactor(actor)).state])
 
 
 @jobs_command.command("run", cls=Command)
@@ -256,12 +253,13 @@ def run_command(
             return
         with unit.transaction():
             made = control.submit(unit, spec, job_source="user_cli")
-        job = jobs.get(unit.connection, made.job.id)
+        redactor = target.redactor(actor)
+        job = redactor.row(jobs.get(unit.connection, made.job.id), made.job.task)
         if not (wait and printing.is_json()):
             said = job_views.made(job, is_new=made.is_new, follows=wait)
             printing.result(job_views.as_json(job) | {"is_new": made.is_new}, said)
         if wait:
-            ctx.exit(ENDS[job_tail.follow(unit.connection, job).state])
+            ctx.exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
 
 
 @jobs_command.command("run-many")

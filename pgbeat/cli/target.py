@@ -17,6 +17,7 @@ from pgbeat import follow_projects
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
+from pgbeat.access.redaction import Redactor
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
@@ -166,6 +167,14 @@ class Target:
         from pgbeat.schedules import entries
 
         return entries.code_timetable(app, row, entries.built_in(app))
+
+    def redactor(self, actor: Actor) -> Redactor:
+        """Returns what masks rows that are shown to the actor.
+
+        For others than administrators, that loads the app's tasks, which may have rules.
+        """
+        app = None if actor.is_admin else self.registry
+        return Redactor(actor, self.settings.redact, {} if app is None else app.tasks)
 
     def broker(self, connection: Connection) -> BrokerTables:
         """Returns the broker's tables, by the names that the app gives them.

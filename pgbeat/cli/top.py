@@ -19,12 +19,12 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker import queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import job_views, printing
-from pgbeat.cli.actors import as_admin
+from pgbeat.cli.actors import as_onlooker
 from pgbeat.cli.printing import Cell, counted, json_option, span, styled
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions, permissions
+from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.lanes import model as lanes
@@ -59,14 +59,14 @@ class _Snapshot(NamedTuple):
     help="Time between two looks; 2.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Show it once, as if the output were no terminal.")
-@as_admin
+@as_onlooker
 @json_option
 @pass_target
 def top_command(target: Target, interval: float, once: bool, actor: Actor) -> None:
     """Show what runs, what waits and where, live, until you press Ctrl-C.
 
-    The beats, the workers, your running jobs (with --admin, everybody's), the lanes, the queues. If
-    the output is not a terminal, and with --json, it is shown once.
+    The beats, the workers, the running jobs, the lanes, the queues. If the output is not a
+    terminal, and with --json, it is shown once.
     """
     if once or printing.is_json() or not sys.stdout.isatty():
         found = _look(target, actor)
@@ -96,8 +96,8 @@ def _follow(target: Target, actor: Actor, interval: float) -> None:
 
 def _look(target: Target, actor: Actor) -> _Snapshot:
     with target.transaction(dry_run=True) as connection:
-        which = permissions.visible(actor, Filter(namespace=target.namespace, state="running"))
-        running = jobs.listing(connection, which, limit=_RUNNING)
+        which = Filter(namespace=target.namespace, state="running")
+        running = target.redactor(actor).rows(jobs.listing(connection, which, limit=_RUNNING))
         running.sort(key=lambda job: (job.started_at or job.created_at, str(job.id)))
         counts: dict[str, int] = {}
         for (state, _), count in gauges.jobs(connection, target.namespace).items():

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, select, text, tuple_
 
 from pgbeat.database.tables import jobs
 from pgbeat.errors import NotFound
@@ -198,12 +198,6 @@ def listing(
         query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*before))
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
     return [Job(*row) for row in connection.execute(query)]
-
-
-def count_of_others(connection: Connection, which: Filter, name: str, *, limit: int) -> int:
-    """Returns how many of these jobs others than `name` created, counted up to `limit`."""
-    query = select(jobs.c.id).where(*which.clauses(), jobs.c.created_by != name).limit(limit)
-    return connection.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 
 _ANY_OF_OTHERS = text(

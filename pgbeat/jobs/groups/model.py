@@ -130,16 +130,6 @@ def listing(
     return [Group(*row) for row in connection.execute(query)]
 
 
-def count_of_others(
-    connection: Connection, namespace: str, name: str, *, state: str | None = None, limit: int
-) -> int:
-    """Returns how many groups others than `name` created, counted up to `limit`."""
-    query = select(groups.c.id).where(groups.c.namespace == namespace, groups.c.created_by != name)
-    if state is not None:
-        query = query.where(groups.c.state == state)
-    return connection.scalar(select(func.count()).select_from(query.limit(limit).subquery())) or 0
-
-
 class MemberCounts(NamedTuple):
     """How many members of a group have ended. A member with retries counts once, by the last."""
 

@@ -1,15 +1,13 @@
 """`/jobs/ID/tree`: a canvas, a group or a chain of retries as one tree."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.access.redaction import Redactor
 from pgbeat.jobs import tree
-from pgbeat.jobs.tree import Kind, Node, Relation
+from pgbeat.jobs.tree import Kind, Relation
 from pgbeat.results import lookup
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job
@@ -77,12 +75,5 @@ def job_tree(
         job = visible_job(connection, backend, caller, job_id)
         prefix = lookup.prefix_of(backend.celery.conf)
         found = tree.of_job(connection, caller, job, prefix=prefix, siblings=siblings)
-    mask(found.root.all(), backend.redactor(caller))
+    backend.redactor(caller).mask_errors(found.root.all())
     return JobTree.model_validate(found)
-
-
-def mask(nodes: Iterable[Node], redactor: Redactor) -> None:
-    """Masks the errors of nodes of a tree."""
-    for node in nodes:
-        if node.error is not None:
-            node.error = redactor.error(node.name, node.error)

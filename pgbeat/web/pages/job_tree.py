@@ -4,7 +4,6 @@ from fastapi import APIRouter, Response
 
 from pgbeat.jobs import tree
 from pgbeat.results import lookup
-from pgbeat.web.api.job_trees import mask
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages.render import PageRoute, TheVisit
 
@@ -18,6 +17,6 @@ def tree_page(visit: TheVisit, job_id: str) -> Response:
         job = visible_job(connection, *visit.who, job_id)
         prefix = lookup.prefix_of(visit.backend.celery.conf)
         found = tree.of_job(connection, visit.caller, job, prefix=prefix)
-    mask(found.root.all(), visit.redactor)
+    visit.redactor.mask_errors(found.root.all())
     is_over = all(node.finished_at or node.kind != "job" for node in found.root.all())
     return visit.page("job_tree.html", "jobs", job=job, tree=found, is_over=is_over)
