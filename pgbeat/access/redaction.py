@@ -72,15 +72,21 @@ class Redactor:
         if self._is_off or row is None:
             return row
         found: Any = row
-        changes = {
-            name: mask(self, task, getattr(found, name))
-            for name, mask in _FIELDS.items()
-            if name in found._fields and getattr(found, name) is not None
-        }
+        changes = self.columns(found._asdict(), task)
         if {"traceback", "metadata"} <= set(found._fields) and self._hides(task):
             changes["metadata"] = {}  # of an execution: the task has reported it
         masked: Row = found._replace(**changes)
         return masked
+
+    def columns(self, row: Mapping[str, Any], task: str | None) -> dict[str, Any]:
+        """Returns those columns of a row that may have to be masked, masked."""
+        if self._is_off:
+            return {}
+        return {
+            name: mask(self, task, row[name])
+            for name, mask in _FIELDS.items()
+            if row.get(name) is not None
+        }
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Returns rows that have the column `task`, masked."""

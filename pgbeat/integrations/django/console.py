@@ -20,10 +20,8 @@ from django.urls import NoReverseMatch, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from pgbeat.integrations.django import databases, schema
+from pgbeat.integrations.django.models import ADMINISTER, OBSERVE
 
-#: The permissions of the console's administrators, and of its viewers. Others of the staff see and
-#: control their own jobs.
-ADMINISTER, OBSERVE = "pgbeat.administer", "pgbeat.observe"
 #: The user, in the scope of a request to the web app.
 _USER = "pgbeat.django.user"
 

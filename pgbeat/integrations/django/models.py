@@ -11,6 +11,10 @@ from django.db import models
 
 from pgbeat.integrations.django import databases, schema
 
+#: The permissions of the console's administrators, and of its viewers. Others of the staff see and
+#: control their own jobs.
+ADMINISTER, OBSERVE = "pgbeat.administer", "pgbeat.observe"
+
 
 class Rows(models.Manager):
     """Reads the rows of the project's namespace, from pgbeat's database."""

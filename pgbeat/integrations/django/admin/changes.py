@@ -9,10 +9,12 @@ from django.contrib import messages
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor
+from pgbeat.access.redaction import Redactor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, ConditionError, InvalidJob, PgbeatError
 from pgbeat.integrations.django import databases, schema
+from pgbeat.integrations.django.models import ADMINISTER
 from pgbeat.jobs.prepare import require_call
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules.model import Schedule
@@ -30,6 +32,17 @@ def actor(user: Any) -> Actor:
     """Returns a user of Django's as the actor of changes, with an administrator's rights."""
     tasks = schema.settings().web_tasks
     return Actor(f"user:{user.get_username()}", is_admin=True, tasks=tasks, origin="page")
+
+
+def mask(request: Any, row: Any) -> None:
+    """Masks the arguments, results and errors of a row, unless the user administers the console."""
+    user = request.user
+    asking = Actor(f"user:{user.get_username()}", is_admin=user.has_perm(ADMINISTER))
+    app = databases.celery_app()
+    redactor = Redactor(asking, schema.settings().redact, {} if app is None else app.tasks)
+    if hasattr(row, "task"):
+        for name, value in redactor.columns(vars(row), row.task).items():
+            setattr(row, name, value)
 
 
 @contextmanager

@@ -41,6 +41,14 @@ class BoundedList(ChangeList):
         """Returns the model's own order."""
         return list(self.model._meta.ordering)
 
+    def get_results(self, request: Any) -> None:
+        """Reads the rows of the page, and masks them."""
+        super().get_results(request)
+        rows = list(vars(self)["result_list"])
+        for row in rows:
+            changes.mask(request, row)
+        self.result_list: Any = rows
+
 
 class Page(admin.ModelAdmin):
     """Shows rows and changes them by pgbeat's functions."""
@@ -98,6 +106,13 @@ class Page(admin.ModelAdmin):
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
         """Returns whether the user may change rows."""
         return schema.is_readable() and super().has_change_permission(request, obj)
+
+    def get_object(self, request: Any, object_id: str, from_field: Any = None) -> Any:
+        """Returns a row, masked unless it is for a form, which would save what is masked."""
+        row = super().get_object(request, object_id, from_field)
+        if row is not None and not self.has_change_permission(request, row):
+            changes.mask(request, row)
+        return row
 
     # -- saving
 

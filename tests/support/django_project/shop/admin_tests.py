@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from celery import current_app
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client, TransactionTestCase
@@ -269,6 +270,17 @@ class Permissions(Pages):
         self.act("job", "cancel", job.id, client=client)
         assert rows("SELECT state FROM pgbeat.jobs") == [("pending",)]
         assert client.post(f"/admin/pgbeat/schedule/{key}/delete/").status_code == 403
+
+    def test_arguments_are_masked_from_all_but_administrators(self) -> None:
+        task: Any = current_app.tasks[TASK]
+        task.pgbeat_redact = "*"
+        self.addCleanup(delattr, task, "pgbeat_redact")
+        job = pgbeat.submit(ship, 471147)
+        rows("UPDATE pgbeat.jobs SET state = 'failed', error = 'Oops: 471147', finished_at = now()")
+        client = self.viewer("view_job", "change_job")
+        for path in (f"/admin/pgbeat/job/{job.id}/change/", "/admin/pgbeat/job/"):
+            assert "471147" not in client.get(path).content.decode(), path
+            assert "471147" in self.client.get(path).content.decode(), path
 
     def test_who_may_change_jobs_may_cancel_them(self) -> None:
         client = self.viewer("view_job", "change_job")
