@@ -4,6 +4,8 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin
+from django.urls import reverse
+from django.utils.html import format_html
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django import databases
@@ -85,8 +87,12 @@ class TickAdmin(HistoryPage):
 
     @admin.display(description="job")
     def job(self, row: Any) -> str:
-        """Returns the job's id."""
-        return "" if row.job_id is None else str(row.job_id)
+        """Returns a link to the job."""
+        if row.job_id is None:
+            return ""
+        page = reverse("admin:pgbeat_job_change", args=[row.job_id])
+        link: str = format_html('<a href="{}">{}</a>', page, str(row.job_id)[:8])
+        return link
 
     def key(self, obj: Any) -> Any:
         """Returns what the console's page is named by."""
@@ -133,7 +139,7 @@ def cancel(page: Page, request: Any, rows: Any) -> None:
 class JobAdmin(HistoryPage):
     """Lists and shows jobs, and retries and cancels them."""
 
-    list_display = ("created_at", "named_task", "state", "lane", "attempt", "created_by", "why")
+    list_display = ("created_at", "named_task", "state", "lane", "attempt", "origin", "why")
     list_filter = ("state", LaneFilter)
     filters = ("state", "task", "lane", "created_by", "template")
     search_fields = ("task",)
@@ -159,6 +165,11 @@ class JobAdmin(HistoryPage):
             app = databases.celery_app()
             names = [name for name in (app.tasks if app else ()) if term.lower() in name.lower()]
             return queryset.filter(task__in=names[:_NAMES] or [term]), False
+
+    @admin.display(description="schedule or owner")
+    def origin(self, row: Any) -> str:
+        """Returns the schedule that launched it, or who made it."""
+        return str(row.schedule or row.created_by)
 
     @admin.display(description="error")
     def why(self, row: Any) -> str:
