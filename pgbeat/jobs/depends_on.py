@@ -13,7 +13,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import members as members_of
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs import permissions
+from pgbeat.jobs import permissions, prepare
 from pgbeat.jobs.dependencies import MOST
 from pgbeat.jobs.prepare import JobSpec, PreparedJob
 
@@ -66,11 +66,8 @@ def blocked(made: PreparedJob, spec: JobSpec, parents: Sequence[str]) -> Prepare
     if len(parents) > MOST:
         said = f"a job depends on at most {MOST:,} others, and this one on {len(parents):,}"
         raise InvalidJob.of("depends_on", "out_of_range", said)
-    if made.job.args is None:
-        said = "its arguments are not JSON, and it can't wait without them"
-        raise InvalidJob.of("args", "malformed", said)
-    job = made.job._replace(is_blocked=True, unfinished_parents=len(parents), is_dispatched=False)
-    return made._replace(job=job, parents=tuple(parents), needs=spec.depends_on_outcome)
+    made = prepare.blocked(made, unfinished_parents=len(parents))
+    return made._replace(parents=tuple(parents), needs=spec.depends_on_outcome)
 
 
 def _listed(spec: JobSpec) -> Iterable[Any]:

@@ -64,6 +64,14 @@ class PreparedJob(NamedTuple):
     needs: str = "completed"
 
 
+def blocked(made: PreparedJob, **changes: Any) -> PreparedJob:
+    """Returns a job that waits for others, with these changes. Raises `InvalidJob`."""
+    if made.job.args is None:
+        said = "its arguments are not JSON, and it can't wait without them"
+        raise InvalidJob.of("args", "malformed", said)
+    return made._replace(job=made.job._replace(is_blocked=True, is_dispatched=False, **changes))
+
+
 def unique_keys(batch: Sequence[PreparedJob]) -> dict[str, timedelta | None]:
     """Returns the unique keys of jobs, with the time for which each stays taken."""
     return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}

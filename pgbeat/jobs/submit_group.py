@@ -74,25 +74,19 @@ def prepare_members(
         for at.number, spec in enumerate(specs):
             made = preparer.prepare(spec)
             job = made.job._replace(group_id=group_id, group_position=at.number)
-            if mode == "sequential":
-                if spec.depends_on:
-                    said = (
-                        "members of a sequential group wait for the one before; use mode parallel"
-                    )
-                    raise InvalidJob.of("depends_on", "conflict", said)
-                if at.number > 0:
-                    if job.args is None:
-                        said = "its arguments are not JSON, and it can't wait without them"
-                        raise InvalidJob.of("args", "malformed", said)
-                    job = job._replace(is_blocked=True, is_dispatched=False)
-            prepared.append(made._replace(job=job))
+            made = made._replace(job=job)
+            if mode == "sequential" and spec.depends_on:
+                said = "members of a sequential group wait for the one before; use mode parallel"
+                raise InvalidJob.of("depends_on", "conflict", said)
+            is_first = mode == "parallel" or at.number == 0
+            prepared.append(made if is_first else prepare.blocked(made))
     parents = depends_on.of_members(unit, specs, [made.job.id for made in prepared])
     with members_of.numbered() as at:
         for at.number, (made, spec) in enumerate(zip(prepared, specs, strict=True)):
             prepared[at.number] = depends_on.blocked(made, spec, parents[at.number])
     if last is not None:
         with members_of.named("callback"):
-            prepared.append(_as_callback(preparer.prepare(last), group_id))
+            prepared.append(prepare.blocked(preparer.prepare(last), callback_of=group_id))
     return prepared
 
 
@@ -104,16 +98,6 @@ def _callback_spec(callback: Any) -> JobSpec:
                 said = "a callback waits for its group, and for nothing else"
                 raise InvalidJob.of(field, "conflict", said)
     return spec
-
-
-def _as_callback(made: PreparedJob, group_id: str) -> PreparedJob:
-    """Returns a job that waits for the end of its group."""
-    job = made.job
-    if job.args is None:
-        said = "its arguments are not JSON, and it can't wait without them"
-        raise InvalidJob.of("args", "malformed", said)
-    job = job._replace(is_blocked=True, is_dispatched=False, callback_of=group_id)
-    return made._replace(job=job)
 
 
 def submit(
