@@ -8,8 +8,6 @@ Every namespace of a database has its rows in the same partitions. So each leadi
 retention, and a period is dropped once it is old for all of them.
 """
 
-import logging
-import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -22,16 +20,12 @@ from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits
 from pgbeat.monitoring.periods import longest_retention
 
-logger = logging.getLogger("celery.beat.pgbeat")
-
 #: The histories, in the order in which their periods are dropped: jobs before their executions.
 HISTORIES = ("ended_jobs", "ended_executions", "ticks")
 #: What is to come begins so far ahead.
 _AHEAD = timedelta(days=3)
 #: Periods that cover the retention, about.
 _PERIODS = 31
-#: Seconds until the first round of a beat, between two, and after one that locks held up.
-_FIRST, _ROUND, _AGAIN = 60.0, 600.0, 5.0
 #: Tries of one step in a round. Each waits for locks for a moment only.
 _TRIES = 20
 
@@ -195,36 +189,6 @@ def _briefly(connection: Connection, statement: TextClause, values: dict[str, ob
                 raise
         time.sleep(0.25)
     raise AssertionError("unreachable")
-
-
-class HistoryKeeper:
-    """Keeps the histories of a database from time to time, in a thread with its own connection."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._thread: threading.Thread | None = None
-        self._next_at = time.monotonic() + _FIRST
-
-    def step(self, now: float) -> None:
-        """Begins a round if it is time to (`time.monotonic()`); returns at once."""
-        if now < self._next_at or (self._thread is not None and self._thread.is_alive()):
-            return
-        self._next_at = now + _ROUND
-        self._thread = threading.Thread(target=self._round, name="pgbeat histories", daemon=True)
-        self._thread.start()
-
-    def _round(self) -> None:
-        try:
-            with connections.kept(self._settings.url, "pgbeat retention") as connection:
-                keep(connection, self._settings, lambda told: logger.info("%s", told))
-        except DBAPIError as error:
-            self._next_at = time.monotonic() + _AGAIN
-            logger.debug("Histories wait: %s", connections.first_line(error))
-
-    def close(self, seconds: float) -> None:
-        """Waits up to so many seconds for a round that is under way."""
-        if self._thread is not None:
-            self._thread.join(seconds)
 
 
 def keep(

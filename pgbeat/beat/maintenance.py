@@ -9,7 +9,8 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.beat.histories import HistoryKeeper
+from pgbeat.beat import histories, load
+from pgbeat.beat.background import Background
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
@@ -42,7 +43,13 @@ class LeaderMaintenance:
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
         self._app, self._settings, self._publisher = app, settings, publisher
         self._pruner = Pruner(settings, leaves_periods=True)
-        self._histories = HistoryKeeper(settings)
+        route = load.route_of(app)
+        self._background = (
+            Background(settings, "retention", self._keep_histories, first=60.0, every=600.0),
+            Background(
+                settings, "load", lambda c: load.keep(c, settings, route), first=30.0, every=60.0
+            ),
+        )
         self._deliverer = Deliverer(settings)
         #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
@@ -84,7 +91,8 @@ class LeaderMaintenance:
             )
             if delay is not None:
                 self._lanes[lane] = time.monotonic() + delay
-        self._histories.step(now)  # in a thread of its own
+        for each in self._background:  # in threads of their own
+            each.step(now)
         if is_idle and now >= self._prune_at:
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:
@@ -118,7 +126,11 @@ class LeaderMaintenance:
     def close(self, seconds: float) -> None:
         """Waits up to so many seconds for each of what is under way in other threads."""
         self._deliverer.close(seconds)
-        self._histories.close(seconds)
+        for each in self._background:
+            each.close(seconds)
+
+    def _keep_histories(self, connection: Connection) -> None:
+        histories.keep(connection, self._settings, lambda told: logger.info("%s", told))
 
     def _dispatch_due(self, connection: Connection) -> None:
         """Dispatches the jobs that are due, in parts if some of them need a lock that is held.

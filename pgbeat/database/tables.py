@@ -276,6 +276,31 @@ counters = Table(
     Column("value", Double, nullable=False),
 )
 
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in ("completed", "failed", "cancelled", "skipped")
+    ),
+    Column("waiting", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("running", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("depth", BigInteger, nullable=False, server_default=text("0")),
+)
+
+rollup_progress = Table(
+    "rollup_progress",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("counted_until", DateTime(timezone=True), nullable=False),
+    Column("settled_until", DateTime(timezone=True), nullable=False),
+)
+
 workers = Table(
     "workers",
     metadata,

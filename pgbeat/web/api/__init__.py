@@ -15,6 +15,7 @@ from pgbeat.web.api import (
     job_trees,
     jobs,
     lanes,
+    load,
     queues,
     results,
     schedules,
@@ -41,6 +42,7 @@ for _each in (
     dead,
     webhooks,
     health,
+    load,
     audit,
 ):
     router.include_router(_each.router)

@@ -13,7 +13,8 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection
 
 from pgbeat.beat import histories
-from pgbeat.beat.histories import HISTORIES, HistoryKeeper
+from pgbeat.beat.background import Background
+from pgbeat.beat.histories import HISTORIES
 from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
@@ -334,7 +335,9 @@ def test_a_beat_keeps_them_in_a_thread(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     add_jobs(sql, [35])
-    keeper = HistoryKeeper(settings)
+    keeper = Background(
+        settings, "retention", lambda c: histories.keep(c, settings), first=60, every=600
+    )
     keeper.step(keeper._next_at - 1)
     assert keeper._thread is None
     keeper.step(keeper._next_at)
@@ -347,7 +350,8 @@ def test_a_beat_that_is_never_idle_keeps_histories_too(
 ) -> None:
     add_jobs(sql, [35])
     maintenance = LeaderMaintenance(app, settings, publisher(app, settings, lambda: None))
-    maintenance._histories._next_at = 0.0
+    for each in maintenance._background:
+        each._next_at = 0.0
     maintenance.step(connection, is_due=False, is_idle=False)
     until(lambda: ages(sql) == [] or None)
     maintenance.close(10)

@@ -29,8 +29,8 @@ READING = {
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
     "doctor", "explain", "export", "forecast", "groups list", "groups show", "history",
     "jobs list", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list", "lanes show",
-    "list", "metrics", "next", "status", "templates list", "templates show", "tokens list", "top",
-    "web", "webhooks deliveries", "webhooks list", "webhooks show",
+    "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
+    "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
 #: They need a store of another beat's: the tests of these have it, and look into the audit.
 ELSEWHERE = {"import django-celery-beat", "import redbeat", "import sqlalchemy-celery-beat"}

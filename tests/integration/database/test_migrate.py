@@ -125,6 +125,8 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "result_groups",
         "result_waits",
         "results",
+        "rollup_progress",
+        "rollups",
         "schedules",
         "sign_in_links",
         "skip_notices",

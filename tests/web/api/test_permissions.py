@@ -34,6 +34,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /healthz": (OPEN, None),
     "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
     "GET /metrics": (ANY, None),
+    "GET /load": (ADMIN, None),
     "POST /login": ((303, 303, 303, 303), None),
     "POST /logout": ((303, 303, 303, 303), None),
     "GET /login": (OPEN, None),

@@ -37,6 +37,7 @@ PARTS = (
     "deadlines",
     "access",
     "metrics",
+    "rollups",
     "consumers",
     "results",
     "partitions",

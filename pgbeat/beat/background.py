@@ -1,0 +1,58 @@
+"""Does something from time to time in a thread, with a connection of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import Settings
+from pgbeat.database import connections
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Seconds until a round after one that locks held up.
+_AGAIN = 5.0
+
+
+class Background:
+    """Does rounds of some maintenance that the leader's connection must not wait for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        what: str,
+        do: Callable[[Connection], object],
+        *,
+        first: float,
+        every: float,
+    ) -> None:
+        """Takes what to do with a connection in autocommit mode, and the seconds between rounds."""
+        self._settings, self._what, self._do, self._every = settings, what, do, every
+        self._thread: threading.Thread | None = None
+        self._next_at = time.monotonic() + first
+
+    def step(self, now: float) -> None:
+        """Begins a round if it is time to (`time.monotonic()`); returns at once."""
+        if now < self._next_at or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next_at = now + self._every
+        self._thread = threading.Thread(
+            target=self._round, name=f"pgbeat {self._what}", daemon=True
+        )
+        self._thread.start()
+
+    def _round(self) -> None:
+        try:
+            with connections.kept(self._settings.url, f"pgbeat {self._what}") as connection:
+                self._do(connection)
+        except DBAPIError as error:
+            self._next_at = time.monotonic() + _AGAIN
+            logger.debug("Postponed %s: %s", self._what, connections.first_line(error))
+
+    def close(self, seconds: float) -> None:
+        """Waits up to so many seconds for a round that is under way."""
+        if self._thread is not None:
+            self._thread.join(seconds)

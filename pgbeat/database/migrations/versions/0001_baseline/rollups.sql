@@ -1,0 +1,35 @@
+-- Load over time: what ended in each minute, and in each hour, of all jobs of a namespace and of
+-- those of a task, a lane or a queue. The leading beat writes them (pgbeat/monitoring/rollups.py);
+-- no statement that ends a job does.
+
+CREATE TABLE pgbeat.rollups (
+    namespace text NOT NULL,
+    step      integer NOT NULL,                        -- seconds: of a minute or an hour
+    kind      text NOT NULL,                           -- whose name it is; of all: 'all', ''
+    name      text NOT NULL,
+    at        timestamptz NOT NULL,                    -- its beginning
+    completed bigint NOT NULL DEFAULT 0,
+    failed    bigint NOT NULL DEFAULT 0,
+    cancelled bigint NOT NULL DEFAULT 0,
+    skipped   bigint NOT NULL DEFAULT 0,
+    waiting   integer[] NOT NULL DEFAULT '{}',         -- histograms: {{bucket,count},…}
+    running   integer[] NOT NULL DEFAULT '{}',
+    depth     bigint NOT NULL DEFAULT 0,               -- jobs that waited, at most
+    PRIMARY KEY (namespace, kind, name, step, at),
+    CONSTRAINT rollups_step CHECK (step IN (60, 3600)),
+    CONSTRAINT rollups_kind CHECK (kind IN ('all', 'task', 'lane', 'queue'))
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX rollups_by_time ON pgbeat.rollups (namespace, step, at);
+
+-- How far the ends of a namespace's jobs are counted: for now, and for good.
+CREATE TABLE pgbeat.rollup_progress (
+    namespace     text PRIMARY KEY,
+    counted_until timestamptz NOT NULL,
+    settled_until timestamptz NOT NULL,
+    CONSTRAINT rollup_progress_order CHECK (settled_until <= counted_until)
+) WITH (fillfactor = 50);
+
+-- Rows are added at the end of a partition in about the order of this time. An entry covers 32
+-- pages, so ending a job writes nothing here.
+CREATE INDEX ended_jobs_by_time ON pgbeat.ended_jobs USING brin (finished_at)
+    WITH (pages_per_range = 32, autosummarize = on);

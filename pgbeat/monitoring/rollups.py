@@ -1,0 +1,265 @@
+"""Keeps rollups of the load: what ended in each minute and hour, and how many jobs waited.
+
+Ends of jobs are counted from history, a span of whole minutes at a time, and each count replaces
+the one before. So a minute may be counted twice, by two processes or by one that died and another,
+and is right all the same. It is counted once when it is over, and once more, for good, `SETTLED`
+later: an end is written after the time that it has, and committed after it is written. Ends that
+are committed later than that are left out. Hours are added up from minutes that are settled.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database import connections
+from pgbeat.database.connections import recordset
+from pgbeat.monitoring.histograms import BOUNDS, Histogram
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+#: How long minutes and hours are kept.
+MINUTES_KEPT, HOURS_KEPT = timedelta(days=1), timedelta(days=92)
+#: How long after its end a minute is counted, and is counted for the last time.
+FRESH, SETTLED = timedelta(seconds=2), timedelta(minutes=15)
+#: The first time, minutes are counted back to here.
+_FROM = timedelta(days=1)
+
+#: Returns the queue that a task's messages go to if the job names none.
+Route = Callable[[str], str | None]
+#: A kind, a name and a time.
+Key = tuple[str, str, datetime]
+
+_BEGIN = text(
+    """
+    INSERT INTO pgbeat.rollup_progress (namespace, counted_until, settled_until)
+    SELECT :namespace, since, since
+      FROM date_trunc('hour', clock_timestamp() - CAST(:before AS interval), 'UTC') AS since
+    ON CONFLICT DO NOTHING
+    """
+)
+_TAKE = text(
+    """
+    SELECT counted_until, settled_until,
+           date_trunc('minute', clock_timestamp() - CAST(:fresh AS interval)) AS counted_to,
+           date_trunc('minute', clock_timestamp() - CAST(:settled AS interval)) AS settled_to
+      FROM pgbeat.rollup_progress WHERE namespace = :namespace FOR UPDATE SKIP LOCKED
+    """
+)
+_MOVE = text(
+    """
+    UPDATE pgbeat.rollup_progress
+       SET counted_until = greatest(counted_until, :ends),
+           settled_until = CASE WHEN :is_settled THEN :ends ELSE settled_until END
+     WHERE namespace = :namespace
+    """
+)
+# A job waits from when it may run until it first begins.
+_ENDED = text(
+    """
+    SELECT date_trunc('minute', finished_at) AS at, task, lane, queue, state,
+           CASE WHEN started_at IS NOT NULL THEN width_bucket(extract(epoch FROM
+                started_at - greatest(created_at, run_at, approved_at))::float8,
+                CAST(:bounds AS float8[])) END AS waiting,
+           CASE WHEN started_at IS NOT NULL THEN width_bucket(extract(epoch FROM
+                finished_at - started_at)::float8, CAST(:bounds AS float8[])) END AS running,
+           count(*) AS number
+      FROM pgbeat.ended_jobs
+     WHERE finished_at >= :starts AND finished_at < :ends AND namespace = :namespace
+     GROUP BY 1, 2, 3, 4, 5, 6, 7
+    """
+)
+_MINUTES = text(
+    """
+    SELECT kind, name, date_trunc('hour', at, 'UTC') AS at, completed, failed, cancelled, skipped,
+           waiting, running, depth
+      FROM pgbeat.rollups
+     WHERE namespace = :namespace AND step = 60 AND at >= :starts AND at < :ends
+    """
+)
+_DEPTHS = text(
+    """
+    SELECT date_trunc('minute', clock_timestamp()) AS at, task, lane, queue, count(*) AS number
+      FROM pgbeat.unfinished_jobs
+     WHERE namespace = :namespace AND state = 'pending'
+     GROUP BY 1, 2, 3, 4
+    """
+)
+_ROWS = """
+    SELECT :namespace, :step, d.kind, d.name, d.at, d.completed, d.failed, d.cancelled, d.skipped,
+           d.waiting, d.running, d.depth
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               kind text, name text, at timestamptz, completed bigint, failed bigint,
+               cancelled bigint, skipped bigint, waiting integer[], running integer[],
+               depth bigint)
+     ORDER BY d.kind, d.name, d.at
+"""
+_COLUMNS = """
+    namespace, step, kind, name, at, completed, failed, cancelled, skipped, waiting, running, depth
+"""
+# The counts of ends and the depth of a minute are written at different times.
+_WRITE = text(
+    f"""
+    INSERT INTO pgbeat.rollups AS r ({_COLUMNS}) {_ROWS}
+    ON CONFLICT (namespace, kind, name, step, at) DO UPDATE
+       SET completed = excluded.completed, failed = excluded.failed,
+           cancelled = excluded.cancelled, skipped = excluded.skipped,
+           waiting = excluded.waiting, running = excluded.running,
+           depth = greatest(r.depth, excluded.depth)
+    """  # noqa: S608
+)
+_WRITE_DEPTHS = text(
+    f"""
+    INSERT INTO pgbeat.rollups AS r ({_COLUMNS}) {_ROWS}
+    ON CONFLICT (namespace, kind, name, step, at) DO UPDATE
+       SET depth = greatest(r.depth, excluded.depth)
+    """  # noqa: S608
+)
+_PRUNE = text(
+    """
+    WITH settled AS MATERIALIZED (
+        SELECT date_trunc('hour', settled_until, 'UTC') AS at FROM pgbeat.rollup_progress
+         WHERE namespace = :namespace)
+    DELETE FROM pgbeat.rollups
+     WHERE namespace = :namespace
+       AND (step = 60 AND at < least(now() - CAST(:minutes AS interval), (SELECT at FROM settled))
+            OR step = 3600 AND at < now() - CAST(:hours AS interval))
+    """
+)
+
+
+class Rollup(NamedTuple):
+    """What ended in a minute or an hour, and how many jobs waited; histograms as stored."""
+
+    kind: str
+    name: str
+    at: datetime
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+    waiting: list[list[int]]
+    running: list[list[int]]
+    depth: int
+
+
+class Sums:
+    """Adds up the load of one thing in one span."""
+
+    __slots__ = ("depth", "ends", "running", "waiting")
+
+    def __init__(self) -> None:
+        """Begins with nothing."""
+        self.ends = {"completed": 0, "failed": 0, "cancelled": 0, "skipped": 0}
+        self.waiting, self.running = Histogram(), Histogram()
+        self.depth = 0
+
+    def add(self, rollup: Any) -> None:
+        """Adds a rollup; the depth is the greatest."""
+        for state in self.ends:
+            self.ends[state] += getattr(rollup, state)
+        self.waiting.merge(rollup.waiting)
+        self.running.merge(rollup.running)
+        self.depth = max(self.depth, rollup.depth)
+
+    def as_rollup(self, kind: str, name: str, at: datetime) -> Rollup:
+        """Returns the sums as a row."""
+        return Rollup(
+            kind, name, at, **self.ends,
+            waiting=self.waiting.pairs, running=self.running.pairs, depth=self.depth,
+        )  # fmt: skip
+
+
+def advance(connection: Connection, namespace: str, route: Route, span: timedelta) -> bool:
+    """Counts the next span that is over, of whole minutes; returns whether there may be more.
+
+    It is one transaction; the connection is in autocommit mode. Does nothing while another session
+    counts.
+    """
+    connection.execute(_BEGIN, {"namespace": namespace, "before": _FROM})
+    with connections.transaction(connection):
+        until = connection.execute(
+            _TAKE, {"namespace": namespace, "fresh": FRESH, "settled": SETTLED}
+        ).one_or_none()
+        if until is None:
+            return False
+        is_settled = until.settled_until < until.settled_to
+        if is_settled:
+            starts, last = until.settled_until, until.settled_to
+        else:
+            starts, last = until.counted_until, until.counted_to
+        if starts >= last:
+            return False
+        ends = min(starts + span, last)
+        _write(connection, namespace, MINUTE, _count(connection, namespace, route, starts, ends))
+        if is_settled:
+            _add_hours(connection, namespace, starts, ends)
+        connection.execute(_MOVE, {"namespace": namespace, "ends": ends, "is_settled": is_settled})
+    return True
+
+
+def _count(
+    connection: Connection, namespace: str, route: Route, starts: datetime, ends: datetime
+) -> dict[Key, Sums]:
+    """Returns what ended from `starts` until `ends`, by minute."""
+    values = {"namespace": namespace, "starts": starts, "ends": ends, "bounds": list(BOUNDS)}
+    found: dict[Key, Sums] = {}
+    for row in connection.execute(_ENDED, values):
+        for kind, name in _names(row, route):
+            sums = found.setdefault((kind, name, row.at), Sums())
+            sums.ends[row.state] += row.number
+            if row.waiting is not None:
+                sums.waiting.add(row.waiting, row.number)
+                sums.running.add(row.running, row.number)
+    return found
+
+
+def _names(row: Any, route: Route) -> Iterable[tuple[str, str]]:
+    """Yields what a job counts for."""
+    yield "all", ""
+    yield "task", row.task
+    if row.lane is not None:
+        yield "lane", row.lane
+    if (queue := row.queue or route(row.task)) is not None:
+        yield "queue", queue
+
+
+def _add_hours(connection: Connection, namespace: str, starts: datetime, ends: datetime) -> None:
+    """Adds up the hours that end after `starts` and by `ends`."""
+    values = {"namespace": namespace, "starts": _hour(starts), "ends": _hour(ends)}
+    if values["starts"] == values["ends"]:
+        return
+    found: dict[Key, Sums] = {}
+    for row in connection.execute(_MINUTES, values):
+        found.setdefault((row.kind, row.name, row.at), Sums()).add(row)
+    _write(connection, namespace, HOUR, found)
+
+
+def _hour(moment: datetime) -> datetime:
+    seconds = int(HOUR.total_seconds())
+    return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, moment.tzinfo)
+
+
+def _write(
+    connection: Connection, namespace: str, step: timedelta, found: dict[Key, Sums],
+    statement: Any = _WRITE,
+) -> None:  # fmt: skip
+    if found:
+        rows = recordset(sums.as_rollup(*key) for key, sums in found.items())
+        values = {"namespace": namespace, "step": int(step.total_seconds()), "batch": rows}
+        connection.execute(statement, values)
+
+
+def sample_depth(connection: Connection, namespace: str, route: Route) -> None:
+    """Notes how many jobs wait now: those that may run and have not begun."""
+    found: dict[Key, Sums] = {}
+    for row in connection.execute(_DEPTHS, {"namespace": namespace}):
+        for kind, name in _names(row, route):
+            found.setdefault((kind, name, row.at), Sums()).depth += row.number
+    _write(connection, namespace, MINUTE, found, _WRITE_DEPTHS)
+
+
+def prune(connection: Connection, namespace: str) -> None:
+    """Deletes minutes and hours that are old; minutes not before their hour is added up."""
+    values = {"namespace": namespace, "minutes": MINUTES_KEPT, "hours": HOURS_KEPT}
+    connection.execute(_PRUNE, values)

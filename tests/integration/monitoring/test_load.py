@@ -1,0 +1,298 @@
+"""Rollups of ended jobs, and the load that is read from them."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat.beat import load as keeper
+from pgbeat.config import Settings
+from pgbeat.errors import InvalidInput
+from pgbeat.monitoring import rollups
+from pgbeat.monitoring.load import Load, load
+from tests.support.databases import connected
+from tests.support.processes import until
+from tests.support.rows import Sql, make_job
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    with connected(database) as found:
+        yield found
+
+
+@pytest.fixture
+def now(sql: Sql) -> datetime:
+    """The beginning of this minute."""
+    [(moment,)] = sql("SELECT date_trunc('minute', now())")
+    found: datetime = moment
+    return found.astimezone(UTC)
+
+
+def route(task: str) -> str | None:
+    return None if task == "elsewhere" else "celery"
+
+
+def ended(sql: Sql, at: datetime, state: str = "completed", *, waited: float = 1, ran: float = 2,
+          **values: object) -> str:  # fmt: skip
+    began = at - timedelta(seconds=ran)
+    given = {
+        "created_at": began - timedelta(seconds=waited), "started_at": began, "finished_at": at,
+    }  # fmt: skip
+    return make_job(sql, state, **(given | values))
+
+
+def keep(connection: Connection, settings: Settings) -> None:
+    keeper.keep(connection, settings, route)
+
+
+def counts(found: Load) -> tuple[int, int, int, int]:
+    total = found.total
+    assert sum(point.ended for point in found.points) == total.ended
+    return total.completed, total.failed, total.cancelled, total.skipped
+
+
+# -- counting
+
+
+def test_ends_are_counted_by_task_lane_and_queue(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    at = now - 5 * MINUTE
+    ended(sql, at, task="a", lane="gpu", waited=0.1, ran=4)
+    ended(sql, at, "failed", task="a", waited=0.1, ran=4)
+    ended(sql, at, "cancelled", task="b", lane="gpu", queue="slow", started_at=None)
+    ended(sql, at, "skipped", task="elsewhere", namespace="default")
+    ended(sql, at, task="a", namespace="shop")
+    keep(connection, settings)
+    found = load(connection, "default")
+    assert counts(found) == (1, 1, 1, 1)
+    assert [point.at for point in found.points if point.ended] == [at]
+    assert counts(load(connection, "default", task="a")) == (1, 1, 0, 0)
+    assert counts(load(connection, "default", lane="gpu")) == (1, 0, 1, 0)
+    assert counts(load(connection, "default", queue="slow")) == (0, 0, 1, 0)
+    assert counts(load(connection, "default", queue="celery")) == (1, 1, 0, 0)
+    assert counts(load(connection, "default", task="c")) == (0, 0, 0, 0)
+    total = load(connection, "default", task="a").total
+    assert total.waiting_p50 == pytest.approx(0.1, rel=0.42)
+    assert total.running_p95 == pytest.approx(4, rel=0.42)
+    assert load(connection, "default", queue="slow").total.running_p50 is None
+
+
+def test_a_job_waits_from_when_it_may_run(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    at = now - 5 * MINUTE
+    ended(sql, at, waited=3000, run_at=at - timedelta(seconds=10), ran=2)
+    keep(connection, settings)
+    assert load(connection, "default").total.waiting_p95 == pytest.approx(8, rel=0.42)
+
+
+def test_a_minute_is_counted_when_it_is_over(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    ended(sql, now + MINUTE)
+    keep(connection, settings)
+    found = load(connection, "default")
+    assert counts(found) == (0, 0, 0, 0)
+    assert found.until <= now + MINUTE
+
+
+def test_ends_that_are_written_late_are_counted(
+    connection: Connection,
+    settings: Settings,
+    sql: Sql,
+    database: str,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are counted with the minute for good, fifteen minutes later; and only then."""
+    ended(sql, now - 5 * MINUTE)
+    with psycopg.connect(database) as late:
+        late.execute(
+            "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, "
+            "finished_at) VALUES (gen_random_uuid(), 't', 'completed', 'system', 'me', true, %s)",
+            (now - 5 * MINUTE,),
+        )
+        keep(connection, settings)
+        assert counts(load(connection, "default")) == (1, 0, 0, 0)
+    keep(connection, settings)
+    assert counts(load(connection, "default")) == (1, 0, 0, 0)
+    sql("UPDATE pgbeat.rollup_progress SET settled_until = settled_until - interval '20 minutes'")
+    monkeypatch.setattr(rollups, "SETTLED", timedelta(seconds=2))
+    keep(connection, settings)
+    assert counts(load(connection, "default")) == (2, 0, 0, 0)
+
+
+def test_what_is_pruned_stays_counted(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    ended(sql, now - 20 * MINUTE)
+    keep(connection, settings)
+    sql("DELETE FROM pgbeat.jobs")
+    keep(connection, settings)
+    assert counts(load(connection, "default")) == (1, 0, 0, 0)
+
+
+def test_a_gap_is_caught_up_in_steps(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    keep(connection, settings)
+    sql("UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '3 days', "
+        "settled_until = settled_until - interval '3 days'")  # fmt: skip
+    for hours in range(0, 70, 7):
+        ended(sql, now - hours * HOUR - 30 * MINUTE)
+    steps = 0
+    while rollups.advance(connection, "default", route, 5 * HOUR):
+        steps += 1
+    assert steps >= 15
+    found = load(connection, "default", since=timedelta(days=3))
+    assert counts(found) == (10, 0, 0, 0)
+    rollups.prune(connection, "default")
+    assert sql("SELECT count(*) FROM pgbeat.rollups WHERE step = 60 AND at < now() - "
+               "interval '26 hours'") == [(0,)]  # fmt: skip
+    assert counts(load(connection, "default", since=timedelta(days=3))) == (10, 0, 0, 0)
+
+
+def test_hours_go_on_in_minutes(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    for minutes in (3, 30, 90, 600, 1500):
+        ended(sql, now - minutes * MINUTE, ran=minutes)
+    sql("INSERT INTO pgbeat.rollup_progress SELECT 'default', since, since "
+        "FROM date_trunc('hour', now() - interval '2 days', 'UTC') AS since")  # fmt: skip
+    keep(connection, settings)
+    found = load(connection, "default", since=timedelta(days=7), step=HOUR)
+    assert counts(found) == (5, 0, 0, 0)
+    assert found.total.running_p50 == pytest.approx(90, rel=0.42)
+
+
+# -- several maintainers
+
+
+def test_two_maintainers_at_once_count_once(
+    settings: Settings, sql: Sql, database: str, now: datetime
+) -> None:
+    for minutes in range(1, 60):
+        ended(sql, now - minutes * MINUTE)
+
+    def maintain() -> None:
+        with connected(database) as own:
+            keep(own, settings)
+
+    threads = [threading.Thread(target=maintain) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with connected(database) as own:
+        keep(own, settings)
+        assert counts(load(own, "default", since=2 * HOUR)) == (59, 0, 0, 0)
+
+
+def test_one_that_is_killed_has_counted_nothing_twice(
+    connection: Connection, settings: Settings, sql: Sql, database: str, now: datetime
+) -> None:
+    """Its server process ends after the counts are written, before they are committed."""
+    ended(sql, now - 20 * MINUTE)
+    sql("CREATE FUNCTION pg_temp_wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$")  # fmt: skip
+    sql("CREATE TRIGGER wait BEFORE UPDATE ON pgbeat.rollup_progress FOR EACH ROW "
+        "WHEN (NEW.settled_until > now() - interval '20 minutes') "
+        "EXECUTE FUNCTION pg_temp_wait()")  # fmt: skip
+    errors: list[Exception] = []
+
+    def maintain() -> None:
+        with connected(database) as own:
+            try:
+                keep(own, settings)
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=maintain)
+    thread.start()
+    asleep = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid IN ("
+        "SELECT pid FROM pg_locks WHERE relation = 'pgbeat.rollup_progress'::regclass)"
+    )
+    [(pid,)] = until(lambda: sql(asleep) or None)
+    keep(connection, settings)  # another one has the row: nothing is done meanwhile
+    assert counts(load(connection, "default")) == (0, 0, 0, 0)
+    sql("SELECT pg_terminate_backend(%s)", pid)
+    thread.join()
+    assert errors
+    sql("DROP TRIGGER wait ON pgbeat.rollup_progress")
+    keep(connection, settings)
+    assert counts(load(connection, "default")) == (1, 0, 0, 0)
+
+
+# -- depth
+
+
+def test_depth_is_of_jobs_that_wait(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    for _ in range(3):
+        make_job(sql, task="a", lane="gpu")
+    make_job(sql, task="b", queue="slow")
+    make_job(sql, "scheduled", task="a", run_at=now + HOUR)
+    make_job(sql, "running", task="a")
+    keep(connection, settings)
+    sql("UPDATE pgbeat.rollups SET at = at - interval '5 minutes'")
+    ended(sql, now - 5 * MINUTE, task="a")
+    sql("UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '10 minutes', "
+        "settled_until = settled_until - interval '10 minutes'")  # fmt: skip
+    keep(connection, settings)
+    found = load(connection, "default", task="a")
+    assert (found.total.depth, found.total.completed) == (3, 1)
+    assert load(connection, "default").total.depth == 4
+    assert load(connection, "default", lane="gpu").total.depth == 3
+    assert load(connection, "default", queue="slow").total.depth == 1
+
+
+# -- reading
+
+
+def test_without_a_beat_there_is_nothing(connection: Connection) -> None:
+    found = load(connection, "default")
+    assert found.points == [] and found.total.ended == 0 and found.since == found.until
+
+
+def test_steps_begin_on_round_times(
+    connection: Connection, settings: Settings, sql: Sql, now: datetime
+) -> None:
+    keep(connection, settings)
+    for since, step, least in (
+        (HOUR, MINUTE, 60),
+        (24 * HOUR, timedelta(minutes=15), 95),
+        (timedelta(days=7), 2 * HOUR, 84),
+        (timedelta(days=90), timedelta(days=1), 90),
+    ):
+        found = load(connection, "default", since=since)
+        assert found.step == step
+        assert least - 2 <= len(found.points) <= least + 2
+        assert found.since.timestamp() % step.total_seconds() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "code"),
+    [
+        ({"task": "a", "lane": "b"}, "lane", "conflict"),
+        ({"since": timedelta(0)}, "since", "out_of_range"),
+        ({"since": timedelta(days=93)}, "since", "out_of_range"),
+        ({"since": datetime(2100, 1, 1, tzinfo=UTC)}, "since", "out_of_range"),
+        ({"step": timedelta(seconds=90)}, "step", "out_of_range"),
+        ({"since": timedelta(days=2), "step": MINUTE}, "step", "out_of_range"),
+    ],
+)
+def test_what_can_not_be_answered_is_refused(
+    connection: Connection, given: dict[str, object], field: str, code: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        load(connection, "default", **given)  # type: ignore[arg-type]
+    assert [(each.field, each.code) for each in refused.value.problems] == [(field, code)]
