@@ -16,7 +16,7 @@ DECLARE
         '0*([1-9]|[12][0-9]|3[01])', month, weekday, '0*[0-5]?[0-9]'];
     extras   CONSTANT text[] := ARRAY['', '', '|l', '', '|l0*[0-7]|' || weekday || '#[1-5]', ''];
     -- As in Python: what else may count as space differs between locales.
-    spaces   CONSTANT text := E' \t\n\r\f\v';
+    spaces   CONSTANT text := E' \t\n\r\f\x0B';
     plain    CONSTANT text := lower(btrim(expression, spaces));
     fields   text[] := CASE WHEN plain = '' THEN '{}'
         ELSE regexp_split_to_array(plain, '[' || spaces || ']+') END;
@@ -79,7 +79,7 @@ DECLARE
         'sunrise', 'solar_noon', 'sunset', 'dusk_civil', 'dusk_nautical', 'dusk_astronomical'];
     labels   CONSTANT text[] := ARRAY['', 'latitude', 'longitude'];
     limits   CONSTANT integer[] := ARRAY[0, 90, 180];
-    spaces   CONSTANT text := E' \t\n\r\f\v';
+    spaces   CONSTANT text := E' \t\n\r\f\x0B';
     plain    CONSTANT text := lower(btrim(solar, spaces));
     parts    CONSTANT text[] := CASE WHEN plain = '' THEN '{}'
         ELSE regexp_split_to_array(plain, '[' || spaces || ']+') END;
@@ -111,7 +111,7 @@ DECLARE
         'for example "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"';
     frequencies CONSTANT text[] := ARRAY['SECONDLY', 'MINUTELY', 'HOURLY', 'DAILY', 'WEEKLY',
         'MONTHLY', 'YEARLY'];
-    spaces      CONSTANT text := E' \t\n\r\f\v';
+    spaces      CONSTANT text := E' \t\n\r\f\x0B';
     frequency   text;
     line        text;
     part        text;
