@@ -7,6 +7,9 @@
 -- that the other's worker is gone, unless it asked for this retry, and is about to record that. What
 -- a worker's main process has recorded for a process (such executions have no pid) is final.
 --
+-- Times count back from the statement, not from its transaction, which may have waited for a lock: so
+-- an execution that began after another was recorded is the later one.
+--
 -- A job that this ends moves, and only what is unfinished is looked at; `late_executions` records
 -- the few that belong to a job that has ended, or don't decide about it. The caller has locked jobs
 -- that go back to `scheduled` or `pending`: whether those end depends on a request to cancel them.
@@ -15,8 +18,9 @@
 -- ids, or LATERAL, so that no table can be read whole; and CASE keeps conditions on states from
 -- choosing an index. Parts in braces are in `executions.py`.
 WITH r AS MATERIALIZED (
-    SELECT *, now() - coalesce(began, 0) * interval '1 second' AS began_at,
-           CASE WHEN state <> 'running' THEN now() - coalesce(ended, 0) * interval '1 second' END
+    SELECT *, statement_timestamp() - coalesce(began, 0) * interval '1 second' AS began_at,
+           CASE WHEN state <> 'running'
+                THEN statement_timestamp() - coalesce(ended, 0) * interval '1 second' END
                AS ended_at,
            job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job,
            coalesce(is_repeated, false) AS may_be_known

@@ -5,7 +5,7 @@
 -- the ways of two messages differ. One that was given up as lost but was alive records how it really
 -- ended (`late_ends`); its job has gone on, and stays as it is.
 WITH r AS MATERIALIZED (
-    SELECT *, now() - coalesce(ended, 0) * interval '1 second' AS ended_at,
+    SELECT *, statement_timestamp() - coalesce(ended, 0) * interval '1 second' AS ended_at,
            job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job
       FROM json_to_recordset(CAST($1 AS json)) AS d (
                id uuid, job_id uuid, state text, job_state text, ended float8,

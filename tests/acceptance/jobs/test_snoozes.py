@@ -74,7 +74,9 @@ def history(sql: Sql, job: str) -> list[str]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize(
+    "pool", ["prefork", "threads", "solo", pytest.param("gevent", marks=pytest.mark.slow)]
+)
 def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) -> None:
     """Whether its message is acknowledged early or late, and if it is no job at all."""
     site.env["PGBEAT_TRACK"] = "all"
@@ -125,14 +127,46 @@ def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, datab
     assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s", held.id) == [("cancelled",)]
 
 
+@pytest.mark.slow
+def test_greenlets_snooze_at_the_same_time(site: Site, sql: Sql) -> None:
+    """While one's snooze is written, the others of the worker go on."""
+    site.env["PGBEAT_TRACK"] = "all"
+    site.start("-P", "gevent", "-c", "50")
+    site.beat(app=APP).says("This beat leads", 60)
+    sql("UPDATE pgbeat.lanes SET max_running = 40")
+    early = [site.task("early", f"e{number}", 2).delay() for number in range(40)]
+    late = [site.task("late", f"l{number}").delay() for number in range(40)]
+    finishing = [site.task("finishing", f"f{number}").delay() for number in range(10)]
+    assert [each.get(timeout=60) for each in early] == [3] * 40
+    assert [each.get(timeout=60) for each in late + finishing] == [2] * 50
+    until(lambda: not sql("SELECT FROM pgbeat.unfinished_jobs LIMIT 1"), 30, "all have ended")
+    rows = sql("SELECT state, count(*) FROM pgbeat.executions GROUP BY 1 ORDER BY 1")
+    assert rows == [("completed", 90), ("snoozed", 130)]
+    assert sql("SELECT count(*) FROM effects") == [(10,)]
+    assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "runs"), [("before", 3), ("after", 2)])
+def test_a_gevent_worker_killed_around_a_snooze(
+    site: Site, sql: Sql, moment: str, runs: int
+) -> None:
+    check_killed(site, sql, moment, runs, "gevent")
+
+
 @pytest.mark.parametrize(("moment", "runs"), [("before", 3), ("after", 2)])
 def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs: int) -> None:
     """The job runs again: neither lost nor twice at once."""
+    check_killed(site, sql, moment, runs, "solo")
+
+
+def check_killed(site: Site, sql: Sql, moment: str, runs: int, pool: str) -> None:
+    """Kills the first worker around a snooze; a second one must end the job."""
     site.beat(app=APP).says("This beat leads", 60)
-    first = site.start("-P", "solo")
+    first = site.start("-P", pool)
     job = site.task(moment, "killed").delay()
     first.wait(60)
-    site.start("-P", "solo")
+    site.start("-P", pool)
     assert job.get(timeout=60) == runs
     until(lambda: history(sql, job.id)[-1:] == ["completed"], 30, "it has ended")
     begun, over = site.times("killed"), site.times("killed-over")

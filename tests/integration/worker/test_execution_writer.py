@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from pgbeat.database import connections
 from pgbeat.jobs import executions
@@ -107,6 +109,21 @@ def test_a_retry_that_just_began_is_not_undone(ward: Ward, recorder: Recorder) -
         until(lambda: ward.sql(waiting))
     until(lambda: ("failed", False, None) in ward.of(job_id))
     assert ward.state(job_id) == "running"
+
+
+def test_the_last_execution_decides_though_its_transaction_began_long_before(ward: Ward) -> None:
+    """As it does that waits for the job's lock: its times count from the statement on."""
+    job_id = ward.job()
+    snoozed: dict[str, Any] = {"state": "snoozed", "job_state": "scheduled", "snooze": 0.01}
+    ward.run(job_id, 1, began=0.0, ended=0.0, **snoozed)
+    ward.sql(
+        "UPDATE pgbeat.jobs SET state = 'pending', dispatched_at = now() WHERE id = %s", job_id
+    )
+    with ward.engine.connect() as other, connections.transaction(other):
+        other.execute(text("SELECT pg_sleep(0.15)"))
+        again = ExecutionRecord(str(uuid4()), job_id, True, began=0.15, ended=0.15, **snoozed)
+        executions.record(other, [again])
+    assert ward.state(job_id) == "scheduled"
 
 
 def test_the_schedule_that_waits_for_a_job_may_be_locked(
