@@ -1,9 +1,12 @@
 """`pgbeat jobs tree`: a canvas, a group or a chain of retries as one tree."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 
 import click
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 from rich.tree import Tree as Drawing
 
@@ -45,7 +48,7 @@ def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> No
     if printing.is_json():
         printing.echo_json(asdict(found))
         return
-    drawing = Drawing(_label(found.root, now), guide_style="dim")
+    drawing = Drawing(_Label(found.root, now), guide_style="dim")
     _draw(drawing, found.root, now)
     printing.show(drawing)
     if not found.is_whole:
@@ -54,7 +57,39 @@ def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> No
 
 def _draw(drawing: Drawing, node: Node, now: datetime) -> None:
     for child in node.children:
-        _draw(drawing.add(_label(child, now)), child, now)
+        _draw(drawing.add(_Label(child, now)), child, now)
+
+
+class _Label:
+    """A node as it is drawn, in lines as long as the terminal has room for at its depth."""
+
+    def __init__(self, node: Node, now: datetime) -> None:
+        self._words = _label(node, now)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yields the words."""
+        yield folded(self._words, max(1, options.max_width))
+
+
+def folded(words: Text, width: int) -> Text:
+    """Returns a text in which words longer than a line go on below after `.`, `_`, `/` or `-`.
+
+    Rich breaks other lines at blanks, and words without such a sign anywhere.
+    """
+    plain, cuts, begin = words.plain, [], 0
+    for word in re.finditer(r"\n|\S+", plain):
+        if word[0] == "\n":
+            begin = word.end()
+        while word.end() - begin > width:
+            first = max(begin, word.start())
+            piece = plain[first : begin + width] if len(word[0]) > width else ""
+            length = max(piece.rfind(sign) for sign in "._/-") + 1
+            if length:
+                begin = first + length
+                cuts.append(begin)
+            else:
+                begin = begin + width if first == begin else first
+    return Text("\n").join(words.divide(cuts)) if cuts else words
 
 
 def _label(node: Node, now: datetime) -> Text:

@@ -71,12 +71,15 @@ class Lane(NamedTuple):
 
     @property
     def fairness(self) -> str | None:
-        """Returns for people which keys take turns: `2 at once of each tenant, in turn`."""
+        """Returns for people which keys take turns: `turns by tenant (2 slots each)`."""
         if self.fair_by is None:
             return None
         name = self.fair_by.removeprefix("kwargs.")
-        most = "each" if self.max_per_key is None else f"{self.max_per_key} at once of each"
-        return f"{most} {name}, in turn"
+        if self.max_per_key is None:
+            return f"turns by {name}"
+        return (
+            f"turns by {name} ({self.max_per_key} slot{'' if self.max_per_key == 1 else 's'} each)"
+        )
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:

@@ -64,9 +64,9 @@ def test_a_rate_holds_for_a_time(database: str) -> None:
 
 def test_set_makes_a_lane_fair(database: str) -> None:
     result = run(database, "lanes", "set", "l", "--limit-per", "kwargs.tenant", "2")
-    assert result.stdout == "Made lane 'l': no limit, 2 at once of each tenant, in turn.\n"
+    assert result.stdout == "Made lane 'l': no limit, turns by tenant (2 slots each).\n"
     result = run(database, "lanes", "set", "l", "--fair-by", "task")
-    assert result.stdout == "Changed lane 'l': no limit, each task, in turn.\n"
+    assert result.stdout == "Changed lane 'l': no limit, turns by task.\n"
     row = read(database, "lanes", "set", "l", "--no-fair")
     assert (row["fair_by"], row["max_per_key"]) == (None, None)
 

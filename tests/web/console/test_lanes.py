@@ -97,7 +97,7 @@ def test_a_lane_is_made(page: Any, sql: Sql) -> None:
     )  # fmt: skip
     said = after(page, answer).words
     assert "Lane 'gpu' was created." in said
-    assert "2 slots, 10/minute of each task, 1 at once of each n, in turn, policy resources" in said
+    assert "2 slots, 10/minute of each task, turns by n (1 slot each), policy resources" in said
     assert saved(sql) == (2, 10, 60, "task", "resources", {"gpu": 2})
     assert noted(sql) == [("create", "user:root", "page")]
 
