@@ -177,7 +177,8 @@ $$;
 
 -- Notes which keys were served last, in the order of `ids`.
 CREATE FUNCTION pgbeat.note_turns(own pgbeat.lanes, ids uuid[]) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
     UPDATE pgbeat.lanes l SET turns = l.turns || n.turns
       FROM (SELECT jsonb_object_agg(t.priority, t.fair_key) AS turns FROM (
                 SELECT DISTINCT ON (j.priority) j.priority, j.fair_key
@@ -185,7 +186,8 @@ LANGUAGE sql AS $$
                        SELECT u.priority, u.fair_key FROM pgbeat.unfinished_jobs u
                         WHERE u.id = i.id OFFSET 0) AS j
                  ORDER BY j.priority, i.number DESC) AS t) AS n
-     WHERE l.namespace = own.namespace AND l.name = own.name AND n.turns IS NOT NULL
+     WHERE l.namespace = own.namespace AND l.name = own.name AND n.turns IS NOT NULL;
+END
 $$;
 
 -- Gives free slots of a fair lane to the next jobs, up to `most`, and returns these in order. The lane
@@ -195,6 +197,7 @@ RETURNS SETOF pgbeat.unfinished_jobs
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     chosen uuid[];
+    served jsonb;    -- the last key of each priority
     taken  uuid[] := '{}';
     locked uuid[] := '{}';
     free   integer := most;
@@ -206,26 +209,31 @@ BEGIN
            AND h.state IN ('pending', 'scheduled', 'running');
     END IF;
     FOR try IN 1..5 LOOP
-        chosen := ARRAY(SELECT f.id FROM pgbeat.fair_line(own, free, true, locked) f);
-        EXIT WHEN chosen = '{}';
-        CONTINUE WHEN pgbeat.correct_keys(own, chosen) > 0;
+        SELECT array_agg(f.id ORDER BY f.number),
+               jsonb_object_agg(f.priority, f.fair_key ORDER BY f.number)
+          INTO chosen, served
+          FROM pgbeat.fair_line(own, free, true, locked)
+               WITH ORDINALITY AS f (id, priority, fair_key, number);
+        EXIT WHEN chosen IS NULL;
         taken := ARRAY(SELECT j.id FROM pgbeat.unfinished_jobs j
                         WHERE j.id = ANY (chosen) AND j.dispatched_at IS NULL
                           AND j.state = 'pending' AND NOT j.is_blocked
                           AND j.fair_key = pgbeat.fair_key(own.fair_by, j)
                           FOR UPDATE SKIP LOCKED);
+        CONTINUE WHEN cardinality(taken) < cardinality(chosen)
+            AND pgbeat.correct_keys(own, chosen) > 0;
         RETURN QUERY
         WITH mine AS (
             UPDATE pgbeat.unfinished_jobs j SET dispatched_at = statement_timestamp()
              WHERE j.id = ANY (taken)
             RETURNING j.*)
         SELECT m.* FROM mine m ORDER BY array_position(chosen, m.id);
-        PERFORM pgbeat.note_turns(own, chosen);
+        UPDATE pgbeat.lanes l SET turns = l.turns || served
+         WHERE l.namespace = own.namespace AND l.name = own.name
+        RETURNING l.* INTO own;
         free := free - cardinality(taken);
         EXIT WHEN cardinality(taken) = cardinality(chosen);
         locked := locked || chosen;
-        SELECT l.* INTO own FROM pgbeat.lanes l
-         WHERE l.namespace = own.namespace AND l.name = own.name;
     END LOOP;
 END
 $$;
