@@ -60,7 +60,7 @@ PARTS = {
     "results.waits": Part("", _RESULTS, 6),
     "results.kills": Part("", _RESULTS, 20),
     "tracking": Part("", "--tasks 3000 --rounds 1 --pools prefork", 10),
-    "jobs": Part("", "--tasks 1000 --rounds 1", 8),
+    "jobs": Part("", "--tasks 1000 --rounds 1", 14),
     "webhooks": Part("", "--deliveries 6000", 4),
     "web": Part("", "--jobs 60000 --schedules 5000 --messages 2000 --times 3", 12),
     "streams": Part("", "--streams 1,20 --kinds job,read --changes 5 --idle 3", 12),
