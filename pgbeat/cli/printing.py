@@ -327,7 +327,7 @@ def state(row: Schedule) -> str:
 
 def health(found: Health, *, in_full: bool = False) -> Text:
     """Returns a schedule's health in a word or two, or in a sentence."""
-    plain = found.code in ("new", "no_outcome")
+    plain = found.code in ("new", "no_outcome", "skipping")
     said = line(found.summary) if in_full else found.short
     return Text(said, style="" if plain else STYLES[found.severity])
 

@@ -34,9 +34,14 @@ _LONG = 30
 @click.command("list")
 @click.option("--enabled/--disabled", default=None, help="Only enabled or disabled ones.")
 @label_filter
+@click.option(
+    "--sort", type=click.Choice(["name", "health"]), default="name", help="By health: worst first."
+)
 @json_option
 @pass_target
-def list_command(target: Target, enabled: bool | None, labels: dict[str, str] | None) -> None:
+def list_command(
+    target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str
+) -> None:
     """List the schedules: when they are due, their state, and how their jobs fare."""
     with target.transaction() as connection:
         now = connections.now(connection)
@@ -45,6 +50,8 @@ def list_command(target: Target, enabled: bool | None, labels: dict[str, str] | 
         )
         patience = beats.patience(target.settings)
         healths = schedule_health.of_schedules(connection, rows, timedelta(seconds=patience))
+    if sort == "health":
+        rows.sort(key=lambda row: healths[row.id].rank)
     kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
     more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
     is_wide = printing.is_wide()

@@ -2,13 +2,13 @@
 
 `Schedule.state` says whether a schedule is in service; its health says whether it achieves
 anything. Nothing is counted through: each schedule costs a few lookups in `jobs_outcomes` and
-`jobs_unfinished`, however many jobs are kept. Of jobs that are tried again, the last attempt
-counts.
+`jobs_unfinished`, and two in `ticks` if it is skipping, however many rows are kept. Of jobs that
+are tried again, the last attempt counts.
 """
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -24,8 +24,8 @@ _UNFINISHED = 20
 PATIENCE = timedelta(minutes=5)
 
 Code = Literal[
-    "late", "launch_failing", "failing", "waiting", "retrying", "never_launched", "no_outcome",
-    "new", "ok",
+    "late", "launch_failing", "failing", "waiting", "retrying", "never_launched", "skipping",
+    "no_outcome", "new", "ok",
 ]  # fmt: skip
 Severity = Literal["ok", "warn", "fail"]
 _SEVERITIES: dict[Code, Severity] = {
@@ -36,6 +36,8 @@ _SEVERITIES: dict[Code, Severity] = {
     "retrying": "warn",
     "never_launched": "warn",
 }
+#: The worst first.
+_ORDER = get_args(Code)
 
 
 class Health(NamedTuple):
@@ -53,11 +55,18 @@ class Health(NamedTuple):
     error: str | None = None
     #: The newest job that the code is about.
     job_id: UUID | None = None
+    #: Why the last decision was a skip, where the code is `skipping` or `never_launched`.
+    reason: str | None = None
 
     @property
     def severity(self) -> Severity:
         """Returns how bad it is: `fail` if the schedule achieves nothing."""
         return _SEVERITIES.get(self.code, "ok")
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Returns a key that sorts the worst first, and of those the one with most failures."""
+        return _ORDER.index(self.code), -self.failures
 
     @property
     def short(self) -> str:
@@ -86,6 +95,13 @@ class _Outcomes(NamedTuple):
     retried_id: UUID | None = None
     attempt: int | None = None
     max_attempts: int | None = None
+
+
+class _Skips(NamedTuple):
+    """The skips of a schedule since its last launch: the time of the first, the newest reason."""
+
+    since: datetime | None
+    reason: str | None
 
 
 # Constants, not parameters, are what the planner matches with a partial index.
@@ -132,6 +148,23 @@ _OUTCOMES = text(
     """  # noqa: S608
 )
 
+# The index has due times. What was decided since the launch was due since, too, except for missed
+# times that were made up for.
+_SKIPS = text(
+    """
+    SELECT s.id, first.due_at, last.reason
+      FROM unnest(CAST(:ids AS bigint[]), CAST(:launches AS timestamptz[])) AS s (id, launched_at)
+    LEFT JOIN LATERAL (
+        SELECT t.due_at FROM pgbeat.ticks t
+         WHERE t.schedule_id = s.id AND t.due_at > s.launched_at AND t.outcome = 'skipped'
+         ORDER BY t.due_at LIMIT 1) AS first ON true
+    LEFT JOIN LATERAL (
+        SELECT t.reason FROM pgbeat.ticks t
+         WHERE t.schedule_id = s.id AND t.due_at > s.launched_at AND t.outcome = 'skipped'
+         ORDER BY t.due_at DESC LIMIT 1) AS last ON true
+    """
+)
+
 
 def of_schedules(
     connection: Connection, rows: Collection[Schedule], patience: timedelta
@@ -142,10 +175,28 @@ def of_schedules(
     """
     by_id = {row.id: row for row in rows}
     values = {"ids": list(by_id), "most": MOST_FAILURES, "unfinished": _UNFINISHED}
+    skips = _skips(connection, rows)
     found: dict[int, Health] = {}
     for key, now, *outcomes in connection.execute(_OUTCOMES, values) if rows else ():
-        found[key] = _judge(by_id[key], _Outcomes(*outcomes), now, patience)
+        found[key] = _judge(by_id[key], _Outcomes(*outcomes), skips.get(key), now, patience)
     return found
+
+
+def _skips(connection: Connection, rows: Collection[Schedule]) -> dict[int, _Skips]:
+    """Returns the skips of the schedules whose last decision was one."""
+    skipping = [row for row in rows if _is_skipping(row)]
+    if not skipping:
+        return {}
+    values = {
+        "ids": [row.id for row in skipping],
+        "launches": [row.last_success or row.created_at for row in skipping],
+    }
+    return {key: _Skips(*skips) for key, *skips in connection.execute(_SKIPS, values)}
+
+
+def _is_skipping(row: Schedule) -> bool:
+    """Returns whether its last decision was neither a launch nor a failure."""
+    return row.last_run is not None and row.last_run not in (row.last_success, row.last_failure)
 
 
 def of_schedule(connection: Connection, row: Schedule, patience: timedelta) -> Health:
@@ -153,7 +204,9 @@ def of_schedule(connection: Connection, row: Schedule, patience: timedelta) -> H
     return of_schedules(connection, [row], patience)[row.id]
 
 
-def _judge(row: Schedule, jobs: _Outcomes, now: datetime, patience: timedelta) -> Health:
+def _judge(
+    row: Schedule, jobs: _Outcomes, skips: _Skips | None, now: datetime, patience: timedelta
+) -> Health:
     """Returns the first code that applies, the worst first."""
     is_active = row.enabled and row.paused_at is None
     if is_active and row.next_run is not None and now - row.next_run > patience:
@@ -180,17 +233,24 @@ def _judge(row: Schedule, jobs: _Outcomes, now: datetime, patience: timedelta) -
     if jobs.retried_id is not None:
         said = f"a job failed and is tried again, attempt {jobs.attempt} of {jobs.max_attempts}"
         return Health("retrying", said, job_id=jobs.retried_id)
-    return _without_trouble(row, jobs)
+    return _without_trouble(row, jobs, skips)
 
 
-def _without_trouble(row: Schedule, jobs: _Outcomes) -> Health:
+def _without_trouble(row: Schedule, jobs: _Outcomes, skips: _Skips | None) -> Health:
+    reason = None if skips is None else skips.reason
+    if row.last_run is None:
+        if jobs.completed_at is None:
+            return Health("new", "it has not been decided yet")
+    elif row.last_success is None and jobs.completed_at is None:
+        said, error = "it was never launched: each time, it was skipped or failed", row.last_error
+        return Health("never_launched", said, since=row.created_at, error=error, reason=reason)
+    elif skips is not None:
+        since = skips.since or row.last_run
+        said = f"skipping since {since.astimezone(UTC):%F %T} UTC"
+        said += "" if reason is None else f": {reason}"
+        return Health("skipping", said, since=since, reason=reason)
     if jobs.completed_at is not None:
         return Health("ok", "its last job completed", since=jobs.completed_at)
-    if row.last_run is None:
-        return Health("new", "it has not been decided yet")
-    if row.last_success is None:
-        said = "it was never launched: each time, it was skipped or failed"
-        return Health("never_launched", said, since=row.created_at, error=row.last_error)
     return Health("no_outcome", "none of its jobs has ended yet")
 
 

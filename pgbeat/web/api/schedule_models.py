@@ -110,8 +110,9 @@ class ScheduleHealth(BaseModel):
     code: Code = Field(
         description="`failing`: its newest job failed; `launch_failing`: its ticks fail; `late`: "
         "it is due and undecided; `waiting`: no worker takes its job; `retrying`: a failed job is "
-        "retried; `never_launched`: every tick was skipped or failed; `no_outcome`: no job has "
-        "ended yet; `new`: it has no tick yet."
+        "retried; `never_launched`: every tick was skipped or failed; `skipping`: ticks have been "
+        "skipped since the last launch; `no_outcome`: no job has ended yet; `new`: it has no "
+        "tick yet."
     )
     severity: Severity
     summary: str = Field(examples=["6 jobs in a row failed, since 2026-11-21 04:54:00 UTC"])
@@ -119,6 +120,7 @@ class ScheduleHealth(BaseModel):
     since: datetime | None
     error: str | None = Field(description="The error of the last failure.")
     job_id: UUID | None
+    reason: str | None = Field(description="Why the last tick was skipped, if it was.")
 
 
 class FoundSchedule(BaseModel):

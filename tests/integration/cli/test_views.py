@@ -56,6 +56,8 @@ def test_list(database: str) -> None:
 def test_list_some(database: str) -> None:
     assert [row["name"] for row in read(database, "list", "--disabled")] == ["off"]
     assert [row["name"] for row in read(database, "list", "--enabled")] == ["due", "held", "later"]
+    worst_first = [row["name"] for row in read(database, "list", "--sort", "health")]
+    assert worst_first == ["due", "off", "later", "held"]
 
 
 def test_list_none(database: str, sql: Sql) -> None:

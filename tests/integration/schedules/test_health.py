@@ -131,6 +131,55 @@ def test_never_launched(connection: Connection, sql: Sql) -> None:
     assert (health(connection).code, health(connection).severity) == ("never_launched", "warn")
 
 
+def test_skipping_says_since_when_and_why(connection: Connection, sql: Sql) -> None:
+    key = add(sql)
+    job(sql, key)
+    sql("UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour', last_run = now()")
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason, job_id) "
+        "SELECT %s, 's', now() - n * interval '20 minutes', "
+        "CASE n WHEN 3 THEN 'launched' ELSE 'skipped' END, "
+        "CASE n WHEN 3 THEN NULL ELSE 'reason ' || n END, "
+        "CASE n WHEN 3 THEN gen_random_uuid() END FROM generate_series(0, 4) n",
+        key,
+    )
+    ((since,),) = sql("SELECT due_at FROM pgbeat.ticks WHERE reason = 'reason 2'")
+    found = health(connection)
+    assert (found.code, found.severity, found.failures) == ("skipping", "ok", 0)
+    assert (found.since, found.reason, found.error) == (since, "reason 0", None)
+    assert found.summary == f"skipping since {since:%Y-%m-%d %H:%M:%S} UTC: reason 0"
+    job(sql, key, "failed")  # worse than doing nothing
+    assert (health(connection).code, health(connection).reason) == ("failing", None)
+
+
+def test_skipping_without_kept_ticks(connection: Connection, sql: Sql) -> None:
+    add(sql)
+    sql("UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour', last_run = now()")
+    found = health(connection)
+    assert (found.code, found.since, found.reason) == (
+        "skipping", schedules.get(connection, "s").last_run, None,
+    )  # fmt: skip
+
+
+def test_a_launch_or_a_failure_is_no_skip(connection: Connection, sql: Sql) -> None:
+    add(sql)
+    launched(sql)
+    assert health(connection).code == "no_outcome"
+    sql(
+        "UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour', "
+        "last_run = now(), last_failure = now()"
+    )
+    assert health(connection).code == "no_outcome"
+
+
+def test_the_worst_sorts_first() -> None:
+    kinds = [Health("ok", ""), Health("skipping", ""), Health("failing", "", 2),
+             Health("failing", "", 6), Health("late", "")]  # fmt: skip
+    assert [(each.code, each.failures) for each in sorted(kinds, key=lambda each: each.rank)] == [
+        ("late", 0), ("failing", 6), ("failing", 2), ("skipping", 0), ("ok", 0),
+    ]  # fmt: skip
+
+
 def test_those_that_fail_are_found_among_the_others(
     connection: Connection, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
