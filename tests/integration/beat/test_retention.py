@@ -43,7 +43,10 @@ def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
     assert left(sql, "jobs") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "executions", "started_at") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "ticks", "decided_at") == [75, 65, 55, 22, 12, 6, 2]
-    deleted = {"ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "deliveries": 0, "audit": 0}
+    deleted = {
+        "ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "dependencies": 0, "deliveries": 0,
+        "audit": 0,
+    }  # fmt: skip
     assert pruner.deleted == deleted
 
 
@@ -95,6 +98,17 @@ def test_a_group_stays_whole_while_it_runs(
     prune(connection, settings)
     assert sql("SELECT DISTINCT group_id FROM pgbeat.jobs") == [(ids[0],)]
     assert sql("SELECT id FROM pgbeat.groups") == [(ids[0],)]
+
+
+def test_edges_go_with_the_job_that_depends(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    old = "INSERT INTO pgbeat.dependencies (job_id, parent_id, created_at) VALUES "
+    sql(old + "(gen_random_uuid(), gen_random_uuid(), now() - interval '40 days')")
+    [(kept,)] = sql("SELECT pgbeat.submit('tests.add')")
+    sql(old + "(%s, gen_random_uuid(), now() - interval '40 days')", str(kept))
+    assert prune(connection, settings).deleted["dependencies"] == 1
+    assert sql("SELECT job_id FROM pgbeat.dependencies") == [(kept,)]
 
 
 def test_deliveries_go_by_age_unless_they_are_under_way(
