@@ -29,7 +29,7 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Filter
-from pgbeat.monitoring import counters, gauges, load, statistics
+from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.web.pages import summaries
@@ -238,7 +238,6 @@ QUERIES: dict[str, Query] = {
         lambda w, c: summaries.summary(c, "default"), 60_000, 20_000
     ),
     "people: 50 jobs are cancelled": Query(_cancel),
-    "people: the load of a task": Query(lambda w, c: load.load(c, "default", task="shop.task7")),
     "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000),
     "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
     "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
