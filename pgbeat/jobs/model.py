@@ -169,14 +169,22 @@ class Filter(NamedTuple):
     late: bool | None = None
     #: The job must have all of them.
     labels: Mapping[str, str] | None = None
+    #: When it was created: not before the first time, and before the second.
+    created_from: datetime | None = None
+    created_until: datetime | None = None
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """Returns the conditions in SQL."""
-        given = self._replace(labels=None, late=None)._asdict().items()
+        others = {"late", "labels", "created_from", "created_until"}
+        given = [(name, value) for name, value in self._asdict().items() if name not in others]
         found = [jobs.c[name] == value for name, value in given if value is not None]
         if self.late is not None:
             is_late = jobs.c.late_at.is_not(None)
             found.append(is_late if self.late else ~is_late)
+        if self.created_from is not None:
+            found.append(jobs.c.created_at >= self.created_from)
+        if self.created_until is not None:
+            found.append(jobs.c.created_at < self.created_until)
         if self.labels:  # the second condition makes Postgres use the index
             found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
         return found

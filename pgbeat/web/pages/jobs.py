@@ -1,9 +1,10 @@
 """`/console/jobs`: the list of jobs."""
 
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator
 
 from pgbeat.database.tables import JOB_STATES
@@ -14,8 +15,9 @@ from pgbeat.web.api.job_models import progress_of
 from pgbeat.web.api.jobs import schedule_id
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import moment, read, split
+from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.groups import parse_id
-from pgbeat.web.pages.render import PageRoute, TheVisit
+from pgbeat.web.pages.render import PageRoute, TheVisit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -42,6 +44,9 @@ def jobs_page(
     template: Text = "",
     group: Text = "",
     label: Text = "",
+    since: Annotated[str, Query(alias="from")] = "",
+    until: str = "",
+    span: str = load_chart.USUAL,
     after: str = "",
 ) -> Response:
     """Shows the jobs that the caller may see, the newest first, with filters."""
@@ -55,7 +60,10 @@ def jobs_page(
         "template": template,
         "group": group,
         "label": label,
+        "from": _time(since),
+        "until": _time(until),
     }
+    shown = span if span in load_chart.SPANS and span != load_chart.USUAL else ""
     before = read(after or None, moment, UUID)
     which = permissions.visible(visit.caller, _filter(visit.namespace, asked))
     remark = ""
@@ -71,6 +79,15 @@ def jobs_page(
         page = visit.redactor.rows(page)
         running = {row.id: row.task for row in page if row.state == "running"}
         runs = executions.newest(connection, list(running))
+        chart = None
+        if visit.caller.sees_all and not after:
+            chart = load_chart.chart(
+                connection, visit.namespace, span,
+                task=task or None, lane=None if task else lane or None,
+                here=lambda each: path("jobs", **asked | {"span": each}),
+                filters={key: asked[key] for key in ("state", "schedule", "by", "label")}
+                | {"task": task, "lane": lane, "span": shown},
+            )  # fmt: skip
     return visit.page(
         "jobs.html",
         "jobs",
@@ -80,11 +97,26 @@ def jobs_page(
             for job_id, run in runs.items()
         },
         asked=asked,
+        span=shown,
+        chart=chart,
+        times=(_moment(asked["from"]), _moment(asked["until"])),
         states=JOB_STATES,
         after=after,
         remark=remark,
         next=following,
     )
+
+
+def _time(written: str) -> str:
+    """Returns a time as it was written, or nothing if it is none."""
+    return written if _moment(written) is not None else ""
+
+
+def _moment(written: str) -> datetime | None:
+    try:
+        return moment(written)
+    except ValueError:
+        return None
 
 
 def _filter(namespace: str, asked: dict[str, str]) -> jobs.Filter:
@@ -98,4 +130,6 @@ def _filter(namespace: str, asked: dict[str, str]) -> jobs.Filter:
         created_by=asked["by"] or None,
         group_id=str(parse_id(asked["group"])) if asked["group"] else None,
         labels=labels_of([asked["label"]]) if asked["label"] else None,
+        created_from=_moment(asked["from"]),
+        created_until=_moment(asked["until"]),
     )

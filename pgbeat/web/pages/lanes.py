@@ -13,7 +13,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.occupancy import InLine
 from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
-from pgbeat.web.pages import forms, lane_form
+from pgbeat.web.pages import forms, lane_form, load_chart
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (
     AdminVisit,
@@ -75,13 +75,18 @@ def make_lane(visit: AdminVisit, posted: Fields) -> Response:
 
 
 @router.get("/console/lanes/{name}")
-def lane_page(visit: ViewerVisit, name: Name) -> Response:
+def lane_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> Response:
     """Shows a lane."""
-    return _show(visit, name)
+    return _show(visit, name, span=span)
 
 
 def _show(
-    visit: Visit, name: str, *, form: Form | None = None, error: Exception | None = None
+    visit: Visit,
+    name: str,
+    *,
+    form: Form | None = None,
+    error: Exception | None = None,
+    span: str = load_chart.USUAL,
 ) -> Response:
     with visit.reading() as connection:
         lane = lanes.get(connection, visit.namespace, name)
@@ -89,12 +94,17 @@ def _show(
         # This process may not have loaded the code of the lane's policy.
         is_known = lane.policy is None or lane.policy in concurrency.registered()
         line = occupancy.line(connection, lane, limit=_SHOWN + 1) if is_known else None
+        chart = load_chart.chart(
+            connection, visit.namespace, span, lane=name,
+            here=lambda each: path("lanes", name, span=each), filters={"lane": name},
+        )  # fmt: skip
     return visit.page(
         "lane.html",
         "lanes",
         form=form or forms.original(lane_form.written(lane)),
         error=error,
         lane=lane,
+        chart=chart,
         holders=holders,
         line=line,
         neighbours=_neighbours(line or ()),

@@ -311,6 +311,6 @@ _environment = Environment(
 )
 _environment.filters |= {
     "pretty": _pretty, "compact": _compact, "ms": _milliseconds, "number": _number,
-    "counted": words.counted, "first_line": words.first_line, "span": span,
+    "counted": words.counted, "first_line": words.first_line, "span": span, "lasting": words.length,
 }  # fmt: skip
 _environment.globals |= {"moment": moment, "path": path, "words": words}

@@ -44,6 +44,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/{name:path}": ((303, 404, 404, 404), None),
     "GET /console/audit": (ADMIN_PAGE, None),
     "GET /console/beats": (ADMIN_PAGE, None),
+    "GET /console/tasks/{name:path}": (ADMIN_PAGE, None),
     "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
     "POST /console/backfill/{name:path}": (ADMIN_PAGE, None),
     "GET /console/groups": (PAGE, None),
@@ -230,7 +231,8 @@ class World:
             "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
             "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
-            "/calendars": "c", "/console/calendars": "c", "/console/{": "nowhere",
+            "/calendars": "c", "/console/calendars": "c", "/console/tasks": "t",
+            "/console/{": "nowhere",
         }  # fmt: skip
         for beginning, name in names.items():
             if path.startswith(beginning):

@@ -144,3 +144,51 @@ addEventListener("keydown", (event) => {
   addEventListener("pageshow", settle);
   settle();
 })();
+
+// Dragging over the bars of a load picks a time: the list of the jobs that were created in it.
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  let drag = null;
+  const step = (event) => {
+    const box = drag.svg.getBoundingClientRect();
+    const part = (event.clientX - box.left) / box.width;
+    return Math.max(0, Math.min(drag.points - 1, Math.floor(part * drag.points)));
+  };
+  addEventListener("pointerdown", (event) => {
+    const svg = event.button === 0 && event.target.closest?.(".load svg.ends");
+    if (!svg) return;
+    const { brush, since, step: length, points } = svg.closest("[data-brush]").dataset;
+    drag = { svg, brush, since: +since, length: +length, points: +points };
+    drag.first = drag.last = step(event);
+  });
+  addEventListener("dragstart", (event) => drag && event.preventDefault());
+  addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    drag.last = step(event);
+    if (drag.last !== drag.first && !drag.rect) {
+      drag.rect = document.createElementNS(SVG, "rect");
+      drag.rect.setAttribute("class", "brush");
+      drag.rect.setAttribute("height", "100");
+      drag.svg.append(drag.rect);
+    }
+    const [from, to] = [drag.first, drag.last].sort((a, b) => a - b);
+    drag.rect?.setAttribute("x", (1000 * from) / drag.points);
+    drag.rect?.setAttribute("width", (1000 * (to - from + 1)) / drag.points);
+  });
+  addEventListener("pointerup", () => {
+    const done = drag;
+    drag = null;
+    if (!done?.rect) return;  // a click follows the link of its bar
+    const [from, to] = [done.first, done.last].sort((a, b) => a - b);
+    const stamp = (number) =>
+      new Date(1000 * (done.since + number * done.length)).toISOString().slice(0, 16) + "Z";
+    const where = new URL(done.brush, location.href);
+    where.searchParams.set("from", stamp(from));
+    where.searchParams.set("until", stamp(to + 1));
+    location.assign(where);
+  });
+  addEventListener("pointercancel", () => {
+    drag?.rect?.remove();
+    drag = null;
+  });
+})();

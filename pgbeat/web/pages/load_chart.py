@@ -1,0 +1,182 @@
+"""The chart of the load over time, and the page of a task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from fastapi import APIRouter, Response
+from sqlalchemy import Connection
+
+from pgbeat.jobs import model as jobs
+from pgbeat.monitoring.load import Load, Point, load
+from pgbeat.web.pages.humanize import length
+from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path
+
+router = APIRouter(route_class=PageRoute)
+
+#: The spans to choose from, and the default.
+SPANS = {
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "90d": timedelta(days=90),
+}
+USUAL = "6h"
+#: The size of a drawing, which is stretched to the width of the page.
+WIDTH, HEIGHT = 1000, 100
+#: Outcomes from the axis up, and their classes.
+_OUTCOMES = (("completed", "good"), ("failed", "bad"), ("cancelled", "skipped"),
+             ("skipped", "skipped"))  # fmt: skip
+_NEWEST = 20
+
+
+class Block(NamedTuple):
+    """A part of a bar."""
+
+    y: float
+    height: float
+    kind: str
+
+
+class Bar(NamedTuple):
+    """The ends of a step."""
+
+    x: float
+    width: float
+    blocks: list[Block]
+    title: str
+    #: The page of the jobs that were created in that time.
+    href: str
+
+
+class Chart(NamedTuple):
+    """What a chart shows; lines are points of SVG."""
+
+    load: Load
+    span: str
+    bars: list[Bar]
+    most_ended: int
+    running: list[str]
+    waiting: list[str]
+    longest: float
+    depth: list[str]
+    #: Where links lead that choose a span.
+    spans: list[tuple[str, str]]
+    #: Where brushing leads: a path that lacks the times.
+    jobs: str
+
+
+def chart(
+    connection: Connection,
+    namespace: str,
+    span: str,
+    *,
+    here: Callable[[str], str],
+    task: str | None = None,
+    lane: str | None = None,
+    filters: Mapping[str, str],
+) -> Chart:
+    """Reads the load of a span and draws it.
+
+    `here` returns the path of the page for another span. Bars lead to the list of jobs, with
+    `filters`.
+    """
+    span = span if span in SPANS else USUAL
+    found = load(connection, namespace, task=task, lane=lane, since=SPANS[span])
+    most = max((point.ended for point in found.points), default=0)
+    longest = max(
+        (max(point.running_p95 or 0, point.waiting_p95 or 0) for point in found.points), default=0
+    )
+
+    def lines(name: str, top: float) -> list[str]:
+        return _lines([getattr(point, name) for point in found.points], top)
+
+    return Chart(
+        found, span, _bars(found, most, filters), most,
+        running=lines("running_p95", longest),
+        waiting=lines("waiting_p95", longest),
+        longest=longest,
+        depth=lines("depth", found.total.depth),
+        spans=[(each, here(each)) for each in SPANS],
+        jobs=path("jobs", **filters),
+    )  # fmt: skip
+
+
+def _bars(found: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:
+    """Returns a bar for each step in which something ended."""
+    each = WIDTH / max(1, len(found.points))
+    gap = min(2.0, each / 5)
+    bars = []
+    for number, point in enumerate(found.points):
+        if not point.ended:
+            continue
+        blocks, top = [], float(HEIGHT)
+        for name, kind in _OUTCOMES:
+            # What is there is visible, however little.
+            if count := getattr(point, name):
+                height = max(2.0, count / most * HEIGHT)
+                top -= height
+                blocks.append(Block(round(max(0.0, top), 1), round(height, 1), kind))
+        until = point.at + found.step
+        href = path("jobs", **{"from": stamp(point.at), "until": stamp(until)}, **filters)
+        x = round(number * each, 1)
+        bars.append(Bar(x, round(each - gap, 1), blocks, _title(point, found.step), href))
+    return bars
+
+
+def stamp(moment: datetime) -> str:
+    """Returns a time for a URL."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
+
+
+def _title(point: Point, step: timedelta) -> str:
+    parts = [f"{count:,} {name}" for name, _ in _OUTCOMES if (count := getattr(point, name))]
+    if point.running_p95 is not None and point.waiting_p95 is not None:
+        parts.append(f"95% ran less than {length(point.running_p95)}")
+        parts.append(f"and waited less than {length(point.waiting_p95)}")
+    return f"{point.at:%Y-%m-%d %H:%M} UTC, {length(step.total_seconds())}: " + "; ".join(parts)
+
+
+def _lines(values: Sequence[float | None], top: float) -> list[str]:
+    """Returns lines through the values that are there; a value by itself is a short one."""
+    each = WIDTH / max(1, len(values))
+    lines: list[list[str]] = [[]]
+    for number, value in enumerate(values):
+        if value is None:
+            lines.append([])
+            continue
+        y = round(HEIGHT - (value / top * HEIGHT if top else 0), 1)
+        lines[-1] += [f"{number * each:.1f},{y}", f"{(number + 1) * each:.1f},{y}"]
+    return [" ".join(line) for line in lines if line]
+
+
+@router.get("/console/tasks/{name:path}")
+def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
+    """Shows the load of a task, its newest errors and its newest jobs."""
+    with visit.reading() as connection:
+        drawn = chart(
+            connection, visit.namespace, span, task=name,
+            here=lambda each: path("tasks", name, span=each), filters={"task": name},
+        )  # fmt: skip
+        which = jobs.Filter(visit.namespace, task=name)
+        newest = jobs.listing(connection, which, limit=_NEWEST)
+        failed = jobs.listing(connection, which._replace(state="failed"), limit=_ERRORS)
+    return visit.page(
+        "task.html", "jobs", name=name, chart=drawn, rows=visit.redactor.rows(newest),
+        errors=_top(visit.redactor.rows(failed)), counted=len(failed),
+    )  # fmt: skip
+
+
+#: Failed jobs whose errors are counted: the newest.
+_ERRORS = 200
+
+
+def _top(failed: Sequence[jobs.Job]) -> list[tuple[str, int, jobs.Job]]:
+    """Returns the most frequent first lines of errors, how often each is there, the newest job."""
+    found: dict[str, list[jobs.Job]] = {}
+    for job in failed:
+        error = (job.error or "no error was recorded").strip().partition("\n")[0]
+        found.setdefault(error[:200], []).append(job)
+    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [(error, len(rows), rows[0]) for error, rows in ranked[:5]]
