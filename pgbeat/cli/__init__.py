@@ -41,7 +41,7 @@ COMMANDS = {
     "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
     "lanes": ("lanes", "Look at lanes, change them, hold them."),
     "list": ("views", "List the schedules."),
-    "load": ("load", "Show what ended over time, and how long it took."),
+    "load": ("load", "Show what ended over time, how long it waited and ran."),
     "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
