@@ -248,6 +248,7 @@ def test_nothing_private_is_opened_for_roots_server(
 # -- the demo ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demo_shows_everything_and_leaves_nothing(
     start: Callable[..., Process], folder: Path
 ) -> None:

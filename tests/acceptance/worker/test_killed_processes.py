@@ -54,13 +54,19 @@ def runs_of(crew: Crew, word: str) -> int:
     ("call", "state", "runs"),
     [
         (("add",), "completed", [("completed", "3", None)]),
-        (("fail", 0, "!" * 900), "failed", [("failed", None, "ValueError: no such thing!!!")]),
-        (
+        pytest.param(
+            ("fail", 0, "!" * 900),
+            "failed",
+            [("failed", None, "ValueError: no such thing!!!")],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             ("retry",),
             "completed",
             [("failed", None, "OSError: not yet"), ("completed", None, None)],
+            marks=pytest.mark.slow,
         ),
-    ],
+    ],  # fmt: skip
     ids=["completed", "failed", "retried by Celery"],
 )
 def test_killed_between_a_tasks_return_and_its_record(
@@ -119,6 +125,7 @@ def test_killed_before_celery_knew_of_the_end(crew: Crew) -> None:
     assert worker.poll() is None
 
 
+@pytest.mark.slow
 def test_killed_when_celery_had_only_stored_the_result(crew: Crew) -> None:
     """Celery reports no failure then. The job is not left pending: it is lost."""
     first, second = in_lane(crew, "store_and_die")

@@ -131,6 +131,7 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_page_is_told_of_what_it_shows(web: Web, sql: Sql) -> None:
     """And of nothing when nothing happens."""
     make_lane(sql, "l", 1)
