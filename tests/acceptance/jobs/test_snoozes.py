@@ -1,7 +1,6 @@
 """Tasks that snooze, in real workers: jobs, canvas, and processes that are killed."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,9 @@ def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) 
     assert (late.get(timeout=60), finishing.get(timeout=60)) == (2, 2)
     assert plain.get(timeout=60) == 3
     assert summed.get(timeout=60) == 4
-    for job in (early.id, late.id, finishing.id, plain.id, str(submitted.id)):
-        # A result may be there before its execution is recorded.
-        until(partial(lambda job: history(sql, job)[-1:] == ["completed"], job), 30, "it has ended")
+    snoozed = (early.id, late.id, finishing.id, plain.id, str(submitted.id))
+    # A result may be there before its execution is recorded.
+    until(lambda: all(history(sql, job)[-1:] == ["completed"] for job in snoozed), 30, "all ended")
     assert history(sql, early.id) == ["snoozed", "snoozed", "completed"]
     for job in (late.id, finishing.id, str(submitted.id)):
         assert history(sql, job) == ["snoozed", "completed"]

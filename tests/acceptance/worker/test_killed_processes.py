@@ -66,7 +66,7 @@ def runs_of(crew: Crew, word: str) -> int:
             [("failed", None, "OSError: not yet"), ("completed", None, None)],
             marks=pytest.mark.slow,
         ),
-    ],  # fmt: skip
+    ],
     ids=["completed", "failed", "retried by Celery"],
 )
 def test_killed_between_a_tasks_return_and_its_record(
