@@ -1,4 +1,4 @@
-"""The actor of a command on jobs, and the job that it names."""
+"""The actor of a command on jobs, and the job or group that it names."""
 
 import click
 from sqlalchemy import Connection
@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 from pgbeat.access.actors import Actor, user
 from pgbeat.cli.target import Target
 from pgbeat.jobs import permissions
+from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb
 
@@ -43,8 +44,16 @@ as_onlooker = click.option(
 def find(
     connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
 ) -> Job:
-    """Returns the job with an id, or the start of one, if the actor may do `verb` with it.
+    """Returns the job with an id, or the beginning of one, if the actor may see it.
+
+    Raises `NotFound` or `Forbidden`, which says that they can't do what the `verb` says.
+    """
+    return permissions.find(connection, actor, job_id, namespace=target.namespace, verb=verb)
+
+
+def find_group(connection: Connection, target: Target, actor: Actor, group_id: str) -> Group:
+    """Returns the group with an id, or the beginning of one, if the actor may see it.
 
     Raises `NotFound` or `Forbidden`.
     """
-    return permissions.find(connection, actor, job_id, namespace=target.namespace, verb=verb)
+    return permissions.find_group(connection, actor, group_id, namespace=target.namespace)

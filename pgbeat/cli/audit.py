@@ -3,16 +3,25 @@
 from typing import Any
 
 import click
+from sqlalchemy import Connection
 
 from pgbeat.access import audit
+from pgbeat.access.actors import user
 from pgbeat.cli import printing
+from pgbeat.cli.actors import find, find_group
 from pgbeat.cli.printing import json_option, literal, utc
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.errors import NotFound
 
 
 @click.command("audit")
 @click.option("--kind", metavar="KIND", help="Only this kind: schedule, job, lane, token …")
-@click.option("--subject", metavar="NAME", help="Only the one with this name or id.")
+@click.option(
+    "--subject",
+    metavar="NAME",
+    help="Only the one with this name or id; with --kind job or group, the first 4 characters of "
+    "it are enough.",
+)
 @click.option("--actor", metavar="WHO", help="Only changes by this actor: alice, or user:alice.")
 @click.option("--verb", metavar="VERB", help="Only this verb: create, pause, trigger …")
 @click.option(
@@ -28,6 +37,7 @@ def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
     if actor is not None and ":" not in actor:
         actor = f"user:{actor}"
     with target.transaction() as connection:
+        filters["subject"] = _subject(connection, target, filters["kind"], filters["subject"])
         rows = audit.listing(connection, namespace=target.namespace, actor=actor, **filters)
     printing.show_listing(
         rows,
@@ -43,6 +53,23 @@ def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
         folding={"who", "what", "how"},
         none="No such change is recorded.",
     )
+
+
+def _subject(
+    connection: Connection, target: Target, kind: str | None, subject: str | None
+) -> str | None:
+    """Returns the whole id of a job or a group that begins so, or else the subject as it is."""
+    if subject is None or kind not in ("job", "group"):
+        return subject
+    actor = user(is_viewer=True)
+    try:
+        if kind == "job":
+            return str(find(connection, target, actor, subject).id)
+        return str(find_group(connection, target, actor, subject).id)
+    except NotFound as error:
+        if error.code == "ambiguous_id":
+            raise
+        return subject  # it may be deleted
 
 
 def _change(before: Any, after: Any) -> str:

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import click
 from rich.text import Text
@@ -78,17 +77,18 @@ def _entry(entry: dict[str, Any]) -> str:
 
 
 @click.command("redeliver")
-@click.argument("ids", nargs=-1, type=click.UUID, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--failed", "failed_of", metavar="NAME", help="All failed ones of this webhook.")
 @dry_run_option
 @json_option
 @pass_target
 def redeliver_command(
-    target: Target, ids: tuple[UUID, ...], failed_of: str | None, dry_run: bool
+    target: Target, ids: tuple[str, ...], failed_of: str | None, dry_run: bool
 ) -> None:
     """Have the leading beat send deliveries again that failed, or that the receiver lost.
 
-    They keep their ids, and have as many attempts as the first time.
+    They keep their ids, and have as many attempts as the first time. The first 4 characters of an
+    ID are enough.
     """
     if bool(ids) == (failed_of is not None):
         raise click.UsageError("which deliveries? Give their ids, or --failed NAME")
@@ -96,7 +96,10 @@ def redeliver_command(
         if failed_of is not None:
             count = control.redeliver_failed(unit, failed_of)
         else:
-            count = control.redeliver(unit, ids)
+            found = [
+                deliveries.find(unit.connection, each, namespace=unit.namespace) for each in ids
+            ]
+            count = control.redeliver(unit, found)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
     said = f"No delivery of webhook {failed_of!r} failed."
     if count:

@@ -7,18 +7,16 @@ from datetime import datetime
 from typing import Any, TextIO
 
 import click
-from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_views, printing
-from pgbeat.cli.actors import as_admin, as_onlooker
+from pgbeat.cli.actors import as_admin, as_onlooker, find_group
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, BadInput
 from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import Cell, counted, json_option, styled, when, when_and_who
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.model import Job
@@ -97,7 +95,7 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     """Show all about a group: its progress, and its jobs in their order."""
     with target.transaction() as connection:
         now = connections.now(connection)
-        group = _find(connection, target, actor, group_id)
+        group = find_group(connection, target, actor, group_id)
         members = target.redactor(actor).rows(groups.members(connection, group.id))
         progress = groups.progress(connection, [group.id])[group.id]
     if printing.is_json():
@@ -129,12 +127,6 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     printing.show_table(rows, folding={"task", ""})
     if len(members) > _SHOWN:
         click.echo(f"… and {len(members) - _SHOWN} more; --json has them all")
-
-
-def _find(connection: Connection, target: Target, actor: Actor, text: str) -> Group:
-    group = groups.find(connection, text, namespace=target.namespace)
-    permissions.require_group(actor, "show", group)
-    return group
 
 
 def _as_json(group: Group, progress: MemberCounts) -> dict[str, Any]:
@@ -257,7 +249,7 @@ def _read(file: TextIO) -> dict[str, Any]:
 def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
     """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
     with target.transaction() as connection:
-        group = _find(connection, target, actor, group_id)
+        group = find_group(connection, target, actor, group_id)
         counts = groups.progress(connection, [group.id])[group.id].counts
     if dry_run:
         waiting = sum(counts.get(state, 0) for state in ("pending", "scheduled", "paused"))

@@ -8,7 +8,7 @@ import click
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_tree, job_verbs, job_views, printing
-from pgbeat.cli.actors import as_admin, as_onlooker, find
+from pgbeat.cli.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.job_options import call_options, given_policy, policy_options
 from pgbeat.cli.options import (
@@ -55,7 +55,7 @@ def jobs_command() -> None:
 @click.option("--schedule", metavar="NAME", help="Only jobs of this schedule.")
 @click.option("--template", metavar="NAME", help="Only jobs made from this template.")
 @click.option("--lane", metavar="NAME", help="Only jobs in this lane.")
-@click.option("--group", "group_id", type=click.UUID, metavar="ID", help="Only jobs of this group.")
+@click.option("--group", "group_id", metavar="ID", help="Only jobs of this group.")
 @click.option(
     "--created-by", metavar="WHO", help="Only jobs made by this actor, such as user:alice."
 )
@@ -73,10 +73,11 @@ def list_command(
     namespace = target.namespace
     given["is_system_job"] = given.pop("system") or None
     given["late"] = given["late"] or None
-    if given["group_id"] is not None:
-        given["group_id"] = str(given["group_id"])
     with target.transaction() as connection:
         now = connections.now(connection)
+        if given["group_id"] is not None:
+            group = find_group(connection, target, actor, given["group_id"])
+            given["group_id"] = str(group.id)
         if schedule is not None:
             row = schedules.get(connection, schedule, namespace=namespace)
             given["schedule_id"] = row.id

@@ -1,12 +1,16 @@
 """Reads ids, and finds rows by the beginning of their id."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
 from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from pgbeat.errors import NotFound
 
-Row = TypeVar("Row", bound=Any)
+#: Digits of an id that suffice to find it, at least.
+_FEWEST = 4
+#: Candidates that an error names, at most.
+_NAMED = 5
 
 
 def parse(text: str | UUID, noun: str) -> UUID:
@@ -17,28 +21,35 @@ def parse(text: str | UUID, noun: str) -> UUID:
         raise NotFound(f"{text!r} is not the id of a {noun}; ids are UUIDs") from None
 
 
-def bounds(beginning: str, noun: str) -> tuple[UUID, UUID]:
-    """Returns the lowest and the highest id that begin so, with 4 characters or more.
+def find(
+    connection: Connection,
+    table: Table,
+    beginning: str,
+    noun: str,
+    *which: ColumnElement[bool],
+    about: Sequence[ColumnElement[str]] = (),
+) -> UUID:
+    """Returns the id that begins so, with 4 digits or more, of the rows to which `which` applies.
 
-    Raises `NotFound`.
+    Raises `NotFound` with the code `not_found` if there is none, `invalid_id` if no id begins so,
+    and `ambiguous_id` if there are several: the message lists them with the columns `about`.
     """
     digits = beginning.replace("-", "").lower()
-    if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+    if not _FEWEST <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         raise NotFound(
-            f"{beginning!r} is not the id of a {noun}, nor the beginning of one (4 characters or "
-            "more)"
+            f"{beginning!r} is not the id of a {noun}, nor the beginning of one ({_FEWEST} "
+            "characters or more)",
+            code="invalid_id",
         )
-    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-
-
-def require_one(found: Sequence[Row], beginning: str, noun: str) -> Row:
-    """Returns the only row. Raises `NotFound` if there are none or several."""
+    lowest, highest = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    query = select(table.c.id, *about).where(table.c.id.between(lowest, highest), *which)
+    found = connection.execute(query.order_by(table.c.id).limit(_NAMED + 1)).all()
     if not found:
-        dots = "" if len(beginning.replace("-", "")) == 32 else "…"
+        dots = "" if len(digits) == 32 else "…"
         raise NotFound(f"there is no {noun} {beginning}{dots}")
     if len(found) > 1:
-        listed = ", ".join(sorted(str(row.id) for row in found)[:5])
-        raise NotFound(
-            f"the ids of several {noun}s begin with {beginning!r}: {listed}; write more of it"
-        )
-    return found[0]
+        lines = [f"  {row[0]} {', '.join(filter(None, row[1:]))}".rstrip() for row in found]
+        lines[_NAMED:] = ["  …"] * (len(lines) > _NAMED)
+        said = f"several ids begin with {beginning!r}; write more of the {noun}'s:"
+        raise NotFound("\n".join([said, *lines]), code="ambiguous_id")
+    return UUID(str(found[0].id))

@@ -6,16 +6,20 @@ templates; they may do everything. Viewers see everything; with a token or a sig
 only, nothing may be changed.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
+from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Table
 
 from pgbeat.access.actors import Actor
+from pgbeat.database.tables import groups as groups_table
 from pgbeat.database.tables import jobs as jobs_table
-from pgbeat.errors import Forbidden
+from pgbeat.errors import Forbidden, NotFound
 from pgbeat.jobs import ids
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Filter, Job
 
@@ -142,17 +146,43 @@ def find(
 ) -> Job:
     """Returns the job whose id begins so, with 4 characters or more; of several, the actor's own.
 
-    Raises `NotFound`, and `Forbidden` if the actor may not see the job. The message says that they
-    can't do what the `verb` says.
+    Raises `NotFound` as `ids.find`, and `Forbidden` if the actor may not see the job. The message
+    says that they can't do what the `verb` says.
     """
-    lowest, highest = ids.bounds(beginning, "job")
-    query = select(jobs_table.c.id).where(
-        jobs_table.c.id.between(lowest, highest), jobs_table.c.namespace == namespace
-    )
-    found = jobs.find(connection, list(connection.scalars(query.limit(50))))
-    own = [job for job in found if actor.sees_all or job.created_by == actor.name]
-    job = ids.require_one(own or found, beginning, "job")
+    about = (jobs_table.c.task, jobs_table.c.state)
+    job_id = _find(connection, actor, jobs_table, beginning, "job", namespace, about)
+    job = jobs.get(connection, job_id)
     reason = _objection(actor, "show", job)
     if reason is not None:
         raise _for_admins(f"can't {verb} job {job.id}: {reason}")
     return job
+
+
+def find_group(connection: Connection, actor: Actor, beginning: str, *, namespace: str) -> Group:
+    """Returns the group whose id begins so, as `find` does a job."""
+    about = (groups_table.c.name, groups_table.c.state)
+    found = _find(connection, actor, groups_table, beginning, "group", namespace, about)
+    group = groups.get(connection, found)
+    require_group(actor, "show", group)
+    return group
+
+
+def _find(
+    connection: Connection,
+    actor: Actor,
+    table: Table,
+    beginning: str,
+    noun: str,
+    namespace: str,
+    about: Sequence[ColumnElement[str]],
+) -> UUID:
+    """Returns the id that begins so: of what the actor owns, or else of all."""
+    of_all = table.c.namespace == namespace
+    if not actor.sees_all:
+        own = table.c.created_by == actor.name
+        try:
+            return ids.find(connection, table, beginning, noun, of_all, own, about=about)
+        except NotFound as error:
+            if error.code != NotFound.code:
+                raise
+    return ids.find(connection, table, beginning, noun, of_all, about=about)

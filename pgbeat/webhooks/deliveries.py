@@ -14,7 +14,9 @@ from sqlalchemy import Connection, select, text, tuple_
 
 from pgbeat.database import channels
 from pgbeat.database.tables import deliveries
+from pgbeat.database.tables import webhooks as webhooks_table
 from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.jobs import ids
 from pgbeat.names import NAMESPACE
 from pgbeat.webhooks import model as webhooks
 
@@ -76,6 +78,14 @@ def listing(
         query = query.where(tuple_(deliveries.c.created_at, deliveries.c.id) < tuple_(*before))
     query = query.order_by(deliveries.c.created_at.desc(), deliveries.c.id.desc()).limit(limit)
     return [Delivery(*row) for row in connection.execute(query)]
+
+
+def find(connection: Connection, beginning: str, *, namespace: str) -> UUID:
+    """Returns the id of the delivery that begins so. Raises `NotFound` as `ids.find`."""
+    of_namespace = select(webhooks_table.c.id).where(webhooks_table.c.namespace == namespace)
+    which = deliveries.c.webhook_id.in_(of_namespace)
+    about = (deliveries.c.event, deliveries.c.state)
+    return ids.find(connection, deliveries, beginning, "delivery", which, about=about)
 
 
 _COUNTS = text(

@@ -94,16 +94,6 @@ def get(connection: Connection, group_id: str | UUID, *, namespace: str | None =
     return Group(*row)
 
 
-def find(connection: Connection, beginning: str, *, namespace: str) -> Group:
-    """Returns the group whose id begins so, with 4 characters or more. Raises `NotFound`."""
-    lowest, highest = ids.bounds(beginning, "group")
-    query = select(*_COLUMNS).where(
-        groups.c.namespace == namespace, groups.c.id.between(lowest, highest)
-    )
-    rows = connection.execute(query.order_by(groups.c.id).limit(6))
-    return ids.require_one([Group(*row) for row in rows], beginning, "group")
-
-
 def listing(
     connection: Connection,
     namespace: str,

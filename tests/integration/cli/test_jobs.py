@@ -22,7 +22,7 @@ from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import insert, make_job, make_lane, make_schedule
 
 ME = Actor(f"user:{getpass.getuser()}")
 Did = Callable[..., str]
@@ -111,10 +111,11 @@ def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
         "--template t": make_job(sql, template="t", **mine),
         "--system": make_job(sql, is_system_job=True, **mine),
     }
-    group = str(uuid4())
+    group = insert(sql, "groups", {"job_source": "user_cli", "created_by": ME.name}, "id")
     found[f"--group {group}"] = make_job(sql, group_id=group, **mine)
     for options, job in found.items():
         assert ids(did("list", *options.split())) == [job], options
+    assert ids(did("list", "--group", str(group)[:8])) == [found[f"--group {group}"]]
     assert len(ids(did("list"))) == 7
     assert ids(did("list", "--limit", "1")) == [found[f"--group {group}"]]
     assert "'x'" in refused(run_with(app, "jobs", "list", "--schedule", "x"), 1)
@@ -270,6 +271,19 @@ def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
     assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
     assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
     assert sql("SELECT id FROM pgbeat.jobs") == [(again,)]
+
+
+def test_ids_may_be_cut_down_in_options(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
+    job = desk.make(actor=ME)
+    short = str(job.id)[:8]
+    child = json.loads(
+        did("run", "jobs.add", "--args", "[1]", "--depends-on", short, "--json")
+    )["id"]  # fmt: skip
+    assert sql("SELECT parent_id FROM pgbeat.dependencies") == [(job.id,)]
+    assert child[:8] in did("tree", child[:8])
+    did("cancel", short)
+    noted = json.loads(run_with(app, "audit", "--kind", "job", "--subject", short, "--json").stdout)
+    assert [(row["verb"], row["subject"]) for row in noted] == [("cancel", str(job.id))]
 
 
 def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:

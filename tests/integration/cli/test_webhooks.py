@@ -245,7 +245,7 @@ def test_redelivered(database: str, pgbeat: Webhooks, sql: Sql) -> None:
 
     assert pgbeat("redeliver", one, two, "--dry-run") == "2 deliveries are to be tried again.\n"
     assert pending() == set()
-    assert pgbeat("redeliver", two) == "1 delivery is tried again.\n"
+    assert pgbeat("redeliver", two[:8]) == "1 delivery is tried again.\n"
     assert pending() == {two}
     assert pgbeat("redeliver", "--failed", "pager") == "2 deliveries are tried again.\n"
     assert pending() == {one, two, three}
@@ -259,7 +259,7 @@ def test_redelivered(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     assert one in refused(call(one))
     none = str(uuid4())
     assert none in refused(call(none), 1)
-    assert "'x'" in refused(call("x"))
+    assert "'x'" in refused(call("x"), 1)
     pgbeat_disable = run(database, "webhooks", "disable", "pager")
     assert pgbeat_disable.exit_code == 0
     assert "`pgbeat webhooks enable`" in refused(call(one))

@@ -1,5 +1,7 @@
 """Jobs: which state may follow which, whoever writes; lines and the beginnings of ids."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from uuid import UUID
 
@@ -61,6 +63,13 @@ def test_no_state_without_what_goes_with_it(sql: Sql) -> None:
 # -- found by the beginning of an id
 
 
+def codes(act: Callable[[], object]) -> tuple[str, str]:
+    """Returns the code and the message of a `NotFound`."""
+    with pytest.raises(NotFound) as caught:
+        act()
+    return caught.value.code, str(caught.value)
+
+
 def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
     ids = [
         "abcd0000-0000-4000-8000-000000000000",
@@ -80,13 +89,22 @@ def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
         ids[0], ids[1], ids[2], ids[1],
     ]  # fmt: skip
     assert find("abcd", ALICE) == ids[0], "her own is meant"
-    with pytest.raises(NotFound, match=f"{ids[0]}, {ids[1]}, {ids[2]}"):
-        find("abcd")
-    for text in ("1234", "abc", "wxyz"):
-        with pytest.raises(NotFound, match=text):
-            find(text)
+    several = codes(lambda: find("abcd"))
+    assert several[0] == "ambiguous_id"
+    assert all(f"{job} jobs.add, pending" in several[1] for job in ids), several
+    assert codes(lambda: find("abcd", BOB))[0] == "ambiguous_id"
+    assert ids[0] not in codes(lambda: find("abcd", BOB))[1], "only his own are meant"
+    for text, code in (("1234", "not_found"), ("abc", "invalid_id"), ("wxyz", "invalid_id")):
+        assert codes(partial(find, text))[0] == code, text
     with pytest.raises(Forbidden, match="abcd1000"):
         find("abcd1", ALICE)
+
+
+def test_at_most_five_ids_are_named(sql: Sql, connection: Connection) -> None:
+    for number in range(7):
+        make_job(sql, id=f"abcd{number}000-0000-4000-8000-000000000000")
+    _, said = codes(lambda: permissions.find(connection, ADMIN, "abcd", namespace="default"))
+    assert said.count("jobs.add") == 5 and said.endswith("…")
 
 
 # -- lines
