@@ -1,9 +1,9 @@
 """Judges the health of schedules: what became of their ticks and of the jobs that these launched.
 
 `Schedule.state` says whether a schedule is in service; its health says whether it achieves
-anything. Nothing is counted through: each schedule costs a few lookups in `jobs_outcomes` and
-`jobs_unfinished`, and two in `ticks` if it is skipping, however many rows are kept. Of jobs that
-are tried again, the last attempt counts.
+anything. Nothing is counted through: each schedule costs a few lookups by the indexes
+`ended_jobs_outcomes` and `jobs_by_schedule`, and two in `ticks` if it is skipping, however many
+rows are kept. Of jobs that are tried again, the last attempt counts.
 """
 
 from collections.abc import Collection, Sequence
@@ -74,6 +74,19 @@ class Health(NamedTuple):
         if self.code == "failing":
             return f"failing ({_count(self.failures)})"
         return _SHORT.get(self.code, self.code.replace("_", " "))
+
+    @property
+    def brief(self) -> str:
+        """Returns the code and the error or the reason, for a line."""
+        said = self.error or self.reason
+        kept = said.strip().partition("\n")[0] if said else ""
+        if self.code == "failing":
+            since = f" since {self.since.astimezone(UTC):%H:%M}" if self.since else ""
+            number = f"failing, {_count(self.failures)} in a row{since}"
+            return f"{number}: {kept}" if kept else number
+        if self.code == "launch_failing":
+            return f"not launched: {kept}"
+        return self.summary
 
 
 _SHORT: dict[Code, str] = {"new": "-", "no_outcome": "-", "launch_failing": "not launched"}
@@ -212,9 +225,10 @@ def _judge(
     if is_active and row.next_run is not None and now - row.next_run > patience:
         late = span(now - row.next_run)
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
-    if is_active and row.retry_count:
+    is_given_up = not row.enabled and 0 < row.max_retries <= row.retry_count
+    if row.retry_count and (is_active or is_given_up):
         said = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
-        said = _with(said, row.last_error)
+        said = _with(f"disabled: {said}" if is_given_up else said, row.last_error)
         return Health(
             "launch_failing", said, row.retry_count, row.last_failure, error=row.last_error
         )

@@ -344,6 +344,17 @@ def page(
     return [Schedule._make(row) for row in connection.execute(query)]
 
 
+def next_due(
+    connection: Connection, *, namespace: str = NAMESPACE, limit: int = 10
+) -> list[Schedule]:
+    """Returns the schedules that are due next, or are due already, by that time."""
+    query = SELECT.where(
+        schedules.c.namespace == namespace, ACTIVE, schedules.c.next_run.is_not(None)
+    )
+    rows = connection.execute(query.order_by(schedules.c.next_run).limit(limit))
+    return [Schedule._make(row) for row in rows]
+
+
 class Backlog(NamedTuple):
     """Due times that are not decided yet."""
 

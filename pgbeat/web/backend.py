@@ -8,6 +8,7 @@ from typing import Annotated
 
 from celery import Celery
 from fastapi import Depends, Request
+from markupsafe import Markup
 from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
@@ -21,11 +22,14 @@ from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.jobs import permissions
 from pgbeat.web.issuer import Issuer
+from pgbeat.web.recent import Recent
 
 #: Milliseconds that a statement may take, and wait for a lock.
 _STATEMENT, _LOCK = 10_000, 3_000
 #: Idle connections, further ones under load, and seconds to wait for one.
 _POOL, _OVERFLOW, _POOL_WAIT = 5, 15, 5
+#: Seconds for which viewers share the overview.
+_SHARED = 2.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Backend:
         celery.finalize()
         self.celery = celery
         self.namespace = self.settings.namespace
+        #: What the overview's viewers share; the key says of what it depends.
+        self.recent = Recent[Markup](_SHARED)
         #: Whether everyone on this machine is an administrator.
         self.is_demo = demo
         #: The host application's function that identifies users.

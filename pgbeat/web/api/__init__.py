@@ -20,6 +20,7 @@ from pgbeat.web.api import (
     results,
     schedules,
     templates,
+    timeline,
     webhooks,
 )
 from pgbeat.web.api.queries import only_known
@@ -43,6 +44,7 @@ for _each in (
     webhooks,
     health,
     load,
+    timeline,
     audit,
 ):
     router.include_router(_each.router)

@@ -23,6 +23,7 @@ from pgbeat.web.pages import (
     load_chart,
     new_job,
     new_schedule,
+    overview,
     queues,
     reference,
     schedule,
@@ -34,6 +35,7 @@ from pgbeat.web.pages import (
 router = APIRouter(include_in_schema=False)
 for _each in (
     sign_in,
+    overview,
     schedules,
     schedule,
     new_schedule,

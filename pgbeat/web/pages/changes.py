@@ -20,6 +20,7 @@ router = APIRouter(route_class=PageRoute)
 
 #: The marks (`pgbeat.web.stream_queries`) watched by pages of everything.
 _MARKS = {
+    "overview": {"audit", "ticks", "began", "ended", "beats"},
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
     "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},

@@ -49,6 +49,7 @@ class NavSection(NamedTuple):
 
 _JOBS = NavSection("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
 _ADMINS = (
+    NavSection("Overview", (("overview", "Overview"),)),
     NavSection("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
     _JOBS,
     NavSection("Lanes", (("lanes", "Lanes"),)),
@@ -155,6 +156,16 @@ class Visit:
             self.request, template, self.caller, status,
             here=here, now=self.now, form=form, error=alert, **values,
         )  # fmt: skip
+
+    def fragment(self, template: str, **values: Any) -> Markup:
+        """Renders a part of a page, of which nothing may depend on what the caller last did."""
+        text = _environment.get_template(template).render(
+            root=root(self.request),
+            now=self.now,
+            may_change=not self.caller.is_read_only,
+            **values,
+        )
+        return Markup(text)  # noqa: S704  # the template has escaped it
 
     def redirect(self, where: str, message: str, *, is_good: bool = True) -> Response:
         """Leads to another page (`path`), which says once what was done."""

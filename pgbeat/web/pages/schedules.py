@@ -1,4 +1,4 @@
-"""`/console/schedules`: the list of schedules, below a summary of the last day."""
+"""`/console/schedules`: the list of schedules."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -42,8 +42,6 @@ def schedules_page(
         )
         rows, following = split(found, _PAGE, "name")
         sparks = summaries.sparks(connection, [row.id for row in rows])
-        is_first = name is None and wanted is None and not search and not label
-        summary = summaries.summary(connection, visit.namespace) if is_first else None
         health = api.healths(visit.backend, connection, rows)
         health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
         status = beats.status(connection, visit.backend.settings)
@@ -53,8 +51,6 @@ def schedules_page(
         "schedules",
         rows=[(row, humanize.timetable(row, zone), sparks[row.id], health[row.id]) for row in rows],
         next=following,
-        summary=summary and summary._replace(failed_jobs=visit.redactor.rows(summary.failed_jobs)),
-        most=summaries.MOST,
         troubles=status.troubles,
         search=search,
         state=wanted or "",

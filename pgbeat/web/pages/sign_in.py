@@ -16,7 +16,7 @@ router = APIRouter(route_class=PageRoute)
 @router.get("/console/")
 def home(request: Request, caller: TheCaller) -> Response:
     """Redirects to the first page that the caller may see."""
-    where = "schedules" if caller.sees_all else "jobs"
+    where = "overview" if caller.sees_all else "jobs"
     return RedirectResponse(root(request) + path(where), 303)
 
 

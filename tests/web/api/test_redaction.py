@@ -34,9 +34,14 @@ def places(sql: Sql) -> dict[str, str]:
     """Things with the secret wherever a task's data can be; what stands for them in paths."""
     call = {"args": f'["{SECRET}"]', "kwargs": f'{{"a": ["{SECRET}"]}}'}
     link = f'{{"link": [{{"task": "pay", "args": ["{SECRET}"], "kwargs": {{}}}}]}}'
+    key = make_schedule(
+        sql, "s", task="pay", **call, options=link, cron="0 0 * * *",
+        check_in_url=f"https://checks.test/{SECRET}",
+    )  # fmt: skip
     job = make_job(
         sql, state="failed", task="pay", **call, options=link, error=f"Declined: {SECRET}",
-        checkpoint=f'"{SECRET}"', created_by="user:alice", schedule="s",
+        checkpoint=f'"{SECRET}"', created_by="user:alice", schedule="s", schedule_id=key,
+        finished_at="now",
     )  # fmt: skip
     [(run,)] = sql(
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
@@ -50,10 +55,6 @@ def places(sql: Sql) -> dict[str, str]:
                                        traceback)
            VALUES (%s, 'FAILURE', 'application/json', 'utf-8', %s::text::bytea, %s)""",
         job, f'"{SECRET}"', SECRET,
-    )  # fmt: skip
-    make_schedule(
-        sql, "s", task="pay", **call, options=link, cron="0 0 * * *",
-        check_in_url=f"https://checks.test/{SECRET}",
     )  # fmt: skip
     sql(
         "INSERT INTO pgbeat.templates (name, task, args, kwargs, options)"
@@ -108,6 +109,7 @@ def test_no_route_shows_what_is_masked(
         "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
         "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",
         "/console/schedules/s", "/console/new/job?template=t", "/console/schedules",
+        "/console/overview", "/timeline",
         f"/executions/{places['execution_id']}", f"/dead/{places['letter_id']}",
     } <= shown_to_root  # fmt: skip
 

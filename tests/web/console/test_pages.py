@@ -30,7 +30,7 @@ def test_who_is_not_known_signs_in_and_gets_where_they_wanted(web: Web) -> None:
 
 
 def test_the_start_leads_to_what_one_may_see(web: Web, page: Any) -> None:
-    assert page.get("/").headers["location"] == LIST
+    assert page.get("/").headers["location"] == "/console/overview"
     user = web.browser(web.token("alice"))
     assert user.get("/").headers["location"] == "/console/jobs"
     text = html(user.get("/console/jobs"))

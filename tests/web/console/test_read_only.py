@@ -45,7 +45,7 @@ def test_a_viewer_sees_all_and_is_offered_no_change(
     for path in paths:
         assert offers_a_change(html(viewer.get(f"/console/{path}"))) == [], path
     assert sum(bool(offers_a_change(html(page.get(f"/console/{path}")))) for path in paths) > 11
-    assert viewer.get("/").headers["location"] == "/console/schedules"
+    assert viewer.get("/").headers["location"] == "/console/overview"
     assert html(viewer.get("/console/jobs")).one(".who small").text == "read-only"
 
 

@@ -48,7 +48,7 @@ class Console(TransactionTestCase):
     def test_an_administrators_pages_and_changes(self) -> None:
         ada = self.signed_in(is_superuser=True)
         first = ada.get("/pgbeat/")
-        assert (first.status_code, first["Location"]) == (303, "/pgbeat/console/schedules")
+        assert (first.status_code, first["Location"]) == (303, "/pgbeat/console/overview")
         page = ada.get(first["Location"]).content.decode()
         assert "ada" in page and "administrator" in page
         assert "Sign out" not in page

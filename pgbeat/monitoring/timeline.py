@@ -1,0 +1,253 @@
+"""Draws up the timeline: what each schedule did in a span, what it does, and what is due next.
+
+What is shown of a schedule is bounded, whatever its history: its newest `MOST` executions and
+ticks, which are added up by steps of the span in the database.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.errors import InvalidInput, PgbeatError
+from pgbeat.monitoring import timeline_schedules
+from pgbeat.monitoring.schedule_health import Health
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.forecast import exclusion, is_certain, upcoming
+from pgbeat.schedules.model import Schedule
+
+#: The spans to choose from; three quarters of each are past.
+SPANS = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "1w": timedelta(weeks=1)}
+USUAL = "1h"
+#: Executions, and ticks, of a schedule that are read.
+MOST = 300
+#: Failed jobs of a schedule that are read.
+MOST_FAILURES = 100
+#: Steps of a span: what is alike and begins in one of them is one piece.
+STEPS = 240
+#: Due times to come that are listed of a schedule.
+MOST_COMING = 60
+#: Schedules that are shown.
+ROWS = 20
+
+Kind = Literal[
+    "completed", "failed", "running", "waiting", "cancelled", "skipped", "not_launched"
+]  # fmt: skip
+
+
+class Piece(NamedTuple):
+    """A run, a job that waits or a decision not to launch; or several of a kind, close together."""
+
+    kind: Kind
+    begin: datetime
+    #: When the last of them ended; `None` if it goes on, or has no duration.
+    end: datetime | None
+    number: int
+    #: The newest job, and why it failed; of a decision, why it was made.
+    job_id: UUID | None
+    said: str | None
+
+
+class Coming(NamedTuple):
+    """A due time to come."""
+
+    at: datetime
+    #: Whether time alone decides that it is launched.
+    is_certain: bool
+    #: Why it will be skipped, if that is known.
+    skip: str | None
+
+
+class Row(NamedTuple):
+    """A schedule's part of a timeline; before `complete_since` it has only failed jobs."""
+
+    schedule: Schedule
+    health: Health
+    complete_since: datetime
+    pieces: list[Piece]
+    coming: list[Coming]
+    #: Whether more is due in the span than is listed.
+    has_more_coming: bool
+    #: Why nothing is known of what comes, such as an invalid timetable.
+    trouble: str | None
+
+
+class Timeline(NamedTuple):
+    """Schedules × time; those that fail, are late or run come first."""
+
+    span: str
+    since: datetime
+    now: datetime
+    until: datetime
+    rows: list[Row]
+    #: Whether other schedules were left out.
+    has_more: bool
+
+
+def timeline(
+    connection: Connection,
+    namespace: str,
+    timezone: str,
+    patience: timedelta,
+    *,
+    span: str = USUAL,
+    search: str | None = None,
+    limit: int = ROWS,
+) -> Timeline:
+    """Returns the timeline of up to `limit` schedules, of those with `search` in their names.
+
+    `timezone` is for schedules that name none; `patience` is for how long a schedule may be due
+    while all is well (`beats.patience`). Raises `InvalidInput`.
+    """
+    if span not in SPANS:
+        said = f"span must be one of {', '.join(SPANS)}"
+        raise InvalidInput.of("span", "invalid", said)
+    now = connection.scalar(text("SELECT now()")).astimezone(UTC)
+    length = SPANS[span]
+    since, until = now - length * 3 / 4, now + length / 4
+    schedules, healths, has_more = timeline_schedules.chosen(
+        connection, namespace, patience, since=since, search=search, limit=limit
+    )
+    ids = [row.id for row in schedules]
+    pieces, cut = _pieces(connection, ids, since, now, length / STEPS)
+    named = [row.calendar for row in schedules if row.calendar]
+    known = calendars.load(connection, named, namespace=namespace) if named else {}
+    rows = []
+    for row in schedules:
+        coming, trouble = _coming(row, known, timezone, now, until)
+        has_more_coming = len(coming) > MOST_COMING
+        coming = coming[:MOST_COMING]
+        rows.append(
+            Row(
+                row, healths[row.id], cut.get(row.id, since), pieces[row.id],
+                coming, has_more_coming, trouble,
+            )
+        )  # fmt: skip
+    return Timeline(span, since, now, until, rows, has_more)
+
+
+# -- the past
+
+# What ended has ended since the span began, which leaves out the partitions from before. A run from
+# before that is found if it is among the last few that began then. Jobs that failed are read beside
+# their executions: for those that never began, and for the time before the executions were cut.
+_PIECES = text(
+    """
+    WITH pieces AS MATERIALIZED (
+        SELECT s.id, p.*
+          FROM unnest(CAST(:ids AS bigint[])) AS s (id) CROSS JOIN LATERAL (
+               (SELECT 'run' AS source, e.state AS kind, e.started_at AS begin,
+                       e.finished_at AS until, e.job_id, e.error AS said
+                  FROM pgbeat.executions e
+                 WHERE e.schedule_id = s.id AND e.started_at >= :since
+                   AND (e.finished_at IS NULL OR e.finished_at >= :since)
+                 ORDER BY e.started_at DESC LIMIT :most)
+               UNION ALL
+               SELECT 'before', b.* FROM (
+                   (SELECT e.state, e.started_at, e.finished_at, e.job_id, e.error
+                      FROM pgbeat.running_executions e
+                     WHERE e.schedule_id = s.id AND e.started_at < :since
+                     ORDER BY e.started_at DESC LIMIT 3)
+                   UNION ALL
+                   (SELECT e.state, e.started_at, e.finished_at, e.job_id, e.error
+                      FROM pgbeat.ended_executions e
+                     WHERE e.schedule_id = s.id AND e.started_at < :since
+                       AND e.finished_at >= :before
+                     ORDER BY e.started_at DESC LIMIT 3)) AS b
+                WHERE b.finished_at IS NULL OR b.finished_at >= :since
+               UNION ALL
+               SELECT 'job', w.* FROM (
+                   SELECT 'waiting', greatest(j.created_at, :since), NULL::timestamptz, j.id, NULL
+                     FROM pgbeat.unfinished_jobs j
+                    WHERE j.schedule_id = s.id AND j.state <> 'running'
+                    ORDER BY j.created_at DESC LIMIT 20) AS w
+               UNION ALL
+               SELECT CASE WHEN f.started_at IS NULL THEN 'unstarted' ELSE 'ended' END, f.state,
+                      f.finished_at, NULL, f.id, f.error FROM (
+                   SELECT j.state, j.started_at, j.finished_at, j.id, j.error
+                     FROM pgbeat.ended_jobs j
+                    WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+                      AND j.finished_at >= :since
+                    ORDER BY j.finished_at DESC LIMIT :failures) AS f
+               UNION ALL
+               SELECT 'tick', t.outcome, t.decided_at, NULL, t.job_id, t.said FROM (
+                   SELECT t.outcome, t.decided_at, t.due_at, t.job_id,
+                          coalesce(t.reason, t.error) AS said
+                     FROM pgbeat.ticks t
+                    WHERE t.schedule_id = s.id AND t.due_at >= :since
+                    ORDER BY t.due_at DESC LIMIT :most) AS t
+               ) AS p)
+    SELECT id, source, kind, count(*), min(begin), max(until), bool_or(until IS NULL),
+           (array_agg(job_id))[1], (array_agg(left(said, 300)) FILTER (WHERE said IS NOT NULL))[1]
+      FROM pieces
+     GROUP BY id, source, kind,
+              CASE WHEN source = 'tick' AND kind = 'launched' THEN 0
+              ELSE floor(extract(epoch FROM begin - :since) / :step) END
+     ORDER BY source = 'ended', id, min(begin)
+    """
+)
+#: Executions by state, and ticks by outcome.
+_KINDS: dict[str, Kind] = {
+    "completed": "completed", "failed": "failed", "running": "running", "waiting": "waiting",
+    "cancelled": "cancelled", "skipped": "cancelled", "snoozed": "completed",
+}  # fmt: skip
+_DECISIONS: dict[str, Kind] = {"skipped": "skipped", "failed": "not_launched"}
+
+
+def _pieces(
+    connection: Connection, ids: Sequence[int], since: datetime, now: datetime, step: timedelta
+) -> tuple[dict[int, list[Piece]], dict[int, datetime]]:
+    """Returns the pieces of each schedule, and since when those are complete that were cut."""
+    found: dict[int, list[Piece]] = {each: [] for each in ids}
+    tallies: dict[tuple[int, str], tuple[int, datetime]] = {}
+    cut: dict[int, datetime] = {}
+    values = {
+        "ids": list(ids), "since": since, "before": since - (now - since),
+        "step": step.total_seconds(), "most": MOST, "failures": MOST_FAILURES,
+    }  # fmt: skip
+    rows = connection.execute(_PIECES, values) if ids else ()
+    for key, source, kind, number, begin, until, is_open, job_id, said in rows:
+        if source in ("run", "tick"):
+            count, first = tallies.get((key, source), (0, now))
+            tallies[key, source] = count, first = count + number, min(first, begin)
+            if count >= MOST:
+                cut[key] = max(cut.get(key, since), first)
+        known = (_DECISIONS if source == "tick" else _KINDS).get(kind)
+        if known is None or (source == "ended" and begin >= cut.get(key, since)):
+            continue
+        has_length = source in ("run", "before", "job")
+        end = None if has_length and is_open else (until if has_length else None) or begin
+        found[key].append(Piece(known, begin, end, number, job_id, said))
+    return found, cut
+
+
+# -- the future
+
+
+def _coming(
+    row: Schedule, known: Mapping[str, Calendar], timezone: str, now: datetime, until: datetime
+) -> tuple[list[Coming], str | None]:
+    """Returns the due times of a schedule before `until`, or why they are unknown.
+
+    There is one more than `MOST_COMING` if there are more.
+    """
+    if not row.enabled or row.paused_at is not None or row.after is not None:
+        return [], None
+    try:
+        timetable = row.timetable(timezone)
+        if timetable is None:  # only the app's code knows more
+            return [Coming(row.next_run, is_certain(row), None)] if row.next_run else [], None
+        times = upcoming(row, timetable, now, excluded=exclusion(known, row, timezone))
+        certain = is_certain(row)
+        found = []
+        for due in islice(times, MOST_COMING + 1):
+            if due.at >= until:
+                break
+            found.append(Coming(due.at, certain, due.skip))
+    except PgbeatError as error:
+        return [], str(error)
+    return found, None

@@ -1,0 +1,120 @@
+"""`/timeline`: what schedules did and what is due next, over time."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from pgbeat.access.redaction import Redactor
+from pgbeat.monitoring import beats
+from pgbeat.monitoring import timeline as timelines
+from pgbeat.monitoring.timeline import Kind, Row, Timeline
+from pgbeat.web.api.schedule_models import ScheduleHealth
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import TheViewer
+
+router = APIRouter(tags=["scheduler"])
+
+#: Decisions not to launch: what is said of them comes from the schedule, not from its task.
+_DECISIONS = ("skipped", "not_launched")
+
+
+class TimelinePiece(BaseModel):
+    """A run, a job that waits or a decision not to launch; or several of a kind, close together."""
+
+    kind: Kind
+    begin: datetime
+    end: datetime | None = Field(description="When the last one ended; null if it goes on.")
+    number: int
+    job_id: UUID | None
+    said: str | None = Field(description="The error, or why it was skipped; of several, of one.")
+
+
+class TimelineComing(BaseModel):
+    """A due time to come."""
+
+    at: datetime
+    is_certain: bool = Field(description="Whether time alone decides that it is launched.")
+    skip: str | None = Field(description="Why it will be skipped, if that is known.")
+
+
+class TimelineRow(BaseModel):
+    """A schedule's part."""
+
+    schedule: str
+    state: str
+    health: ScheduleHealth
+    complete_since: datetime = Field(description="Before that, there are only failed jobs.")
+    pieces: list[TimelinePiece]
+    coming: list[TimelineComing]
+    has_more_coming: bool
+    trouble: str | None = Field(description="Why it is not known what comes.")
+
+
+class FoundTimeline(BaseModel):
+    """Schedules × time, those that fail or are late first."""
+
+    span: str
+    since: datetime
+    now: datetime
+    until: datetime
+    rows: list[TimelineRow]
+    has_more: bool = Field(description="Whether schedules were left out.")
+
+
+@router.get("/timeline", summary="Get the timeline")
+def get_timeline(
+    backend: TheBackend,
+    caller: TheViewer,
+    span: Annotated[
+        Literal["1h", "1d", "1w"], Query(description="Three quarters of it are past.")
+    ] = "1h",
+    search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = timelines.ROWS,
+) -> FoundTimeline:
+    """Returns what schedules did and what is due next; those that fail, are late or run come first.
+
+    Of each schedule, the newest 300 executions and ticks are read, and 60 due times to come.
+    """
+    redactor = backend.redactor(caller)
+    with backend.transaction() as connection:
+        found = read_timeline(connection, backend, redactor, span, search, limit)
+    return FoundTimeline.model_validate(
+        found._asdict() | {"rows": [_row(row) for row in found.rows]}, from_attributes=True
+    )
+
+
+def _row(row: Row) -> dict[str, object]:
+    health = ScheduleHealth.model_validate(row.health, from_attributes=True)
+    named = {"schedule": row.schedule.name, "state": row.schedule.state, "health": health}
+    return row._asdict() | named
+
+
+def read_timeline(
+    connection: Connection,
+    backend: Backend,
+    redactor: Redactor,
+    span: str,
+    search: str | None,
+    limit: int = timelines.ROWS,
+) -> Timeline:
+    """Reads the timeline, masked."""
+    patience = timedelta(seconds=beats.patience(backend.settings))
+    found = timelines.timeline(
+        connection, backend.namespace, backend.timezone, patience,
+        span=span, search=search, limit=limit,
+    )  # fmt: skip
+    return found._replace(rows=[_masked(row, redactor) for row in found.rows])
+
+
+def _masked(row: Row, redactor: Redactor) -> Row:
+    task = row.schedule.task
+    pieces = [
+        each if each.said is None or each.kind in _DECISIONS
+        else each._replace(said=redactor.error(task, each.said))
+        for each in row.pieces
+    ]  # fmt: skip
+    return row._replace(pieces=pieces, health=redactor.health(row.health, task))

@@ -1,0 +1,70 @@
+"""`/console/overview`: what runs, what comes next, what is wrong, and why something did not run."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from markupsafe import Markup
+from sqlalchemy import Connection
+
+from pgbeat.jobs import executions
+from pgbeat.jobs import model as jobs
+from pgbeat.monitoring import beats
+from pgbeat.monitoring.timeline import SPANS, USUAL
+from pgbeat.schedules import model as schedules
+from pgbeat.web.api.job_models import progress_of
+from pgbeat.web.api.timeline import read_timeline
+from pgbeat.web.backend import root
+from pgbeat.web.pages import summaries, timeline_chart
+from pgbeat.web.pages.render import PageRoute, ViewerVisit, Visit, path
+
+router = APIRouter(route_class=PageRoute)
+
+#: Running jobs and due times that are listed.
+_LISTED = 6
+
+
+@router.get("/console/overview")
+def overview_page(visit: ViewerVisit, span: str = USUAL, search: str = "") -> Response:
+    """Shows the timeline, and what is newest. All viewers share what was read a moment ago."""
+    span, search = span if span in SPANS else USUAL, search.strip()[:200]
+    caller = visit.caller
+    key = caller.is_admin, caller.is_read_only, root(visit.request), span, search
+    body = visit.backend.recent.get(key, lambda: _body(visit, span, search))
+    return visit.page("overview.html", "overview", body=body, search=search, span=span)
+
+
+def _body(visit: Visit, span: str, search: str) -> Markup:
+    """Renders what changes. It says nothing about the caller, but for what is masked."""
+    with visit.reading() as connection:
+        found = read_timeline(connection, visit.backend, visit.redactor, span, search or None)
+        lists = {} if search else _lists(connection, visit)
+    spans = [(each, path("overview", span=each, search=search)) for each in SPANS]
+    return visit.fragment(
+        "overview_body.html",
+        drawn=timeline_chart.drawing(found),
+        spans=spans,
+        search=search,
+        most=summaries.MOST,
+        wrong=[row for row in found.rows if row.health.severity == "fail"],
+        lists=lists,
+    )
+
+
+def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
+    """Reads what stands above and below the timeline."""
+    which = jobs.Filter(visit.namespace, state="running")
+    running = visit.redactor.rows(jobs.listing(connection, which, limit=_LISTED))
+    runs = executions.newest(connection, [row.id for row in running])
+    summary = summaries.summary(connection, visit.namespace)
+    status = beats.status(connection, visit.backend.settings)
+    tasks = {row.id: row.task for row in running}
+    return {
+        "running": running,
+        "progress": {
+            job_id: progress_of(visit.redactor.row(run, tasks[job_id]))
+            for job_id, run in runs.items()
+        },
+        "summary": summary._replace(failed_jobs=visit.redactor.rows(summary.failed_jobs)),
+        "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
+        "troubles": status.troubles,
+    }

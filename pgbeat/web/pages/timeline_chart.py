@@ -1,0 +1,195 @@
+"""Draws the timeline: a line of SVG for each schedule, in percents of its width."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from pgbeat.monitoring.timeline import SPANS, STEPS, Coming, Kind, Piece, Row, Timeline
+from pgbeat.web.pages.humanize import counted, first_line, length
+from pgbeat.web.pages.load_chart import stamp
+from pgbeat.web.pages.render import path
+
+#: Shapes of a page, at most: each is a link of about 200 bytes.
+_SHAPES = 350
+#: The least width of a run, in percents.
+_LEAST = 0.35
+#: Times of the axis, by the span: the distance, and how it is written.
+_TICKS = {
+    "1h": (timedelta(minutes=10), "%H:%M"),
+    "1d": (timedelta(hours=4), "%H:%M"),
+    "1w": (timedelta(days=1), "%a %d"),
+}
+_CLASSES: dict[Kind, str] = {
+    "completed": "good", "failed": "bad", "running": "going", "waiting": "waits",
+    "cancelled": "skipped", "skipped": "dot", "not_launched": "bad",
+}  # fmt: skip
+_NOUNS: dict[Kind, str] = {"skipped": "skip", "not_launched": "failed launch"}
+#: What several of a kind are called.
+_WORDS: dict[Kind, str] = {
+    "completed": "completed", "failed": "failed", "running": "running", "waiting": "waiting",
+    "cancelled": "cancelled",
+}  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """A link: a bar from `x`, or a dot at it."""
+
+    kind: str
+    x: float
+    width: float
+    href: str
+    title: str
+
+
+class Line(NamedTuple):
+    """A schedule's line."""
+
+    row: Row
+    shapes: list[Shape]
+    #: Where the due times to come are, by whether they are certain.
+    certain: list[float]
+    uncertain: list[float]
+    excluded: list[float]
+    #: From where on more is due than is drawn.
+    more: float | None
+    #: How much of the width, from the left, is left out.
+    cut: float
+    #: The same in words.
+    label: str
+
+
+class Drawing(NamedTuple):
+    """A timeline as it is drawn."""
+
+    timeline: Timeline
+    lines: list[Line]
+    #: Where the line of now is.
+    now: float
+    #: Places and times of the axis.
+    axis: list[tuple[float, str]]
+
+
+def drawing(found: Timeline) -> Drawing:
+    """Draws a timeline."""
+
+    def x(moment: datetime) -> float:
+        return 100 * (moment - found.since) / (found.until - found.since)
+
+    step = SPANS[found.span] / STEPS
+    merged = [row.pieces for row in found.rows]
+    while sum(map(len, merged)) > _SHAPES and step < SPANS[found.span]:
+        step *= 2
+        merged = [_merged(pieces, found.since, step) for pieces in merged]
+    lines = [_line(row, pieces, x, found) for row, pieces in zip(found.rows, merged, strict=True)]
+    return Drawing(found, lines, round(x(found.now), 2), list(_axis(found, x)))
+
+
+def _merged(pieces: Iterable[Piece], since: datetime, step: timedelta) -> list[Piece]:
+    """Returns pieces of which there is one of a kind in each step."""
+    found: dict[tuple[Kind, int], Piece] = {}
+    for piece in pieces:
+        key = piece.kind, (piece.begin - since) // step
+        other = found.get(key)
+        if other is not None:
+            ends = [each.end for each in (other, piece)]
+            last = None if None in ends else max(end for end in ends if end)
+            newest = max(other, piece, key=lambda each: each.begin)
+            begin, number = min(other.begin, piece.begin), other.number + piece.number
+            piece = newest._replace(begin=begin, end=last, number=number)
+        found[key] = piece
+    return list(found.values())
+
+
+def _line(
+    row: Row, pieces: Sequence[Piece], x: Callable[[datetime], float], found: Timeline
+) -> Line:
+    shapes = [_shape(row, piece, x, found) for piece in sorted(pieces, key=_layer)]
+    certain: list[float] = []
+    uncertain: list[float] = []
+    excluded: list[float] = []
+    for each in _apart(row.coming, (found.until - found.since) / 60):
+        places = excluded if each.skip else certain if each.is_certain else uncertain
+        places.append(round(x(max(each.at, found.now)), 2))
+    cut = round(max(0.0, x(row.complete_since)), 2)
+    more = round(x(row.coming[-1].at), 2) if row.has_more_coming else None
+    return Line(row, shapes, certain, uncertain, excluded, more, cut, _label(row))
+
+
+def _layer(piece: Piece) -> int:
+    """Returns what is drawn above what: failures above everything."""
+    return (
+        "waiting",
+        "running",
+        "completed",
+        "cancelled",
+        "skipped",
+        "failed",
+        "not_launched",
+    ).index(piece.kind)
+
+
+def _apart(coming: Iterable[Coming], least: timedelta) -> Iterable[Coming]:
+    """Yields due times that are far enough from each other to be told apart."""
+    last: datetime | None = None
+    for each in coming:
+        if last is None or each.at - last >= least:
+            last = each.at
+            yield each
+
+
+def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeline) -> Shape:
+    left = max(0.0, x(piece.begin))
+    right = x(found.now if piece.end is None else min(piece.end, found.now))
+    width = max(_LEAST, right - left)
+    title, href = _title(piece, found.now), _href(row, piece, found)
+    return Shape(_CLASSES[piece.kind], round(left, 2), round(width, 2), href, title)
+
+
+def _href(row: Row, piece: Piece, found: Timeline) -> str:
+    """Returns the page of the job, or of the jobs that began then, or of the schedule."""
+    name = row.schedule.name
+    if piece.number == 1 and piece.job_id is not None:
+        return path("jobs", piece.job_id)
+    if piece.kind in ("skipped", "not_launched"):
+        return path("schedules", name) + "#history"
+    begins = max(piece.begin, found.since) - timedelta(minutes=1)
+    ends = (piece.end or found.now) + timedelta(minutes=1)
+    return path("jobs", schedule=name, **{"from": stamp(begins), "until": stamp(ends)})
+
+
+def _title(piece: Piece, now: datetime) -> str:
+    end = now if piece.end is None else piece.end
+    begins, took = _clock(piece.begin, now), length((end - piece.begin).total_seconds())
+    said = f": {first_line(piece.said)}" if piece.said else ""
+    if piece.number > 1:
+        noun = _NOUNS.get(piece.kind)
+        what = counted(piece.number, noun) if noun else f"{piece.number:,} {_WORDS[piece.kind]}"
+        return f"{begins}–{_clock(end, now)}: {what}{', last' if said else ''}{said}"
+    if piece.kind in ("skipped", "not_launched"):
+        return f"{begins}, {piece.kind.replace('_', ' ')}{said}"
+    if piece.kind == "waiting":
+        return f"{begins}, has waited for {took}"
+    return f"{begins}, {piece.kind}{' for' if piece.end is None else ' after'} {took}{said}"
+
+
+def _clock(moment: datetime, now: datetime) -> str:
+    moment = moment.astimezone(UTC)
+    return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%a %d, %H:%M}"
+
+
+def _label(row: Row) -> str:
+    """Returns the line in words, for those who don't see it."""
+    counts: dict[Kind, int] = {}
+    for piece in row.pieces:
+        counts[piece.kind] = counts.get(piece.kind, 0) + piece.number
+    said = [f"{count:,} {kind.replace('_', ' ')}" for kind, count in counts.items()]
+    return ", ".join(said) or "nothing yet"
+
+
+def _axis(found: Timeline, x: Callable[[datetime], float]) -> Iterable[tuple[float, str]]:
+    distance, written = _TICKS[found.span]
+    seconds = int(distance.total_seconds())
+    moment = datetime.fromtimestamp(-(-int(found.since.timestamp()) // seconds) * seconds, UTC)
+    while moment < found.until:
+        yield round(x(moment), 2), f"{moment:{written}}"
+        moment += distance

@@ -1,0 +1,94 @@
+"""The console's overview."""
+
+from typing import Any
+
+from tests.support.command_line import Sql
+from tests.support.pages import html, words_of
+from tests.support.rows import insert, make_job, make_schedule
+from tests.support.web import Web, done
+
+PATH = "/console/overview"
+
+
+def make_run(sql: Sql, key: int, name: str, state: str, **values: Any) -> str:
+    """A job that began ten minutes ago, with its execution."""
+    [(at,)] = sql("SELECT now() - interval '10 minutes'")
+    end = None if state == "running" else at
+    job = make_job(sql, state, schedule_id=key, schedule=name, task="jobs.add", created_at=at,
+                   started_at=at, finished_at=end, **values)  # fmt: skip
+    run = {"job_id": job, "schedule_id": key, "number": 1, "state": state, "worker": "w",
+           "started_at": at, "finished_at": end} | values  # fmt: skip
+    insert(sql, "executions", run, "id")
+    return job
+
+
+def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql) -> None:
+    bad = make_schedule(sql, "bad", task="jobs.add")
+    busy = make_schedule(sql, "busy", task="jobs.add", cron=None, every="2 minutes")
+    idle = make_schedule(sql, "idle", task="jobs.add", condition_sql="SELECT false")
+    failed = make_run(sql, bad, "bad", "failed", error="ValueError: no")
+    running = make_run(sql, busy, "busy", "running")
+    insert(sql, "ticks", {"schedule_id": idle, "schedule": "idle", "due_at": "now",
+                          "outcome": "skipped", "reason": "no work"}, "id")  # fmt: skip
+    shown = html(page.get(PATH))
+    tiles = [words_of(tile) for tile in shown.all(".tile")]
+    assert tiles[0].startswith("1 running")
+    assert tiles[2].startswith("1 schedule failing or late")
+    assert tiles[3] == "1 skipped no work"
+    rows = {words_of(row.cssselect("th a")[0]): row for row in shown.all(".timeline tbody tr")}
+    assert next(iter(rows)) == "bad"
+    assert "failing, 1 in a row" in words_of(rows["bad"].cssselect("th")[0])
+    links = {name: [each.get("href") for each in row.cssselect("svg a")]
+             for name, row in rows.items()}  # fmt: skip
+    assert links["bad"] == [f"/console/jobs/{failed}"]
+    assert links["busy"] == [f"/console/jobs/{running}"]
+    assert links["idle"] == ["/console/schedules/idle#history"]
+    assert [each.get("class") for each in rows["bad"].cssselect("svg rect")] == ["bad"]
+    assert rows["busy"].cssselect("svg text.next")
+    assert "busy" in words_of(shown.one("section:has(#running)"))
+    assert "1 × no work idle" in words_of(shown.one("section:has(#skips)"))
+
+
+def test_a_schedule_is_found_and_the_span_chosen(page: Any, sql: Sql) -> None:
+    make_schedule(sql, "one", task="jobs.add")
+    make_schedule(sql, "two", task="jobs.add")
+    shown = html(page.get(PATH, params={"search": "tw", "span": "1w"}))
+    assert [words_of(each) for each in shown.all(".timeline tbody th a")] == ["two"]
+    assert shown.one(".spans a[aria-current]").text == "1w"
+    assert "No schedule has" in html(page.get(PATH, params={"search": "three"})).words
+
+
+def test_several_that_are_close_lead_to_their_jobs(page: Any, sql: Sql) -> None:
+    key = make_schedule(sql, "s", task="jobs.add")
+    for _ in range(3):
+        make_run(sql, key, "s", "completed")
+    (link,) = html(page.get(PATH)).all(".timeline svg a")
+    assert "3 completed" in link.cssselect("title")[0].text
+    assert len(html(page.get(link.get("href"))).all("#list tbody tr")) == 3
+
+
+def test_viewers_share_what_was_read_a_moment_ago(web: Web, page: Any, sql: Sql) -> None:
+    make_schedule(sql, "s", task="jobs.add")
+    first = html(page.get(PATH))
+    with web.counted() as sent:
+        again = html(page.get(PATH))
+    assert len(sent) <= 3
+    assert again.one("#overview").text_content() == first.one("#overview").text_content()
+
+
+def test_an_empty_overview_says_how_to_begin(page: Any) -> None:
+    shown = html(page.get(PATH))
+    assert "No schedules yet" in shown.words
+    assert shown.all("a[href='/console/new/schedule']")
+
+
+def test_the_timeline_of_the_api(web: Web, sql: Sql) -> None:
+    key = make_schedule(sql, "s", task="jobs.add", cron="* * * * *")
+    job = make_run(sql, key, "s", "failed", error="ValueError: no")
+    found = done(web.admin.get("/timeline", params={"span": "1d"}))
+    [row] = found["rows"]
+    assert (row["schedule"], row["health"]["code"]) == ("s", "failing")
+    [piece] = row["pieces"]
+    assert (piece["kind"], piece["job_id"], piece["said"]) == ("failed", job, "ValueError: no")
+    assert row["coming"][0]["is_certain"]
+    assert web.admin.get("/timeline", params={"span": "2h"}).status_code == 422
