@@ -50,7 +50,8 @@ def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
             "what": f"{row.verb} {row.kind} {row.subject}",
             "how": _change(row.before, row.after),
         },
-        folding={"who", "what", "how"},
+        names={"who", "what"},
+        folding={"how"},
         none="No such change is recorded.",
     )
 

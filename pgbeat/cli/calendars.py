@@ -46,6 +46,7 @@ def list_command(target: Target) -> None:
             "zone": _zone(row),
             "schedules": len(users.get(row.name, ())),
         },
+        names={"calendar"},
         folding={"rules"},
         none="There are no calendars; `pgbeat calendars add --help` says how to add one.",
     )

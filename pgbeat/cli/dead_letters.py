@@ -48,7 +48,8 @@ def list_command(target: Target, queue: str | None, limit: int) -> None:
         found,
         json_of=_json,
         cells_of=lambda row: _cells(row, now, is_wide=is_wide),
-        folding={"queue", *(_WIDE if is_wide else [_NARROW])},
+        names={"queue", _NARROW, *_WIDE[:2]},
+        folding=_WIDE[2:],
         none=f"There are no dead letters{_scope(queue)}.",
         limit=limit,
     )

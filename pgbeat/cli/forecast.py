@@ -189,7 +189,7 @@ def _show_times(target: Target, found: Forecast, limit: int) -> None:
         {"when (UTC)": printing.timetable(row), "schedule": row.name, "": "?"}
         for row in found.after[:limit]
     ]
-    printing.show_table(rows, folding={"schedule", ""})
+    printing.show_table(rows, names={"schedule"}, folding={""})
     more = found.total - len(found.times) + max(0, len(found.after) - limit)
     if more:
         click.echo(f"… and {more:,} more (--limit)")

@@ -69,14 +69,15 @@ def list_command(
         rows,
         json_of=lambda row: _as_json(row, progress[row.id]),
         cells_of=lambda row: _cells(row, progress[row.id], now),
-        folding={"name", ""},
+        names={"name"},
+        folding={""},
         none="There are no groups.",
     )
 
 
 def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]:
     return {
-        "group": row.id,
+        "group": printing.short_id(row.id),
         "state": styled(_state(row)),
         "name": row.name,
         "mode": row.mode,
@@ -117,14 +118,14 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     rows: list[dict[str, Cell]] = [
         {
             "#": job.group_position,
-            "job": job.id,
+            "job": printing.short_id(job.id),
             "state": styled(job.state),
             "task": job.task,
             "": _remark(job),
         }
         for job in members[:_SHOWN]
     ]
-    printing.show_table(rows, folding={"task", ""})
+    printing.show_table(rows, names={"task"}, folding={""})
     if len(members) > _SHOWN:
         click.echo(f"… and {len(members) - _SHOWN} more; --json has them all")
 

@@ -1,6 +1,5 @@
 """`pgbeat jobs tree`: a canvas, a group or a chain of retries as one tree."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -14,6 +13,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
 from pgbeat.cli.actors import as_onlooker, find
 from pgbeat.cli.printing import json_option, line, styled
+from pgbeat.cli.tables import wrapped
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.jobs import tree
@@ -68,28 +68,7 @@ class _Label:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yields the words."""
-        yield folded(self._words, max(1, options.max_width))
-
-
-def folded(words: Text, width: int) -> Text:
-    """Returns a text in which words longer than a line go on below after `.`, `_`, `/` or `-`.
-
-    Rich breaks other lines at blanks, and words without such a sign anywhere.
-    """
-    plain, cuts, begin = words.plain, [], 0
-    for word in re.finditer(r"\n|\S+", plain):
-        if word[0] == "\n":
-            begin = word.end()
-        while word.end() - begin > width:
-            first = max(begin, word.start())
-            piece = plain[first : begin + width] if len(word[0]) > width else ""
-            length = max(piece.rfind(sign) for sign in "._/-") + 1
-            if length:
-                begin = first + length
-                cuts.append(begin)
-            else:
-                begin = begin + width if first == begin else first
-    return Text("\n").join(words.divide(cuts)) if cuts else words
+        yield Text("\n").join(wrapped(self._words, max(1, options.max_width)))
 
 
 def _label(node: Node, now: datetime) -> Text:

@@ -40,9 +40,9 @@ def as_json(job: Job) -> dict[str, Any]:
 
 def show_list(rows: list[Job], now: datetime) -> None:
     """Prints jobs as a table."""
-    is_wide = printing.is_wide()
+    is_wide = printing.is_wide(150)
     cells = [_cells(job, now, is_wide=is_wide) for job in rows]
-    printing.show_table(cells, folding={"task", ""})
+    printing.show_table(cells, names={"task", "lane", "made by"}, folding={""})
 
 
 def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
@@ -52,7 +52,7 @@ def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
         "made by": job.created_by,
     }
     return {
-        "job": job.id if is_wide else str(job.id)[:8],
+        "job": printing.short_id(job.id),
         "state": styled(state(job)),
         "task": job.task if job.schedule is None else f"{job.task} ({job.schedule})",
         **(more if is_wide else {}),

@@ -11,7 +11,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, remove
 from pgbeat.cli.options import adding, json_object
-from pgbeat.cli.printing import Cell, json_option, line, span
+from pgbeat.cli.printing import Cell, json_option, line, short_id, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
@@ -43,7 +43,8 @@ def list_command(target: Target) -> None:
         rows,
         json_of=_json,
         cells_of=lambda row: _cells(row, now),
-        folding={"lane", "fair", "policy"},
+        names={"lane"},
+        folding={"fair", "policy"},
         none="There are no lanes; `pgbeat lanes set NAME --limit 1` makes one.",
     )
 
@@ -103,17 +104,19 @@ def show_command(target: Target, name: str, limit: int) -> None:
     )
     if holders:
         click.echo()
-        printing.show_table([_slot(each, now) for each in holders], folding={"task", "by"})
+        printing.show_table([_slot(each, now) for each in holders], names={"task", "by"})
     if waiting:
         click.echo()
-        printing.show_table([_waits(each, now) for each in waiting], folding={"task", "of", "why"})
+        printing.show_table(
+            [_waits(each, now) for each in waiting], names={"task", "of"}, folding={"why"}
+        )
     if lane.policy not in (None, *concurrency.registered()) and not target.has_app:
         printing.note(f"policy {lane.policy!r} is in the app's code; give the app with -A.")
 
 
 def _slot(holder: SlotHolder, now: datetime) -> dict[str, Cell]:
     return {
-        "has a slot": holder.id,
+        "has a slot": short_id(holder.id),
         "task": holder.task,
         "state": printing.styled(holder.state),
         "by": holder.by,
@@ -123,7 +126,7 @@ def _slot(holder: SlotHolder, now: datetime) -> dict[str, Cell]:
 
 def _waits(job: InLine, now: datetime) -> dict[str, Cell]:
     return {
-        "waits": job.id,
+        "waits": short_id(job.id),
         "task": job.task,
         "priority": job.priority,
         "of": job.created_by,

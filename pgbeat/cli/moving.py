@@ -12,6 +12,7 @@ from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.options import F, adding
 from pgbeat.cli.printing import Cell, counted, json_option, line, when
+from pgbeat.cli.tables import glued
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
@@ -238,14 +239,14 @@ def _table(steps: list[ImportStep], now: Circumstances) -> None:
     for step in steps:
         cells: dict[str, Cell] = {
             "schedule": step.name,
-            "timetable": _timetable(step),
+            "timetable": glued(line(_timetable(step))),
             "last run": printing.utc(step.values.get("last_run")) or "-",
             "next": _next(step, now),
         }
         changed = [] if step.name == step.origin else [f"its name was {step.origin!r}"]
         remarks = [*changed, *step.remarks]
         table += [cells, *(dict.fromkeys(cells) | {"timetable": remark} for remark in remarks)]
-    printing.show_table(table, folding={"timetable"})
+    printing.show_table(table, names={"schedule", "timetable"})
 
 
 def _timetable(step: ImportStep) -> str:

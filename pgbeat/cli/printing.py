@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.cli import AS_JSON, TARGET
+from pgbeat.cli import AS_JSON, TARGET, tables
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Tick
@@ -145,13 +145,14 @@ def _console(written: StringIO) -> Console:
     )
 
 
-def show(part: RenderableType) -> None:
-    """Prints a table or text, without blanks at the ends of lines."""
+def show(*parts: RenderableType) -> None:
+    """Prints tables or text, without blanks at the ends of lines."""
     written = StringIO()
     console = _console(written)
-    console.print(part)
+    for part in parts:
+        console.print(part, crop=False)
     for row in written.getvalue().splitlines():
-        click.echo(row.rstrip(), color=console.is_terminal or None)
+        click.echo(row.rstrip().replace(tables.GLUE, " "), color=console.is_terminal or None)
 
 
 def is_wide(columns: int = 110) -> bool:
@@ -159,35 +160,34 @@ def is_wide(columns: int = 110) -> bool:
     return _console(StringIO()).width >= columns
 
 
-def show_table(rows: Sequence[Mapping[str, Cell]], *, folding: Collection[str] = ()) -> None:
+def show_table(
+    rows: Sequence[Mapping[str, Cell]],
+    *,
+    names: Collection[str] = (),
+    folding: Collection[str] = (),
+) -> None:
     """Prints rows, given as their cells by column, as a table without lines.
 
-    Only the `folding` columns are broken where the terminal is too narrow. Numbers are flush right.
+    Where the terminal is too narrow, words of the `folding` columns are broken, and those of
+    `names` are put on lines of their own. Numbers are flush right.
     """
     if not rows:
         return
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in rows[0]:
-        is_number = any(_is_number(row[column]) for row in rows)
-        made.add_column(
-            column,
-            no_wrap=column not in folding,
-            overflow="fold",
-            justify="right" if is_number else "left",
-        )
-    for row in rows:
-        made.add_row(*map(_rendered, row.values()))
-    show(made)
+    numbers = [name for name in rows[0] if any(_is_number(row[name]) for row in rows)]
+    texts = [{name: _rendered(cell) for name, cell in row.items()} for row in rows]
+    width = _console(StringIO()).width
+    found = tables.lines(texts, width, names=names, prose=folding, numbers=numbers)
+    show(*found)
 
 
 def _is_number(cell: Cell) -> bool:
     return isinstance(cell, int) or (isinstance(cell, Text) and cell.plain.isdigit())
 
 
-def _rendered(cell: Cell) -> str | Text:
+def _rendered(cell: Cell) -> Text:
     if isinstance(cell, Text):
         return cell
-    return "" if cell is None else line(cell)
+    return Text("" if cell is None else line(cell))
 
 
 def show_listing(
@@ -196,6 +196,7 @@ def show_listing(
     json_of: Callable[[Row], Any],
     cells_of: Callable[[Row], Mapping[str, Cell]],
     none: str,
+    names: Collection[str] = (),
     folding: Collection[str] = (),
     limit: int | None = None,
 ) -> None:
@@ -208,11 +209,18 @@ def show_listing(
     if is_json():
         echo_json([json_of(row) for row in rows])
     elif rows:
-        show_table([cells_of(row) for row in rows], folding=folding)
+        show_table([cells_of(row) for row in rows], names=names, folding=folding)
     else:
         click.echo(none)
     if has_more:
         note(f"there are more than these {limit}; --limit shows them.")
+
+
+def short_id(row_id: UUID | str | None) -> Cell:
+    """Returns an id as a cell: on a terminal the first 8 characters of it, which suffice."""
+    if row_id is None:
+        return None
+    return str(row_id)[:8] if sys.stdout.isatty() else str(row_id)
 
 
 def shortened(names: Sequence[str], most: int = 10) -> str:

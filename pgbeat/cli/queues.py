@@ -40,7 +40,7 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> N
         rows,
         json_of=lambda row: row._asdict(),
         cells_of=lambda row: _cells(row, now),
-        folding={"queue"},
+        names={"queue"},
         none="There are only internal queues, which --all shows."
         if everything
         else "There are no queues yet; `celery -A APP worker` makes those that it consumes from.",

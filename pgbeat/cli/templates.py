@@ -42,7 +42,8 @@ def list_command(target: Target) -> None:
             "jobs": in_words(row.job_policy),
             "schedules": len(users.get(row.name, ())),
         },
-        folding={"task", "arguments", "jobs"},
+        names={"template", "task"},
+        folding={"arguments", "jobs"},
         none="There are no templates; `pgbeat templates set NAME --task TASK` makes one.",
     )
 

@@ -89,7 +89,7 @@ def history_command(target: Target, name: str, limit: int, results: bool) -> Non
     cells = [cells_of(entry, now) for entry in entries]
     printing.show_table(cells, folding={"why", "how it ended", "why, or job"})
     click.echo()
-    click.echo(_summary(stats))
+    printing.show(Text(_summary(stats)))
     old = sum(
         entry.job_state == "pending" and not _is_in_line(entry) and now - entry.decided_at > _SOON
         for entry in entries
@@ -117,14 +117,13 @@ _SOON = timedelta(minutes=1)
 
 
 def _wide_cells(entry: Entry, now: datetime) -> dict[str, Cell]:
-    jobs, ended = Text("\n".join(str(job.id) for job in entry.jobs)), _ending(entry, now)
-    if len(entry.jobs) < 2:
-        jobs = Text(str(entry.job_id or ""))
+    ids = [job.id for job in entry.jobs] if len(entry.jobs) > 1 else [entry.job_id]
+    jobs = Text("\n".join(str(printing.short_id(each) or "") for each in ids))
     return _outcome(entry) | {
         "trigger": entry.trigger,
         "why": printing.why(entry),
         "job": jobs,
-        "how it ended": ended,
+        "how it ended": _ending(entry, now),
     }
 
 
@@ -133,7 +132,7 @@ def _narrow_cells(entry: Entry, now: datetime) -> dict[str, Cell]:
     asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
     cell = Text(f"{asked}{why}")
     if entry.job_id is not None:
-        job = f"{entry.job_id} " if len(entry.jobs) < 2 else ""
+        job = f"{printing.short_id(entry.job_id)} " if len(entry.jobs) < 2 else ""
         cell = Text.assemble(asked, job, _ending(entry, now), f"; {why}" if why else "")
     return _outcome(entry) | {"why, or job": cell}
 

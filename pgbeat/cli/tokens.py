@@ -86,7 +86,8 @@ def list_command(target: Target, show_all: bool) -> None:
         [row for row in rows if show_all or row.state(now) == "active"],
         json_of=lambda row: _json(row, now),
         cells_of=lambda row: _cells(row, now),
-        folding={"for", "note"},
+        names={"for"},
+        folding={"note"},
         none=f"There are no tokens{others}. `pgbeat tokens create --for NAME` makes one.",
     )
 

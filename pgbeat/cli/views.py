@@ -12,6 +12,7 @@ from pgbeat.cli.job_options import in_words
 from pgbeat.cli.job_views import figures_json
 from pgbeat.cli.options import label_filter
 from pgbeat.cli.printing import Cell, compact, health_json, json_option, line, styled, when
+from pgbeat.cli.tables import glued
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.monitoring import beats, schedule_health, statistics
@@ -27,8 +28,6 @@ from pgbeat.webhooks.check_ins import CheckIn
 
 #: At most so many failing schedules are explained below the list.
 _TROUBLES = 5
-#: Longer names may be broken.
-_LONG = 30
 
 
 @click.command("list")
@@ -54,13 +53,12 @@ def list_command(
         rows.sort(key=lambda row: healths[row.id].rank)
     kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
     more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
-    is_wide = printing.is_wide()
-    long = {"schedule"} if any(len(row.name) > _LONG for row in rows) else set()
+    is_wide = printing.is_wide(150)
     printing.show_listing(
         rows,
         json_of=lambda row: printing.row_json(row) | {"health": health_json(healths[row.id])},
         cells_of=lambda row: _cells(row, healths[row.id], now, is_wide=is_wide),
-        folding={"timetable", "task"} | long,
+        names={"schedule", "timetable", "task"},
         none=f"There are no {kind}schedules{' with such labels' if labels else more}.",
     )
     if not printing.is_json():
@@ -68,15 +66,30 @@ def list_command(
 
 
 def _cells(row: Schedule, health: Health, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
+    state, found = styled(printing.state(row)), printing.health(health)
+    last = _last(row, now)
     cells: dict[str, Cell] = {
-        "schedule": row.name,
-        "timetable": printing.timetable(row),
-        "state": styled(printing.state(row)),
-        "health": printing.health(health),
-        "next": _next(row, now),
-        "last": styled(_last(row, now)),
+        "schedule": glued(line(row.name)),
+        "timetable": _timetable(row),
+        "state": state,
+        "health": found,
+        "next": _next(row, now, is_wide=is_wide),
+        "last": styled(last),
     }
-    return cells | {"task": _what(row)} if is_wide else cells
+    if is_wide:
+        return cells | {"task": _what(row)}
+    del cells["health"]  # unless there is something wrong
+    is_worse = row.state == "active" and health.severity != "ok"
+    return cells | {
+        "state": found if is_worse else state,
+        "last": styled(last.removesuffix(" ago")),
+    }
+
+
+def _timetable(row: Schedule) -> Text:
+    """Returns the timetable, and its zone, which may go on the next line."""
+    said, zone = printing.timetable(row), f" ({row.timezone})"
+    return glued(said.removesuffix(zone)) + Text(zone if said.endswith(zone) else "")
 
 
 def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
@@ -84,20 +97,22 @@ def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
     if bad:
         click.echo()
     for row, health in bad[:_TROUBLES]:
-        click.echo(f"{line(row.name)}: {line(health.summary)}")
+        printing.show(Text(f"{line(row.name)}: {line(health.summary)}"))
     if len(bad) > _TROUBLES:
         click.echo(f"… and {len(bad) - _TROUBLES} more; `pgbeat explain NAME` says why.")
 
 
-def _next(row: Schedule, now: datetime) -> str:
+def _next(row: Schedule, now: datetime, *, is_wide: bool) -> str:
     if not row.enabled or row.paused_at is not None:
         return "-"
     if row.waiting_for is not None:
-        return "after its job"
+        return "after its job" if is_wide else "after job"
     if row.next_run is None:
         return "new" if row.after is None else "-"
     late = now - row.next_run
-    return f"due for {printing.span(late)}" if late >= timedelta(0) else f"in {printing.span(late)}"
+    if late < timedelta(0):
+        return f"in {printing.span(late, 2 if is_wide else 1)}"
+    return f"due for {printing.span(late)}" if is_wide else "due now"
 
 
 def _last(row: Schedule, now: datetime) -> str:

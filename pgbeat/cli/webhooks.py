@@ -46,6 +46,7 @@ def list_command(target: Target) -> None:
         rows,
         json_of=lambda row: _json(row, counts[row.name]),
         cells_of=lambda row: _cells(row, counts[row.name]),
+        names={"webhook"},
         folding={"url", "events"},
         none="There are no webhooks; `pgbeat webhooks add --help` says how to add one.",
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
@@ -18,6 +19,15 @@ def run(database: str | None, *arguments: str, **options: Any) -> Result:
     """Runs `pgbeat --url DATABASE …`; what a user would see as a traceback is raised."""
     given = ["--url", database] if database else []
     return _checked(CliRunner().invoke(program, [*given, *arguments], **options))
+
+
+def run_on_terminal(database: str, columns: int, *arguments: str) -> list[str]:
+    """Runs `pgbeat` as on a terminal that many columns wide; returns its lines without colours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: True)
+        shown = run(database, *arguments, env={"COLUMNS": str(columns), "TERM": "xterm"})
+    assert shown.exit_code == 0, shown.output
+    return click.unstyle(shown.stdout).splitlines()
 
 
 def run_with(app: Celery, *arguments: str) -> Result:

@@ -19,7 +19,7 @@ from pgbeat.database import connections
 from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until
 from tests.support.rows import insert, make_job, make_lane, make_schedule
@@ -77,6 +77,19 @@ def test_whose_jobs_are_listed(did: Did, desk: Desk, database: str) -> None:
     assert ids(did("list")) == [str(mine.id), str(other.id)]
     assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id), str(other.id)]
     assert ids(did("list", "--created-by", BOB.name)) == [str(other.id)]
+
+
+def test_the_list_at_80_columns(database: str, sql: Sql) -> None:
+    task = "warehouse.tasks.reconciliation.reconcile_inventory"
+    error = "ConnectionError: " + "no answer " * 10
+    job = make_job(sql, "failed", task=task, schedule="warehouse-inventory", error=error)
+    listed = run_on_terminal(database, 80, "jobs", "list")
+    assert listed[0].split() == ["job", "state", "task", "age"]
+    assert listed[1].split()[:3] == [job[:8], "failed", task]
+    assert "(warehouse-inventory)" in listed[2]
+    assert " ".join(" ".join(listed[3:]).split()) == error.strip()
+    assert max(map(len, listed)) <= 80
+    assert job in run(database, "jobs", "list").stdout, "whole in a pipe"
 
 
 def test_an_administrator_by_the_environment(

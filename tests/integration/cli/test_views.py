@@ -8,7 +8,7 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from pgbeat.cli.printing import line, span
-from tests.support.command_line import Sql, cells, read, refused, run, run_with
+from tests.support.command_line import Sql, cells, read, refused, run, run_on_terminal, run_with
 from tests.support.rows import make_schedule
 
 
@@ -51,6 +51,21 @@ def test_list(database: str) -> None:
     assert found[3][5].startswith("skipped ")
     assert (blank, trouble[:8]) == ("", "due: has")
     assert all(text == text.rstrip() for text in shown.stdout.splitlines())
+
+
+def test_list_at_80_columns(database: str, sql: Sql) -> None:
+    long, cron = "warehouse-inventory-reconciliation-eu-west", "*/15 6-22 * * mon-fri"
+    make_schedule(sql, long, cron=cron, timezone="America/Argentina/Buenos_Aires", due="2 days")
+    listed = run_on_terminal(database, 80, "list")
+    assert max(map(len, listed)) <= 80
+    assert listed[0].split() == ["schedule", "timetable", "state", "next", "last"]
+    rows = {text.split()[0]: cells(text) for text in listed if text}
+    assert rows["due"] == ["due", "every 15 min", "retry 2/5", "due now", "failed 3 min"]
+    assert rows["held"][1:4] == ["every 1 h 30 min", "paused", "-"]
+    assert long in listed
+    [below] = [text for text in listed if cron in text]
+    assert cells(below)[:2] == [cron, "active"]
+    assert "(America/Argentina/Buenos_Aires)" in "".join(listed)
 
 
 def test_list_some(database: str) -> None:
