@@ -27,5 +27,5 @@ app.conf.update(
     timezone="UTC",
     pgbeat_url=_dsn,
 )
-for module in ("vocabulary", "maintenance", "prices", "launchers"):
+for module in ("vocabulary", "maintenance", "prices", "launchers", "shop"):
     app.autodiscover_tasks([__name__], related_name=module)

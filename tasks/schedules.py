@@ -1,6 +1,7 @@
 """The example's schedules, as rows: `python -m tasks.schedules` creates the tables and loads them.
 
-With `--demo` they are due every few seconds, and one more has a broken condition.
+With `--demo` they are due several times a minute, the first time at once, and there are two more:
+one that takes long, and one with a broken condition.
 """
 
 import argparse
@@ -29,20 +30,18 @@ class Row:
 
 
 SCHEDULES = [
-    Row("take-in", "*/10 * * * *", "4 seconds", "tasks.vocabulary.take_in"),
-    Row("category-refresh", "0 */6 * * *", "3 seconds", launcher="CategoryRefreshLauncher"),
-    Row("vocab-consolidation", "0 */12 * * *", "4 seconds", launcher="VocabConsolidationLauncher"),
-    Row("epistemic", "0 * * * *", "5 seconds", launcher="EpistemicRemeasurementLauncher"),
+    Row("take-in", "*/10 * * * *", "15 seconds", "tasks.vocabulary.take_in"),
+    Row("category-refresh", "0 */6 * * *", "20 seconds", launcher="CategoryRefreshLauncher"),
+    Row("vocab-consolidation", "0 */12 * * *", "45 seconds", launcher="VocabConsolidationLauncher"),
+    Row("epistemic", "0 * * * *", "30 seconds", launcher="EpistemicRemeasurementLauncher"),
+    Row("nightly-backup", "0 2 * * *", "2 minutes", "tasks.maintenance.backup", kwargs={"keep": 7}),
     Row(
-        "nightly-backup", "0 2 * * *", "10 seconds", "tasks.maintenance.backup", kwargs={"keep": 7}
-    ),
-    Row(
-        "prices-dk1", "5 * * * *", "3 seconds", "tasks.prices.fetch_prices", kwargs={"area": "DK1"}
+        "prices-dk1", "5 * * * *", "20 seconds", "tasks.prices.fetch_prices", kwargs={"area": "DK1"}
     ),
     Row(
         "prices-no1-when-stale",
         "*/5 * * * *",
-        "5 seconds",
+        "40 seconds",
         "tasks.prices.fetch_prices",
         kwargs={"area": "NO1"},
         condition_sql=(
@@ -51,6 +50,8 @@ SCHEDULES = [
         ),
     ),
 ]
+#: What the demo has beside these.
+WAREHOUSE = Row("warehouse-sync", "*/30 * * * *", "4 minutes", "tasks.shop.sync_warehouse")
 #: Its condition reads a table that doesn't exist.
 BROKEN = Row(
     "broken-report",
@@ -64,9 +65,9 @@ BROKEN = Row(
 _UPSERT = text(
     """
     INSERT INTO pgbeat.schedules
-        (name, cron, every, task, launcher, kwargs, condition_sql, retry_base)
+        (name, cron, every, task, launcher, kwargs, condition_sql, retry_base, next_run)
     VALUES (:name, :cron, CAST(:every AS interval), :task, :launcher, :kwargs, :condition_sql,
-            CAST(:retry_base AS interval))
+            CAST(:retry_base AS interval), CASE WHEN :demo THEN now() END)
     ON CONFLICT (namespace, name) DO UPDATE SET
         (cron, every, task, launcher, kwargs, condition_sql, retry_base) =
         (excluded.cron, excluded.every, excluded.task, excluded.launcher, excluded.kwargs,
@@ -78,11 +79,12 @@ _UPSERT = text(
 def load(connection: Connection, *, demo: bool = False) -> int:
     """Creates the example's tables, writes its schedules, and returns their number."""
     store.create(connection)
-    rows = [*SCHEDULES, BROKEN] if demo else SCHEDULES
-    stale = "8 seconds" if demo else "55 minutes"
+    rows = [*SCHEDULES, WAREHOUSE, BROKEN] if demo else SCHEDULES
+    stale = "45 seconds" if demo else "55 minutes"
     for row in rows:
         values = {
             "name": row.name,
+            "demo": demo,
             "cron": None if demo else row.cron,
             "every": row.every if demo else None,
             "task": row.task,
@@ -104,7 +106,7 @@ def declare() -> None:
 def main() -> None:
     """Loads the schedules into `$PGBEAT_URL`, and declares the broker's queue."""
     parser = argparse.ArgumentParser(prog="python -m tasks.schedules", description=__doc__)
-    parser.add_argument("--demo", action="store_true", help="due every few seconds")
+    parser.add_argument("--demo", action="store_true", help="due several times a minute")
     demo = parser.parse_args().demo
     with store.begin() as connection:
         print(f"{load(connection, demo=demo)} schedules loaded")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.console import Console
 from sqlalchemy import Connection
 
 from pgbeat.database import connections, migrate
+from pgbeat.demo import history
 from pgbeat.demo.children import Children
 from pgbeat.demo.show import Lines, LiveTable, Show, say
 from pgbeat.demo.watch import LOCK_KEY, Observer
@@ -24,6 +26,10 @@ from pgbeat.testing import embedded
 _PAUSE = 0.25
 #: The packages of the web side; without them there is no console.
 _WEB = ("fastapi", "jinja2", "multipart", "uvicorn")
+#: The console's port; another one if it is taken.
+_PORT = 8080
+#: The lane of the example's reports: two at a time, and one of a tenant.
+_LANE = ("reports", "--limit=2", "--limit-per", "kwargs.tenant", "1")
 #: Each demo has a new database, which need not survive a power cut.
 _SETTINGS = {"timezone": "UTC", "fsync": "off"}
 
@@ -68,15 +74,20 @@ def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connect
         dsn = server.dsn("pgbeat")
         with Children(folder, _environment(dsn, folder)) as children:
             children.run("schedules", "tasks.schedules", "--demo")
+            with connections.engine(url, "pgbeat demo").begin() as connection:
+                history.make_up(connection)
             prices = children.start("prices", "tasks.price_server", "--port=0", "--fail-every=4")
             children.environment["PGBEAT_PRICES_URL"] = prices
             celery = ("celery", "-A", "tasks")
-            children.start("worker", *celery, "worker", "--concurrency=2", "--loglevel=info")
+            pgbeat = (*celery, "pgbeat")
+            children.run("lane", *pgbeat, "lanes", "set", *_LANE)
+            children.start("worker", *celery, "worker", "--concurrency=4", "--loglevel=info")
             for number in (1, 2):
                 beat = ("beat", "-S", "pgbeat.Scheduler", "--loglevel=info")
                 children.start(f"beat {number}", *celery, *beat)
             if all(map(find_spec, _WEB)):
-                children.start("web", *celery, "pgbeat", "web", "--demo", "--port=0")
+                children.start("web", *pgbeat, "web", "--demo", f"--port={_free(_PORT)}")
+            children.start("customers", "tasks.customers")
             psql = "psql" if shutil.which("psql") else str(server.programs / "psql")
             say(console, f"  look inside: {psql} '{dsn}'")
             say(console, f"  logs:        {folder}/*.log")
@@ -99,6 +110,17 @@ def _environment(dsn: str, folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _free(port: int) -> int:
+    """Returns the port, or 0 if another process listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port
 
 
 def _example() -> Path:

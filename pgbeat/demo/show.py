@@ -82,7 +82,7 @@ class LiveTable:
 
     def _foot(self, seen: Observer) -> list[Text]:
         if seen.leader:
-            others = "".join(f", {name} stands by" for name in seen.standbys)
+            others = "".join(f", {name} is standing by" for name in seen.standbys)
             foot = [Text(f"{seen.leader} leads{others}")]
         else:
             foot = [Text("No beat leads yet", style="dim")]

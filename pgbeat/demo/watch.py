@@ -61,6 +61,7 @@ _TICKS = text(
       LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
       LEFT JOIN pgbeat.results m
              ON m.task_id = t.job_id::text AND m.status IN ('SUCCESS', 'FAILURE', 'STARTED')
+     WHERE t.decided_at >= :since
      ORDER BY t.id DESC LIMIT 200
     """
 )
@@ -78,6 +79,8 @@ class Observer:
     def __init__(self) -> None:
         self.begun = time.monotonic()
         self.led_since: float | None = None
+        #: The database's time when it first looked: what is earlier was made up.
+        self.since: datetime | None = None
         self.ticks: dict[int, ObservedTick] = {}
         self.leader = ""
         self.standbys: list[str] = []
@@ -91,7 +94,10 @@ class Observer:
         self.ended = children.check()
         self.link = self.link or children.link()
         try:
-            found = [ObservedTick(*row) for row in connection.execute(_TICKS)]
+            self.since = self.since or connection.scalar(text("SELECT now()"))
+            found = [
+                ObservedTick(*row) for row in connection.execute(_TICKS, {"since": self.since})
+            ]
             holders = advisory_locks.holders(connection, LOCK_KEY)
             self.disabled = dict(connection.execute(_DISABLED).tuples().all())
         except DBAPIError as error:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from pgbeat.monitoring.timeline import SPANS, STEPS, Coming, Kind, Piece, Row, Timeline
+from pgbeat.monitoring.timeline import STEPS, Coming, Kind, Piece, Row, Timeline
 from pgbeat.web.pages.humanize import counted, first_line, length
 from pgbeat.web.pages.load_chart import stamp
 from pgbeat.web.pages.render import path
 
-#: Shapes of a page, at most: each is a link of about 200 bytes.
-_SHAPES = 350
+#: Bytes of all shapes of a page, about, and characters of an error in one.
+_BYTES, _SAID = 110_000, 80
 #: The least width of a run, in percents.
 _LEAST = 0.35
 #: Times of the axis, by the span: the distance, and how it is written.
@@ -75,13 +75,35 @@ def drawing(found: Timeline) -> Drawing:
     def x(moment: datetime) -> float:
         return 100 * (moment - found.since) / (found.until - found.since)
 
-    step = SPANS[found.span] / STEPS
-    merged = [row.pieces for row in found.rows]
-    while sum(map(len, merged)) > _SHAPES and step < SPANS[found.span]:
-        step *= 2
-        merged = [_merged(pieces, found.since, step) for pieces in merged]
+    merged = _fitting(found)
     lines = [_line(row, pieces, x, found) for row, pieces in zip(found.rows, merged, strict=True)]
     return Drawing(found, lines, round(x(found.now), 2), list(_axis(found, x)))
+
+
+def _fitting(found: Timeline) -> list[list[Piece]]:
+    """Returns the pieces of each row: of those with the most, fewer and coarser ones."""
+    length = found.until - found.since
+    steps = [length / STEPS for _ in found.rows]
+    merged = [row.pieces for row in found.rows]
+    sizes = [_size(row, row.pieces) for row in found.rows]
+    while sum(sizes) > _BYTES:
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        if steps[largest] >= length:
+            break
+        steps[largest] *= 2
+        row = found.rows[largest]
+        merged[largest] = _merged(row.pieces, found.since, steps[largest])
+        sizes[largest] = _size(row, merged[largest])
+    return merged
+
+
+def _size(row: Row, pieces: Iterable[Piece]) -> int:
+    """Returns about how many bytes the shapes of pieces take."""
+    several = 110 + len(row.schedule.name)
+    return sum(
+        130 + (several if each.number > 1 else 40) + min(_SAID, len(each.said or ""))
+        for each in pieces
+    )
 
 
 def _merged(pieces: Iterable[Piece], since: datetime, step: timedelta) -> list[Piece]:
@@ -141,8 +163,11 @@ def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeli
     left = max(0.0, x(piece.begin))
     right = x(found.now if piece.end is None else min(piece.end, found.now))
     width = max(_LEAST, right - left)
-    title, href = _title(piece, found.now), _href(row, piece, found)
-    return Shape(_CLASSES[piece.kind], round(left, 2), round(width, 2), href, title)
+    title = _title(piece, found.now)
+    # Seen from the overview, which is shorter.
+    href = _href(row, piece, found).removeprefix("/console/")
+    kind = _CLASSES[piece.kind] + (" many" if piece.number > 1 else "")
+    return Shape(kind, round(left, 2), round(width, 2), href, title)
 
 
 def _href(row: Row, piece: Piece, found: Timeline) -> str:
@@ -160,7 +185,7 @@ def _href(row: Row, piece: Piece, found: Timeline) -> str:
 def _title(piece: Piece, now: datetime) -> str:
     end = now if piece.end is None else piece.end
     begins, took = _clock(piece.begin, now), length((end - piece.begin).total_seconds())
-    said = f": {first_line(piece.said)}" if piece.said else ""
+    said = f": {first_line(piece.said)[:_SAID]}" if piece.said else ""
     if piece.number > 1:
         noun = _NOUNS.get(piece.kind)
         what = counted(piece.number, noun) if noun else f"{piece.number:,} {_WORDS[piece.kind]}"

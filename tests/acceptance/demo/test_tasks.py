@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 import tasks.schedules
 from pgbeat import Context, JobRequest, Skip
+from pgbeat.demo import history
 from pgbeat.schedules import launchers
 from pgbeat.schedules import model as schedules
 from tasks import app, maintenance, prices, store, vocabulary
@@ -302,3 +303,19 @@ def test_the_example_at_work(
     worker.says("Task tasks.vocabulary.remeasure[")
     worker.says("succeeded", 30)
     until(lambda: sql("SELECT 1 FROM example.types WHERE epistemic_status IS NOT NULL LIMIT 1"))
+
+
+def test_the_history_that_the_demo_makes_up(database: str, ask: Callable[..., Any]) -> None:
+    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
+    with engine.begin() as connection:
+        tasks.schedules.load(connection, demo=True)
+        made = history.make_up(connection)
+    engine.dispose()
+    outcomes = dict(ask("SELECT outcome, count(*) FROM pgbeat.ticks GROUP BY outcome"))
+    assert sum(outcomes.values()) == made > 500
+    assert set(outcomes) == {"launched", "skipped"}
+    [(jobs, runs, newest)] = ask(
+        "SELECT count(*), (SELECT count(*) FROM pgbeat.executions), max(finished_at) < now()"
+        "  FROM pgbeat.jobs WHERE state IN ('completed', 'failed')"
+    )
+    assert (jobs, runs, newest) == (outcomes["launched"], outcomes["launched"], True)

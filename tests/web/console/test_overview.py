@@ -40,9 +40,9 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     assert "failing, 1 in a row" in words_of(rows["bad"].cssselect("th")[0])
     links = {name: [each.get("href") for each in row.cssselect("svg a")]
              for name, row in rows.items()}  # fmt: skip
-    assert links["bad"] == [f"/console/jobs/{failed}"]
-    assert links["busy"] == [f"/console/jobs/{running}"]
-    assert links["idle"] == ["/console/schedules/idle#history"]
+    assert links["bad"] == [f"jobs/{failed}"]
+    assert links["busy"] == [f"jobs/{running}"]
+    assert links["idle"] == ["schedules/idle#history"]
     assert [each.get("class") for each in rows["bad"].cssselect("svg rect")] == ["bad"]
     assert rows["busy"].cssselect("svg text.next")
     assert "busy" in words_of(shown.one("section:has(#running)"))
@@ -64,7 +64,7 @@ def test_several_that_are_close_lead_to_their_jobs(page: Any, sql: Sql) -> None:
         make_run(sql, key, "s", "completed")
     (link,) = html(page.get(PATH)).all(".timeline svg a")
     assert "3 completed" in link.cssselect("title")[0].text
-    assert len(html(page.get(link.get("href"))).all("#list tbody tr")) == 3
+    assert len(html(page.get(f"/console/{link.get('href')}")).all("#list tbody tr")) == 3
 
 
 def test_viewers_share_what_was_read_a_moment_ago(web: Web, page: Any, sql: Sql) -> None:
@@ -92,3 +92,31 @@ def test_the_timeline_of_the_api(web: Web, sql: Sql) -> None:
     assert (piece["kind"], piece["job_id"], piece["said"]) == ("failed", job, "ValueError: no")
     assert row["coming"][0]["is_certain"]
     assert web.admin.get("/timeline", params={"span": "2h"}).status_code == 422
+
+
+def test_the_page_stays_small(page: Any, sql: Sql) -> None:
+    """Twenty schedules whose many jobs failed, each with a long error."""
+    for number in range(20):
+        make_schedule(sql, f"a-schedule-with-a-rather-long-name-{number:02}", task="jobs.add",
+                      cron="* * * * *")  # fmt: skip
+    sql(
+        """
+        WITH made AS (
+            INSERT INTO pgbeat.jobs (id, schedule_id, schedule, task, args, kwargs, state,
+                                     job_source, created_by, is_system_job, created_at, started_at,
+                                     finished_at, error)
+            SELECT gen_random_uuid(), s.id, s.name, s.task, '[]', '{}', 'failed', 'scheduled_task',
+                   'system', true, at, at, at + interval '1 s', repeat('an error ', 50)
+              FROM pgbeat.schedules s, generate_series(0, 99) AS i,
+                   LATERAL (SELECT now() - i * interval '27 s' AS at) AS t
+            RETURNING *)
+        INSERT INTO pgbeat.executions (job_id, schedule_id, number, state, worker, started_at,
+                                       finished_at, error)
+        SELECT id, schedule_id, 1, state, 'w', started_at, finished_at, error FROM made
+        RETURNING id
+        """
+    )
+    for span in ("1h", "1d"):
+        shown = page.get(PATH, params={"span": span})
+        assert len(html(shown).all(".timeline svg a")) > 100
+        assert len(shown.content) < 150_000

@@ -1,0 +1,132 @@
+"""Makes up an hour of ticks and jobs for the demo's schedules, so that its pages are not empty."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+#: How far back it begins.
+LENGTH = timedelta(hours=1)
+#: The worker of the runs that were made up.
+WORKER = "celery@made-up"
+
+
+class _Habit(NamedTuple):
+    """What became of a schedule's ticks: shares of skips and failures, and seconds of a run."""
+
+    task: str
+    skips: float = 0.0
+    reasons: tuple[str, ...] = ()
+    failures: float = 0.0
+    error: str = ""
+    seconds: tuple[float, float] = (0.05, 0.4)
+
+
+_HABITS = {
+    "take-in": _Habit("tasks.vocabulary.take_in"),
+    "category-refresh": _Habit(
+        "tasks.vocabulary.refresh_categories", 0.5, ("no llm_generated types",)
+    ),
+    "vocab-consolidation": _Habit(
+        "tasks.vocabulary.consolidate", 0.75,
+        ("inactive ratio 8% < 10%", "inactive ratio 14%, consolidates above 20%"),
+        seconds=(2, 6),
+    ),
+    "epistemic": _Habit(
+        "tasks.vocabulary.remeasure", 0.8,
+        ("9 vocabulary changes < 20", "17 vocabulary changes < 20"), seconds=(3, 9),
+    ),
+    "nightly-backup": _Habit("tasks.maintenance.backup", seconds=(8, 25)),
+    "prices-dk1": _Habit(
+        "tasks.prices.fetch_prices", failures=0.12,
+        error="PricesUnavailable: DK1: 503 Service Unavailable", seconds=(0.2, 2),
+    ),
+    "prices-no1-when-stale": _Habit(
+        "tasks.prices.fetch_prices", 0.6, ("condition_sql is false",), 0.1,
+        "PricesUnavailable: NO1: 503 Service Unavailable", (0.2, 2),
+    ),
+    "warehouse-sync": _Habit("tasks.shop.sync_warehouse", seconds=(28, 75)),
+}  # fmt: skip
+#: When the price service was away: minutes ago, from and until.
+_OUTAGE = (34, 27)
+
+_SCHEDULES = text(
+    "SELECT id, name, every FROM pgbeat.schedules WHERE every IS NOT NULL AND name = ANY (:names)"
+)
+_TICK = text(
+    """
+    INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason, job_id)
+    VALUES (:schedule_id, :schedule, :at, :at, :outcome, :reason, :job_id)
+    """
+)
+_JOB = text(
+    """
+    INSERT INTO pgbeat.jobs
+           (id, schedule_id, schedule, trigger, due_at, task, args, kwargs, queue, state,
+            job_source, created_by, is_system_job, created_at, dispatched_at, started_at,
+            finished_at, worker, error)
+    VALUES (:job_id, :schedule_id, :schedule, 'timetable', :at, :task, '[]', '{}', 'celery', :state,
+            'scheduled_task', 'system:scheduler:GenericLauncher', true, :at, :at, :started_at,
+            :finished_at, :worker, :error)
+    """
+)
+_RUN = text(
+    """
+    INSERT INTO pgbeat.executions
+           (job_id, schedule_id, number, state, worker, started_at, finished_at, recorded_at,
+            duration_ms, error)
+    VALUES (:job_id, :schedule_id, 1, :state, :worker, :started_at, :finished_at, :finished_at,
+            :milliseconds, :error)
+    """
+)
+
+
+def make_up(connection: Connection) -> int:
+    """Writes what the schedules would have done before now; returns the number of ticks."""
+    chance = Random(17)  # noqa: S311  # the same history each time
+    now: datetime = connection.scalar(text("SELECT now()"))
+    ticks: list[dict[str, Any]] = []
+    for key, name, every in connection.execute(_SCHEDULES, {"names": list(_HABITS)}):
+        ticks += _ticks(chance, now, {"schedule_id": key, "schedule": name}, every)
+    ticks.sort(key=lambda each: each["at"])
+    connection.execute(_TICK, ticks)
+    jobs = [each for each in ticks if each["job_id"] is not None]
+    connection.execute(_JOB, jobs)
+    connection.execute(_RUN, jobs)
+    return len(ticks)
+
+
+def _ticks(
+    chance: Random, now: datetime, schedule: dict[str, Any], every: timedelta
+) -> Iterator[dict[str, Any]]:
+    """Yields the ticks of a schedule, each with the columns of its job."""
+    habit = _HABITS[schedule["schedule"]]
+    at, free_at = now - LENGTH, now - LENGTH
+    while at + timedelta(seconds=habit.seconds[1]) < now:
+        common = schedule | {"at": at, "task": habit.task, "worker": WORKER, "reason": None}
+        if habit.reasons and chance.random() < habit.skips:
+            reason = chance.choice(habit.reasons)
+            yield common | {"outcome": "skipped", "reason": reason, "job_id": None}
+        elif at >= free_at:
+            begins = at + timedelta(seconds=chance.uniform(0.01, 0.3))
+            seconds = chance.uniform(*habit.seconds)
+            ends = free_at = begins + timedelta(seconds=seconds)
+            is_away = _OUTAGE[1] < (now - at) / timedelta(minutes=1) < _OUTAGE[0]
+            has_failed = chance.random() < (1.0 if is_away and habit.failures else habit.failures)
+            yield common | {
+                "outcome": "launched",
+                "job_id": _id(chance),
+                "state": "failed" if has_failed else "completed",
+                "error": habit.error if has_failed else None,
+                "started_at": begins,
+                "finished_at": ends,
+                "milliseconds": 1000 * seconds,
+            }
+        at += every
+
+
+def _id(chance: Random) -> UUID:
+    return UUID(int=chance.getrandbits(128), version=4)
