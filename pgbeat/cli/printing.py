@@ -173,18 +173,22 @@ def show_table(
     """
     if not rows:
         return
-    numbers = [name for name in rows[0] if any(_is_number(row[name]) for row in rows)]
-    texts = [{name: _rendered(cell) for name, cell in row.items()} for row in rows]
+    texts = [{name: text(cell) for name, cell in row.items()} for row in rows]
     width = _console(StringIO()).width
-    found = tables.lines(texts, width, names=names, prose=folding, numbers=numbers)
-    show(*found)
+    show(*tables.lines(texts, width, names=names, prose=folding, numbers=numbers(rows)))
+
+
+def numbers(rows: Sequence[Mapping[str, Cell]]) -> list[str]:
+    """Returns the columns that have numbers, which are flush right."""
+    return [name for name in rows[0] if any(_is_number(row[name]) for row in rows)]
 
 
 def _is_number(cell: Cell) -> bool:
     return isinstance(cell, int) or (isinstance(cell, Text) and cell.plain.isdigit())
 
 
-def _rendered(cell: Cell) -> Text:
+def text(cell: Cell) -> Text:
+    """Returns a cell as it is printed."""
     if isinstance(cell, Text):
         return cell
     return Text("" if cell is None else line(cell))
@@ -238,7 +242,7 @@ def show_facts(title: str | None, *facts: tuple[str, Cell]) -> None:
     made.add_column(overflow="fold")
     for name, value in facts:
         if value is not None and value != "":
-            made.add_row(f"  {name}", _rendered(value))
+            made.add_row(f"  {name}", text(value))
     show(made)
 
 

@@ -94,15 +94,66 @@ def lines(
 
     Only columns of `names` and of `prose` are narrowed. Those of `numbers` are flush right.
     """
-    widths = {name: max([cell_len(name), *(_width(row[name]) for row in rows)]) for name in rows[0]}
+    widths = _natural(rows)
     below = _narrow(widths, rows, width, names, prose)
-    columns, start = [], 0
-    for name, own in widths.items():
-        columns.append(_Column(name, start, own, name in numbers))
-        start += own + _GAP
+    columns = _columns(widths, numbers)
     yield _joined([(column, Text(column.name, "bold")) for column in columns])
     for row in rows:
         yield from _row(row, columns, below, width, names)
+
+
+def natural_width(rows: Sequence[Row]) -> int:
+    """Returns how many columns a table needs to show everything."""
+    return sum(_natural(rows).values()) + _GAP * (len(rows[0]) - 1)
+
+
+def cut(
+    rows: Sequence[Row],
+    width: int,
+    *,
+    names: Mapping[str, int],
+    optional: Sequence[str] = (),
+    numbers: Collection[str] = (),
+) -> list[Text]:
+    """Returns the header and one line for each row.
+
+    Where `names` don't have so many columns of the screen each, columns without a value and the
+    `optional` ones are left out, the first first. Then names lose their middle.
+    """
+    widths = _natural(rows)
+    least = {name: min(own, names.get(name, own)) for name, own in widths.items()}
+    empty = [name for name in widths if not any(row[name] for row in rows)]
+    for name in [*empty, *optional]:
+        if name in widths and sum(least.values()) + _GAP * (len(least) - 1) > width:
+            del widths[name], least[name]
+    excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
+    narrowing = [name for name in names if name in widths]
+    while excess > 0 and narrowing:
+        widest = max(narrowing, key=widths.__getitem__)
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    columns = _columns(widths, numbers)
+    return [
+        _joined([(column, Text(column.name, "bold")) for column in columns]),
+        *(
+            _joined([(column, shortened(row[column.name], column.width)) for column in columns])
+            for row in rows
+        ),
+    ]
+
+
+def _natural(rows: Sequence[Row]) -> dict[str, int]:
+    return {name: max([cell_len(name), *(_width(row[name]) for row in rows)]) for name in rows[0]}
+
+
+def _columns(widths: Mapping[str, int], numbers: Collection[str]) -> list[_Column]:
+    found, start = [], 0
+    for name, own in widths.items():
+        found.append(_Column(name, start, own, name in numbers))
+        start += own + _GAP
+    return found
 
 
 def _width(cell: Text) -> int:

@@ -24,6 +24,10 @@ def busy(sql: Sql) -> None:
     make_job(sql, "running", task="jobs.resize", worker="w1@host")
     make_job(sql, "failed")
     sql("INSERT INTO kombu_queue (name) VALUES ('mail')")
+    sql("INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency) "
+        "VALUES (1, 'celery@w1', 7, 'prefork', 4)")  # fmt: skip
+    sql("INSERT INTO pgbeat.executions (job_id, number, worker, worker_id) "
+        "SELECT id, 1, worker, 1 FROM pgbeat.jobs WHERE state = 'running'")  # fmt: skip
 
 
 def test_it_is_shown_once_where_the_output_is_no_terminal(database: str, sql: Sql) -> None:
@@ -36,6 +40,8 @@ def test_it_is_shown_once_where_the_output_is_no_terminal(database: str, sql: Sq
     [job] = [line for line in said.splitlines() if "jobs.resize" in line]
     assert "w1@host" in job
     assert [line for line in said.splitlines() if line.startswith("mail")]
+    [worker] = [line for line in said.splitlines() if line.startswith("celery@w1")]
+    assert worker.split()[1:4] == ["1", "4", "prefork"]
 
 
 def test_everybodys_jobs_are_shown(database: str, sql: Sql) -> None:
@@ -43,6 +49,7 @@ def test_everybodys_jobs_are_shown(database: str, sql: Sql) -> None:
     found = read(database, "top")
     assert [job["task"] for job in found["running"]] == ["jobs.resize"]
     assert found["jobs"]["pending"] == 3
+    assert [(each["name"], each["running"]) for each in found["workers"]] == [("celery@w1", 1)]
     assert found["lanes"][0] == {
         "name": "gpu", "running": 0, "limit": 2, "waiting": 3,
         "waiting_since": found["lanes"][0]["waiting_since"], "paused_at": None,
@@ -93,8 +100,9 @@ def test_it_is_live_fits_the_terminal_and_ends_with_ctrl_c(database: str, sql: S
     for number in range(30):
         make_job(sql, "running", task=f"jobs.task{number:02}", worker="w")
     with opened(database, "top", "--interval", "0.2") as terminal:
-        terminal.read_until(r"… and \d+ more")
-        assert terminal.printed.count("jobs.task") < 20
+        terminal.read_until(r"(?s)jobs\.task.*\x1b\[H")  # the cursor's way home begins a page
+        page = next(page for page in terminal.printed.split("\x1b[H") if "jobs.task" in page)
+        assert page.count("jobs.task") < 20 and re.search(r"… \d+ more", page)
         sql("DELETE FROM kombu_queue")
         sql("DELETE FROM pgbeat.jobs")
         terminal.read_until("Nothing runs")
