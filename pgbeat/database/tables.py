@@ -293,6 +293,22 @@ rollups = Table(
     Column("depth", BigInteger, nullable=False, server_default=text("0")),
 )
 
+error_rollups = Table(
+    "error_rollups",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("place", SmallInteger, primary_key=True),
+    Column("error", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("first_at", DateTime(timezone=True), nullable=False),
+    Column("last_at", DateTime(timezone=True), nullable=False),
+    Column("job_id", UUID, nullable=False),
+    Column("schedules", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+)
+
 rollup_progress = Table(
     "rollup_progress",
     metadata,

@@ -62,7 +62,7 @@ _READ = text(
             OR step = 60 AND at >= greatest(:since, :middle)) AND at < :until
     """
 )
-_PROGRESS = text(
+PROGRESS = text(
     """
     SELECT now() AS now, p.counted_until,
            date_trunc('hour', p.settled_until, 'UTC') AS hours_until
@@ -87,14 +87,14 @@ def load(
     it begins more than a day ago; by default about a hundred make the span. Raises `InvalidInput`.
     """
     kind, name = _which({"task": task, "lane": lane, "queue": queue})
-    progress = connection.execute(_PROGRESS, {"namespace": namespace}).one()
+    progress = connection.execute(PROGRESS, {"namespace": namespace}).one()
     now = progress.now.astimezone(UTC)
     asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
     # A minute's grace: a page for a day is asked for a moment after its links were made.
     by_hours = asked < now - MINUTES_KEPT - MINUTE
     step = _step(now - asked, step, by_hours)
-    begins = _floor(asked, step)
-    until = _floor(progress.counted_until.astimezone(UTC), MINUTE) if progress[1] else begins
+    begins = floor(asked, step)
+    until = floor(progress.counted_until.astimezone(UTC), MINUTE) if progress[1] else begins
     values = {
         "namespace": namespace, "kind": kind, "name": name, "since": begins,
         "middle": max(begins, progress.hours_until or begins) if by_hours else begins,
@@ -103,7 +103,7 @@ def load(
     total, spans = Sums(), dict[datetime, Sums]()
     for row in connection.execute(_READ, values):
         total.add(row)
-        spans.setdefault(_floor(row.at, step), Sums()).add(row)
+        spans.setdefault(floor(row.at, step), Sums()).add(row)
     count = -((begins - max(until, begins)) // step)  # rounded up
     times = [begins + step * number for number in range(count)]
     points = [_point(at, spans.get(at) or Sums()) for at in times]
@@ -137,7 +137,7 @@ def _step(length: timedelta, step: timedelta | None, by_hours: bool) -> timedelt
     return step
 
 
-def _floor(moment: datetime, step: timedelta) -> datetime:
+def floor(moment: datetime, step: timedelta) -> datetime:
     """Returns the beginning of the step that a time is in, counted from 1970 in UTC."""
     seconds = int(step.total_seconds())
     return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, UTC)

@@ -15,9 +15,10 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
+from pgbeat.monitoring import error_rollups
 from pgbeat.monitoring.histograms import BOUNDS, Histogram
 
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+MINUTE, HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 #: How long minutes and hours are kept.
 MINUTES_KEPT, HOURS_KEPT = timedelta(days=1), timedelta(days=92)
 #: How long after its end a minute is counted, and is counted for the last time.
@@ -115,14 +116,25 @@ _WRITE_DEPTHS = text(
        SET depth = greatest(r.depth, excluded.depth)
     """  # noqa: S608
 )
+# What is added up is kept until then.
 _PRUNE = text(
     """
     WITH settled AS MATERIALIZED (
-        SELECT date_trunc('hour', settled_until, 'UTC') AS at FROM pgbeat.rollup_progress
-         WHERE namespace = :namespace)
+        SELECT date_trunc('hour', settled_until, 'UTC') AS hour,
+               date_trunc('day', settled_until, 'UTC') AS day
+          FROM pgbeat.rollup_progress WHERE namespace = :namespace),
+    errors AS (
+        DELETE FROM pgbeat.error_rollups
+         WHERE namespace = :namespace
+           AND (step = 60 AND at < least(now() - CAST(:minutes AS interval),
+                                         (SELECT hour FROM settled))
+                OR step = 3600 AND at < least(now() - CAST(:error_hours AS interval),
+                                              (SELECT day FROM settled))
+                OR step = 86400 AND at < now() - CAST(:hours AS interval)))
     DELETE FROM pgbeat.rollups
      WHERE namespace = :namespace
-       AND (step = 60 AND at < least(now() - CAST(:minutes AS interval), (SELECT at FROM settled))
+       AND (step = 60 AND at < least(now() - CAST(:minutes AS interval),
+                                     (SELECT hour FROM settled))
             OR step = 3600 AND at < now() - CAST(:hours AS interval))
     """
 )
@@ -191,7 +203,10 @@ def advance(connection: Connection, namespace: str, route: Route, span: timedelt
         if starts >= last:
             return False
         ends = min(starts + span, last)
-        _write(connection, namespace, MINUTE, _count(connection, namespace, route, starts, ends))
+        found = _count(connection, namespace, route, starts, ends)
+        _write(connection, namespace, MINUTE, found)
+        if any(sums.ends["failed"] for sums in found.values()):
+            error_rollups.count(connection, namespace, starts, ends)
         if is_settled:
             _add_hours(connection, namespace, starts, ends)
         connection.execute(_MOVE, {"namespace": namespace, "ends": ends, "is_settled": is_settled})
@@ -226,17 +241,23 @@ def _names(row: Any, route: Route) -> Iterable[tuple[str, str]]:
 
 def _add_hours(connection: Connection, namespace: str, starts: datetime, ends: datetime) -> None:
     """Adds up the hours that end after `starts` and by `ends`."""
-    values = {"namespace": namespace, "starts": _hour(starts), "ends": _hour(ends)}
-    if values["starts"] == values["ends"]:
+    hours = _floor(starts, HOUR), _floor(ends, HOUR)
+    if hours[0] == hours[1]:
         return
     found: dict[Key, Sums] = {}
+    values = {"namespace": namespace, "starts": hours[0], "ends": hours[1]}
     for row in connection.execute(_MINUTES, values):
         found.setdefault((row.kind, row.name, row.at), Sums()).add(row)
     _write(connection, namespace, HOUR, found)
+    error_rollups.add_up(connection, namespace, "hour", *hours)
+    days = _floor(starts, _DAY), _floor(ends, _DAY)
+    if days[0] != days[1]:
+        error_rollups.add_up(connection, namespace, "day", *days)
 
 
-def _hour(moment: datetime) -> datetime:
-    seconds = int(HOUR.total_seconds())
+def _floor(moment: datetime, step: timedelta) -> datetime:
+    """Returns the beginning of an hour or a day, of UTC."""
+    seconds = int(step.total_seconds())
     return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, moment.tzinfo)
 
 
@@ -262,4 +283,4 @@ def sample_depth(connection: Connection, namespace: str, route: Route) -> None:
 def prune(connection: Connection, namespace: str) -> None:
     """Deletes minutes and hours that are old; minutes not before their hour is added up."""
     values = {"namespace": namespace, "minutes": MINUTES_KEPT, "hours": HOURS_KEPT}
-    connection.execute(_PRUNE, values)
+    connection.execute(_PRUNE, values | {"error_hours": error_rollups.HOURS_KEPT})

@@ -27,7 +27,7 @@ ME = f"user:{getpass.getuser()}"
 READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
-    "doctor", "explain", "export", "forecast", "groups list", "groups show", "history",
+    "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "history",
     "jobs list", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",

@@ -113,6 +113,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "counters",
         "deliveries",
         "dependencies",
+        "error_rollups",
         "executions",
         "groups",
         "jobs",

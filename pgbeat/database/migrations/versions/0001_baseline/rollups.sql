@@ -21,6 +21,27 @@ CREATE TABLE pgbeat.rollups (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX rollups_by_time ON pgbeat.rollups (namespace, step, at);
 
+-- The errors of failed jobs in each minute, hour and day, by pattern and task; place 0 is the
+-- most frequent. All beyond the first hundred are one row, of no task. They are written with the
+-- load (pgbeat/monitoring/error_rollups.py).
+CREATE TABLE pgbeat.error_rollups (
+    namespace text NOT NULL,
+    step      integer NOT NULL,                        -- seconds: of a minute, an hour or a day
+    at        timestamptz NOT NULL,                    -- its beginning; of a day, in UTC
+    place     smallint NOT NULL,
+    error     text NOT NULL,                           -- the pattern
+    task      text NOT NULL,
+    number    bigint NOT NULL,
+    first_at  timestamptz NOT NULL,
+    last_at   timestamptz NOT NULL,
+    job_id    uuid NOT NULL,                           -- the last job
+    schedules text[] NOT NULL DEFAULT '{}',            -- some that launched them: up to 11
+    PRIMARY KEY (namespace, step, at, place),
+    CONSTRAINT error_rollups_step CHECK (step IN (60, 3600, 86400))
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+-- The first and the last time of one.
+CREATE INDEX error_rollups_of_error ON pgbeat.error_rollups (namespace, task, md5(error), last_at);
+
 -- How far the ends of a namespace's jobs are counted: for now, and for good.
 CREATE TABLE pgbeat.rollup_progress (
     namespace     text PRIMARY KEY,

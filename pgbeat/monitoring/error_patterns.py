@@ -1,0 +1,58 @@
+"""Reduces an error or a reason to its pattern: what is left when its values are taken out."""
+
+import re
+
+#: Characters of a first line that are looked at, and of a pattern.
+_READ, LONGEST = 500, 200
+#: What stands for a value, and for several that follow each other.
+_ANY = "*"
+#: The pattern of a job that failed without an error.
+NO_ERROR = "no error was recorded"
+
+#: The class of an exception, which may have digits: `botocore.S3Error: …`.
+_CLASS = re.compile(r"[^\W\d][\w.]*(?=:\s|:?$)")
+#: A quoted value that is rather the name of something: `'NoneType'`, `"users_email_key"`.
+_NAME = re.compile(r"[^\W\d]+(?:[.-][^\W\d]+)*")
+# Quotes that close nothing are apostrophes. One that the end of what is read has cut off is closed.
+_VALUE = re.compile(
+    r"""
+    (?P<url> \b [a-z][a-z0-9+.-]* :// [^\s/?#'"<>()\[\]]+ ) [^\s'"<>()\[\]]*
+  | (?<!\w) (?P<quote> ['"`]) (?P<quoted> .*? ) (?: (?P=quote) (?!\w) | \Z )
+  | (?P<email> (?<![\w.+-]) [\w.+-]+ @ [\w.-]+ )
+  | (?P<number> (?<![\w+-]) [\w+-]* \d [\w+-]* )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_SEVERAL = re.compile(r"\*(?:[:.,;]?\ ?\*)+")
+
+
+def pattern(said: str | None) -> str:
+    """Returns the pattern of an error or a reason: its first line, with `*` for each value.
+
+    Values are numbers, words with digits (ids, times, addresses), quoted text that is not a mere
+    name, e-mail addresses, and paths of URLs. The exception's class stays as it is. A pattern is
+    the pattern of itself.
+    """
+    line = (said or "").strip().partition("\n")[0][:_READ].rstrip()
+    if not line:
+        return NO_ERROR
+    found = _CLASS.match(line)
+    kept = found[0] if found else ""
+    rest = _SEVERAL.sub(_ANY, _VALUE.sub(_placeholder, line[len(kept) :]))
+    whole = " ".join((kept + rest).split())
+    return whole if len(whole) <= LONGEST else whole[: LONGEST - 1].rstrip(" *") + _ANY
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    if found["url"]:
+        return f"{_host(found['url'])}/{_ANY}" if found[0] != found["url"] else _host(found["url"])
+    if found["quote"]:
+        kept = found["quoted"] if _NAME.fullmatch(found["quoted"]) else _ANY
+        return f"{found['quote']}{kept}{found['quote']}"
+    return _ANY
+
+
+def _host(url: str) -> str:
+    """Returns a scheme and a host, without a user and a password."""
+    scheme, mark, place = url.partition("://")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}"

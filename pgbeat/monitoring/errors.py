@@ -1,0 +1,293 @@
+"""Groups failed jobs by the pattern of their error, from rollups and the newest of the jobs.
+
+The leading beat counts a minute when it is over (`pgbeat.monitoring.error_rollups`). Jobs that
+failed since then, all if no beat ever led, are looked for among the newest `NEWEST` failed jobs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database.connections import recordset
+from pgbeat.errors import InvalidInput
+from pgbeat.monitoring.error_rollups import LINE, OTHERS, SCHEDULES_KEPT, Failures, Kind, of_jobs
+from pgbeat.monitoring.load import PROGRESS, STEPS, floor
+from pgbeat.monitoring.rollups import HOUR, HOURS_KEPT, MINUTE
+
+#: Failed jobs that are read themselves, and patterns by task that are read from rollups.
+NEWEST, _MOST_KINDS = 1000, 1000
+#: Groups that are returned by default and at most; steps of a sparkline at most.
+USUAL, MOST, _POINTS = 20, 100, 48
+_SHOWN_SCHEDULES = SCHEDULES_KEPT - 1
+SINCE = timedelta(days=1)
+#: Spans up to these are read by minutes and by hours, longer ones by days.
+_BY_MINUTES, _BY_HOURS = timedelta(hours=6), timedelta(days=7)
+DAY = timedelta(days=1)
+
+#: Returns the error of a task as it may be seen.
+Mask = Callable[[str, str], str]
+
+
+class ErrorGroup(NamedTuple):
+    """Failed jobs whose errors have the same pattern."""
+
+    pattern: str
+    #: Failed jobs.
+    jobs: int
+    #: When a job first failed so, as far back as it is known: up to 92 days.
+    since: datetime
+    last_at: datetime
+    #: A job that failed so: the last. It may have been deleted since.
+    job_id: UUID
+    #: Those with most failures first.
+    tasks: list[str]
+    #: The first ten schedules that launched such jobs, and whether there are more.
+    schedules: list[str]
+    has_more_schedules: bool
+    #: Failed jobs of each step of the span.
+    counts: list[int]
+
+
+class Errors(NamedTuple):
+    """The errors of jobs that failed from `since` until `until`, the most frequent first."""
+
+    since: datetime
+    until: datetime
+    step: timedelta
+    #: All failed jobs.
+    jobs: int
+    #: Whether there may be more failed jobs than were counted.
+    is_lower_bound: bool
+    groups: list[ErrorGroup]
+    #: Whether there are more groups.
+    has_more: bool
+
+
+_RANGE = """
+     WHERE r.namespace = :namespace
+       AND (r.step = 86400 AND r.at >= :since AND r.at < :hours_from
+            OR r.step = 3600 AND r.at >= :hours_from AND r.at < :minutes_from
+            OR r.step = 60 AND r.at >= :minutes_from AND r.at < :until)
+"""
+_KINDS = text(
+    f"""
+    SELECT r.error, r.task, CAST(sum(r.number) AS bigint) AS number, min(r.first_at) AS first_at,
+           max(r.last_at) AS last_at,
+           (array_agg(r.job_id ORDER BY r.last_at DESC))[1] AS job_id,
+           CAST(sum(sum(r.number)) OVER () AS bigint) AS total
+      FROM pgbeat.error_rollups r {_RANGE}
+       AND (CAST(:task AS text) IS NULL OR r.task IN (:task, ''))
+     GROUP BY r.error, r.task ORDER BY 3 DESC, r.error, r.task LIMIT :most
+    """  # noqa: S608
+)
+_OF_KINDS = "json_to_recordset(CAST(:kinds AS json)) AS k (error text, task text)"
+_COUNTS = text(
+    f"""
+    SELECT r.error, r.task,
+           CAST(floor(extract(epoch FROM r.at - :since) / :seconds) AS integer) AS step,
+           CAST(sum(r.number) AS bigint) AS number
+      FROM pgbeat.error_rollups r {_RANGE}
+       AND (r.error, r.task) IN (SELECT k.error, k.task FROM {_OF_KINDS})
+     GROUP BY 1, 2, 3
+    """  # noqa: S608
+)
+_SCHEDULES = text(
+    f"""
+    SELECT r.error, r.task, s.name, count(*) AS number
+      FROM pgbeat.error_rollups r CROSS JOIN LATERAL unnest(r.schedules) AS s (name) {_RANGE}
+       AND (r.error, r.task) IN (SELECT k.error, k.task FROM {_OF_KINDS})
+     GROUP BY 1, 2, 3 ORDER BY number DESC, s.name
+    """  # noqa: S608
+)
+# One step into the index each.
+_BEGINNINGS = text(
+    f"""
+    SELECT k.error, k.task, first.first_at
+      FROM {_OF_KINDS}
+           CROSS JOIN LATERAL (
+               SELECT r.first_at FROM pgbeat.error_rollups r
+                WHERE r.namespace = :namespace AND r.task = k.task AND md5(r.error) = md5(k.error)
+                ORDER BY r.last_at LIMIT 1) AS first
+    """  # noqa: S608
+)
+# By the time of their creation: there is no index by the time of their end.
+_NEWEST = text(
+    f"""
+    WITH newest AS MATERIALIZED (
+        SELECT id, task, schedule, created_at, finished_at, error FROM pgbeat.ended_jobs
+         WHERE namespace = :namespace AND state = 'failed'
+         ORDER BY created_at DESC, id DESC LIMIT :most)
+    SELECT r.has_more, j.id AS job_id, j.task, j.schedule, j.finished_at AS first_at,
+           j.finished_at AS last_at, 1 AS number, {LINE} AS error
+      FROM (SELECT count(*) >= :most AND min(created_at) >= :until FROM newest) AS r (has_more)
+           LEFT JOIN newest j ON j.finished_at >= :until
+                  AND (CAST(:task AS text) IS NULL OR j.task = :task)
+    """  # noqa: S608
+)
+
+
+class _Span(NamedTuple):
+    """Days from `since`, then hours, minutes, and from `until` the jobs themselves."""
+
+    namespace: str
+    since: datetime
+    hours_from: datetime
+    minutes_from: datetime
+    until: datetime
+    now: datetime
+    step: timedelta
+
+    @property
+    def values(self) -> dict[str, object]:
+        """Returns the parameters of the statements."""
+        return {
+            "namespace": self.namespace, "seconds": self.step.total_seconds(),
+            "since": self.since, "hours_from": self.hours_from,
+            "minutes_from": self.minutes_from, "until": self.until,
+        }  # fmt: skip
+
+    @property
+    def zeros(self) -> list[int]:
+        """Returns a count for each step."""
+        return [0] * ((self.now - self.since) // self.step + 1)
+
+
+class _Group:
+    """A pattern as it is shown, its kinds, and what is known of each step."""
+
+    def __init__(self, shown: str, counts: list[int]) -> None:
+        self.pattern, self.counts = shown, counts
+        self.kinds: dict[Kind, Failures] = {}
+        self.schedules: Counter[str] = Counter()
+
+    @property
+    def jobs(self) -> int:
+        """Returns the number of failed jobs."""
+        return sum(each.number for each in self.kinds.values())
+
+    def made(self) -> ErrorGroup:
+        """Returns the group as it is returned to callers."""
+        found = list(self.kinds.values())
+        last = max(found, key=lambda each: each.last_at)
+        tasks: Counter[str] = Counter()
+        for (_, task), each in self.kinds.items():
+            tasks[task] += each.number
+        names = [name for name, _ in self.schedules.most_common()]
+        return ErrorGroup(
+            self.pattern, self.jobs, min(each.first_at for each in found), last.last_at,
+            last.job_id, [name for name, _ in tasks.most_common() if name],
+            names[:_SHOWN_SCHEDULES], len(names) > _SHOWN_SCHEDULES, self.counts,
+        )  # fmt: skip
+
+
+def errors(
+    connection: Connection,
+    namespace: str,
+    *,
+    since: timedelta | datetime = SINCE,
+    task: str | None = None,
+    limit: int = USUAL,
+    mask: Mask | None = None,
+) -> Errors:
+    """Returns the errors of a namespace's failed jobs, or of those of a task, by pattern.
+
+    `since` is a time, or how long ago it was. Errors that `mask` makes the same are one group.
+    Raises `InvalidInput`.
+    """
+    if not 1 <= limit <= MOST:
+        raise InvalidInput.of("limit", "out_of_range", f"limit must be from 1 to {MOST}")
+    span = _span(connection, namespace, since)
+    kinds, total, is_lower_bound = _counted(connection, span, task)
+    newest, has_more = _newest(connection, span, task)
+    for kind, failures in newest:
+        kinds.setdefault(kind, Failures(0, failures.first_at, failures.last_at, failures.job_id))
+        kinds[kind].add(failures)
+    groups: dict[str, _Group] = {}
+    for kind, failures in kinds.items():
+        shown = kind[0] if mask is None or kind == OTHERS else mask(kind[1], kind[0])
+        groups.setdefault(shown, _Group(shown, span.zeros)).kinds[kind] = failures
+    ranked = sorted(groups.values(), key=lambda group: (-group.jobs, group.pattern))
+    _complete(connection, span, ranked[:limit], newest)
+    return Errors(
+        span.since, span.now, span.step, total + len(newest), is_lower_bound or has_more,
+        [group.made() for group in ranked[:limit]], len(ranked) > limit,
+    )  # fmt: skip
+
+
+def _span(connection: Connection, namespace: str, since: timedelta | datetime) -> _Span:
+    progress = connection.execute(PROGRESS, {"namespace": namespace}).one()
+    now = progress.now.astimezone(UTC)
+    asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    length = now - asked
+    if length <= timedelta(0) or length > HOURS_KEPT:
+        said = f"since must be within the last {HOURS_KEPT.days} days"
+        raise InvalidInput.of("since", "out_of_range", said)
+    # A minute's grace: a page for a day is asked for a moment after its links were made.
+    fits = [length <= most + MINUTE for most in (_BY_MINUTES, _BY_HOURS)]
+    least = MINUTE if fits[0] else HOUR if fits[1] else DAY
+    step = next((each for each in STEPS if each >= least and length / each <= _POINTS), DAY)
+    begins = floor(asked, step)
+    hours_until = max(begins, progress.hours_until or begins)
+    days_until = max(begins, floor(hours_until, DAY))
+    return _Span(
+        namespace, begins,
+        days_until if least == DAY else begins,
+        begins if least == MINUTE else hours_until,
+        max(begins, progress.counted_until or begins), now, step,
+    )  # fmt: skip
+
+
+def _counted(
+    connection: Connection, span: _Span, task: str | None
+) -> tuple[dict[Kind, Failures], int, bool]:
+    """Returns what rollups say, all of it in a number, and whether that is a lower bound."""
+    rows = connection.execute(_KINDS, {**span.values, "task": task, "most": _MOST_KINDS}).all()
+    kinds = {
+        (row.error, row.task): Failures(row.number, row.first_at, row.last_at, row.job_id)
+        for row in rows
+    }
+    total = rows[0].total if rows else 0
+    is_lower_bound = OTHERS in kinds or len(rows) == _MOST_KINDS
+    if task is not None and OTHERS in kinds:
+        total -= kinds.pop(OTHERS).number
+    return kinds, total, is_lower_bound
+
+
+def _newest(
+    connection: Connection, span: _Span, task: str | None
+) -> tuple[list[tuple[Kind, Failures]], bool]:
+    """Returns the jobs that failed since they were counted, and whether there may be more."""
+    rows = connection.execute(_NEWEST, {**span.values, "task": task, "most": NEWEST}).all()
+    return [of_jobs(row) for row in rows if row.job_id is not None], bool(rows[0].has_more)
+
+
+def _complete(
+    connection: Connection,
+    span: _Span,
+    groups: Collection[_Group],
+    newest: Collection[tuple[Kind, Failures]],
+) -> None:
+    """Adds the beginnings, the steps and the schedules of groups."""
+    by_kind = {kind: group for group in groups for kind in group.kinds}
+    values = {**span.values, "kinds": recordset(_Kind(*kind) for kind in by_kind)}
+    for row in connection.execute(_BEGINNINGS, values):
+        failures = by_kind[row.error, row.task].kinds[row.error, row.task]
+        failures.first_at = min(failures.first_at, row.first_at)
+    for row in connection.execute(_COUNTS, values):
+        by_kind[row.error, row.task].counts[row.step] += row.number
+    for row in connection.execute(_SCHEDULES, values):
+        by_kind[row.error, row.task].schedules[row.name] += row.number
+    for kind, failures in newest:
+        if group := by_kind.get(kind):
+            step = (failures.last_at - span.since) // span.step
+            group.counts[min(step, len(group.counts) - 1)] += 1
+            group.schedules.update(list(failures.schedules))
+
+
+class _Kind(NamedTuple):
+    error: str
+    task: str
