@@ -235,7 +235,7 @@ QUERIES: dict[str, Query] = {
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all
     # What `_listing` says holds for it, too.
     "people: the console's first page": Query(
-        lambda w, c: summaries.summary(c, "default"), 60_000, 20_000
+        lambda w, c: summaries.summary(c, "default", lambda task, error: error), 60_000, 20_000
     ),
     "people: 50 jobs are cancelled": Query(_cancel),
     "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000),

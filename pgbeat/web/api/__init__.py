@@ -8,6 +8,7 @@ from pgbeat.web.api import (
     dead,
     decisions,
     direct,
+    errors,
     events,
     executions,
     groups,
@@ -45,6 +46,7 @@ for _each in (
     health,
     load,
     timeline,
+    errors,
     audit,
 ):
     router.include_router(_each.router)

@@ -23,6 +23,7 @@ _MARKS = {
     "overview": {"audit", "ticks", "began", "ended", "beats"},
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
+    "errors": {"ended"},
     "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},
     "queues": {"audit", "messages"},
     "beats": {"beats", "ticks"},

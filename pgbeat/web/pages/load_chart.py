@@ -1,18 +1,14 @@
-"""The chart of the load over time, and the page of a task."""
+"""Draws the chart of the load over time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from pgbeat.jobs import model as jobs
 from pgbeat.monitoring.load import Load, Point, load
 from pgbeat.web.pages.humanize import length
-from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path
-
-router = APIRouter(route_class=PageRoute)
+from pgbeat.web.pages.render import path
 
 #: The spans to choose from, and the default.
 SPANS = {
@@ -28,7 +24,6 @@ WIDTH, HEIGHT = 1000, 100
 #: Outcomes from the axis up, and their classes.
 _OUTCOMES = (("completed", "good"), ("failed", "bad"), ("cancelled", "skipped"),
              ("skipped", "skipped"))  # fmt: skip
-_NEWEST = 20
 
 
 class Block(NamedTuple):
@@ -149,34 +144,3 @@ def _lines(values: Sequence[float | None], top: float) -> list[str]:
         y = round(HEIGHT - (value / top * HEIGHT if top else 0), 1)
         lines[-1] += [f"{number * each:.1f},{y}", f"{(number + 1) * each:.1f},{y}"]
     return [" ".join(line) for line in lines if line]
-
-
-@router.get("/console/tasks/{name:path}")
-def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
-    """Shows the load of a task, its newest errors and its newest jobs."""
-    with visit.reading() as connection:
-        drawn = chart(
-            connection, visit.namespace, span, task=name,
-            here=lambda each: path("tasks", name, span=each), filters={"task": name},
-        )  # fmt: skip
-        which = jobs.Filter(visit.namespace, task=name)
-        newest = jobs.listing(connection, which, limit=_NEWEST)
-        failed = jobs.listing(connection, which._replace(state="failed"), limit=_ERRORS)
-    return visit.page(
-        "task.html", "jobs", name=name, chart=drawn, rows=visit.redactor.rows(newest),
-        errors=_top(visit.redactor.rows(failed)), counted=len(failed),
-    )  # fmt: skip
-
-
-#: Failed jobs whose errors are counted: the newest.
-_ERRORS = 200
-
-
-def _top(failed: Sequence[jobs.Job]) -> list[tuple[str, int, jobs.Job]]:
-    """Returns the most frequent first lines of errors, how often each is there, the newest job."""
-    found: dict[str, list[jobs.Job]] = {}
-    for job in failed:
-        error = (job.error or "no error was recorded").strip().partition("\n")[0]
-        found.setdefault(error[:200], []).append(job)
-    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [(error, len(rows), rows[0]) for error, rows in ranked[:5]]

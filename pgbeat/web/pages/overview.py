@@ -55,7 +55,7 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
     which = jobs.Filter(visit.namespace, state="running")
     running = visit.redactor.rows(jobs.listing(connection, which, limit=_LISTED))
     runs = executions.newest(connection, [row.id for row in running])
-    summary = summaries.summary(connection, visit.namespace)
+    summary = summaries.summary(connection, visit.namespace, visit.redactor.error)
     status = beats.status(connection, visit.backend.settings)
     tasks = {row.id: row.task for row in running}
     return {
@@ -64,7 +64,7 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
             job_id: progress_of(visit.redactor.row(run, tasks[job_id]))
             for job_id, run in runs.items()
         },
-        "summary": summary._replace(failed_jobs=visit.redactor.rows(summary.failed_jobs)),
+        "summary": summary,
         "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
         "troubles": status.troubles,
     }

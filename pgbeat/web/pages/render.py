@@ -47,18 +47,18 @@ class NavSection(NamedTuple):
         return tuple(key for key, _ in self.tabs)
 
 
-_JOBS = NavSection("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
+_JOBS, _GROUPS, _TEMPLATES = ("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")
 _ADMINS = (
     NavSection("Overview", (("overview", "Overview"),)),
     NavSection("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
-    _JOBS,
+    NavSection("Jobs", (_JOBS, ("errors", "Errors"), _GROUPS, _TEMPLATES)),
     NavSection("Lanes", (("lanes", "Lanes"),)),
     NavSection("Queues", (("queues", "Queues"),)),
     NavSection("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
 )
 #: URLs of webhooks and check-ins are secrets, so viewers don't see the page of webhooks.
 _VIEWERS = (*_ADMINS[:-1], NavSection("System", (("beats", "Beats"), ("audit", "Audit"))))
-_USERS = (_JOBS,)
+_USERS = (NavSection("Jobs", (_JOBS, _GROUPS, _TEMPLATES)),)
 
 
 def _nav(caller: Caller | None) -> tuple[NavSection, ...]:

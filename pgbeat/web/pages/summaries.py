@@ -1,18 +1,20 @@
 """Queries for the console's summary and lists. Each reads a bounded number of rows."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from sqlalchemy import Connection, text
+
+from pgbeat.monitoring.error_patterns import pattern
+from pgbeat.monitoring.errors import Errors, Mask, errors
 
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20
 #: Ticks that the summary reads, and jobs of a state that it counts.
 NEWEST, MOST = 2000, 1000
-#: Failures and skips that it shows, and failed jobs that it reads to find those alike.
-_SHOWN, _FAILED_JOBS = 5, 50
+#: Failures and skips that it shows.
+_SHOWN = 5
 
 
 class Spark(NamedTuple):
@@ -79,27 +81,17 @@ def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, l
 
 
 class LikeTicks(NamedTuple):
-    """Ticks with the same outcome for the same reason."""
+    """Ticks with the same outcome for reasons that are alike."""
 
     outcome: str
+    #: The reason, or what those of several have in common.
     why: str
     times: int
     #: When the last of them was decided.
     at: datetime
+    #: The schedule of the last, and the ids of all.
     schedule: str
-    schedules: int
-
-
-class FailedJob(NamedTuple):
-    """A job that failed."""
-
-    id: UUID
-    task: str
-    schedule: str | None
-    error: str | None
-    finished_at: datetime | None
-    #: How many others failed alike before it.
-    before: int = 0
+    schedules: set[int]
 
 
 class Summary(NamedTuple):
@@ -113,7 +105,8 @@ class Summary(NamedTuple):
     failures: list[LikeTicks]
     #: Jobs of the last day by state, up to `MOST`.
     jobs: dict[str, int]
-    failed_jobs: list[FailedJob]
+    #: Why jobs failed.
+    errors: Errors
 
 
 # Ids grow with time: the newest ticks are the last of the primary key.
@@ -131,19 +124,15 @@ _TICKS = text(
     said AS (
         SELECT outcome, why, count(*) AS number, max(decided_at) AS at,
                (array_agg(schedule ORDER BY decided_at DESC))[1] AS schedule,
-               count(DISTINCT schedule_id) AS schedules
-          FROM own GROUP BY outcome, CASE WHEN outcome = 'launched' THEN '' ELSE why END, why),
-    ranked AS (
-        SELECT *, row_number() OVER (
-                   PARTITION BY outcome
-                   ORDER BY CASE WHEN outcome = 'failed' THEN at END DESC NULLS LAST,
-                            number DESC, at DESC) AS place,
-               sum(number) OVER (PARTITION BY outcome) AS total
-          FROM said)
-    SELECT outcome, why, number, at, schedule, schedules, total,
+               array_agg(DISTINCT schedule_id) AS schedules
+          FROM own WHERE outcome <> 'launched' GROUP BY outcome, why
+         UNION ALL
+        SELECT outcome, '', count(*), max(decided_at), '', '{}' FROM own
+         WHERE outcome = 'launched' GROUP BY outcome)
+    SELECT outcome, why, number, at, schedule, schedules,
            (SELECT min(decided_at) FROM last HAVING count(*) >= :newest
-               AND min(decided_at) > now() - interval '1 day')
-      FROM ranked WHERE place <= :shown ORDER BY outcome, place
+               AND min(decided_at) > now() - interval '1 day') AS since
+      FROM said
     """
 )
 # A bound of the index, not a filter with OR: that would go through all of history.
@@ -160,44 +149,40 @@ _JOBS = text(
                    ('skipped', now() - interval '1 day')) AS s (state, since)
     """
 )
-_FAILED = text(
-    """
-    SELECT id, task, schedule, left(error, 300), finished_at FROM pgbeat.jobs
-     WHERE namespace = :namespace AND state = 'failed' AND created_at > now() - interval '1 day'
-     ORDER BY created_at DESC, id DESC LIMIT :most
-    """
-)
 
 
-def _folded(found: Iterable[FailedJob]) -> list[FailedJob]:
-    """Folds jobs of the same schedule or task with the same error into the newest."""
-    kinds: dict[tuple[str, str | None], FailedJob] = {}
-    for job in found:
-        key = job.schedule or job.task, job.error
-        newest = kinds.get(key)
-        kinds[key] = job if newest is None else newest._replace(before=newest.before + 1)
-    return list(kinds.values())[:_SHOWN]
+def _merged(found: Iterable[LikeTicks], key: Callable[[LikeTicks], Any]) -> list[LikeTicks]:
+    """Returns the ticks with those as one whose reasons have the same pattern; the first few."""
+    kinds: dict[str, LikeTicks] = {}
+    for ticks in found:
+        kind = pattern(ticks.why)
+        if other := kinds.get(kind):
+            last = max(other, ticks, key=lambda each: each.at)
+            schedules = other.schedules | ticks.schedules
+            ticks = last._replace(why=kind, times=other.times + ticks.times, schedules=schedules)
+        kinds[kind] = ticks
+    return sorted(kinds.values(), key=key, reverse=True)[:_SHOWN]
 
 
-def summary(connection: Connection, namespace: str) -> Summary:
+def summary(connection: Connection, namespace: str, mask: Mask) -> Summary:
     """Counts the ticks and jobs of the last day, with the reasons of skips and failures."""
-    values: dict[str, Any] = {"namespace": namespace, "newest": NEWEST, "shown": _SHOWN}
     counts = {"launched": 0, "skipped": 0, "failed": 0}
-    alike: dict[str, list[LikeTicks]] = {"skipped": [], "failed": []}
+    alike: dict[str, list[LikeTicks]] = {"launched": [], "skipped": [], "failed": []}
     since = None
-    for outcome, *rest, total, begins in connection.execute(_TICKS, values):
-        counts[outcome], since = int(total), begins
-        if outcome in alike:
-            alike[outcome].append(LikeTicks(outcome, *rest))
+    values: dict[str, Any] = {"namespace": namespace, "newest": NEWEST}
+    for outcome, why, times, at, schedule, ids, begins in connection.execute(_TICKS, values):
+        ticks = LikeTicks(outcome, why, times, at, schedule, set(ids))
+        counts[ticks.outcome] += ticks.times
+        alike[ticks.outcome].append(ticks)
+        since = begins
     states = connection.execute(_JOBS, {"namespace": namespace, "most": MOST})
-    failed = connection.execute(_FAILED, {"namespace": namespace, "most": _FAILED_JOBS})
     return Summary(
         counts,
         since,
-        alike["skipped"],
-        alike["failed"],
+        _merged(alike["skipped"], lambda each: (each.times, each.at)),
+        _merged(alike["failed"], lambda each: each.at),
         {str(state): int(count) for state, count in states},
-        _folded(FailedJob(*row) for row in failed),
+        errors(connection, namespace, limit=_SHOWN, mask=mask),
     )
 
 

@@ -35,6 +35,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
     "GET /metrics": (ANY, None),
     "GET /load": (ADMIN, None),
+    "GET /errors": (ADMIN, None),
     "POST /login": ((303, 303, 303, 303), None),
     "POST /logout": ((303, 303, 303, 303), None),
     "GET /login": (OPEN, None),
@@ -44,6 +45,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/{name:path}": ((303, 404, 404, 404), None),
     "GET /console/audit": (ADMIN_PAGE, None),
     "GET /console/beats": (ADMIN_PAGE, None),
+    "GET /console/errors": (ADMIN_PAGE, None),
     "GET /console/tasks/{name:path}": (ADMIN_PAGE, None),
     "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
     "POST /console/backfill/{name:path}": (ADMIN_PAGE, None),

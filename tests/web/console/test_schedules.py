@@ -27,7 +27,7 @@ def test_the_overview_and_the_list_say_what_ran_was_skipped_and_failed(
     beat().run_due()
     said = html(page.get("/console/overview")).words
     assert "1 skipped condition_sql is false" in said
-    assert 'fails : UndefinedTable: relation "nothing" does not exist' in said
+    assert 'UndefinedTable: relation "nothing" does not exist not launched: fails' in said
     said = html(page.get(LIST)).words
     assert "retrying failed 1 of 5 times" in said
     assert "every hour" in said

@@ -1,0 +1,30 @@
+"""`/console/tasks`: the page of a task."""
+
+from fastapi import APIRouter, Response
+
+from pgbeat.jobs import model as jobs
+from pgbeat.web.pages.errors import error_list
+from pgbeat.web.pages.load_chart import SPANS, USUAL, chart
+from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path
+
+router = APIRouter(route_class=PageRoute)
+
+#: Jobs and errors on the page.
+_NEWEST, _ERRORS = 20, 5
+
+
+@router.get("/console/tasks/{name:path}")
+def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
+    """Shows the load of a task, its most frequent errors and its newest jobs."""
+    span = span if span in SPANS else USUAL
+    with visit.reading() as connection:
+        drawn = chart(
+            connection, visit.namespace, span, task=name,
+            here=lambda each: path("tasks", name, span=each), filters={"task": name},
+        )  # fmt: skip
+        newest = jobs.listing(connection, jobs.Filter(visit.namespace, task=name), limit=_NEWEST)
+        errors = error_list(visit, connection, SPANS[span], task=name, limit=_ERRORS)
+    return visit.page(
+        "task.html", "jobs", name=name, chart=drawn, span=span, rows=visit.redactor.rows(newest),
+        errors=errors,
+    )  # fmt: skip
