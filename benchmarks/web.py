@@ -51,7 +51,8 @@ PATHS = (
     "/console/jobs?by=user:3", "/console/jobs/{job}", "/console/new/job", "/console/groups",
     "/console/groups/{group}", "/console/templates", "/console/lanes", "/console/lanes/lane1",
     "/console/queues", "/console/webhooks", "/console/webhooks/w1", "/console/beats",
-    "/console/audit", "/docs",
+    "/console/audit", "/console/errors", "/console/errors?span=90d", "/console/tasks/shop.task7",
+    "/errors", "/errors?since=7d", "/docs",
 )  # fmt: skip
 
 #: Schedules beside those of the tests, disabled and paused ones among them; changes; messages.

@@ -13,7 +13,7 @@ NO_ERROR = "no error was recorded"
 _CLASS = re.compile(r"[^\W\d][\w.]*(?=:\s|:?$)")
 #: A quoted value that is rather the name of something: `'NoneType'`, `"users_email_key"`.
 _NAME = re.compile(r"[^\W\d]+(?:[.-][^\W\d]+)*")
-# Quotes that close nothing are apostrophes. One that the end of what is read has cut off is closed.
+# Quotes within words are apostrophes. What is quoted may be cut off by the end of what is read.
 _VALUE = re.compile(
     r"""
     (?P<url> \b [a-z][a-z0-9+.-]* :// [^\s/?#'"<>()\[\]]+ ) [^\s'"<>()\[\]]*
@@ -31,7 +31,7 @@ def pattern(said: str | None) -> str:
 
     Values are numbers, words with digits (ids, times, addresses), quoted text that is not a mere
     name, e-mail addresses, and paths of URLs. The exception's class stays as it is. A pattern is
-    the pattern of itself.
+    the pattern of itself, and with `*` after it, a glob of its errors.
     """
     line = (said or "").strip().partition("\n")[0][:_READ].rstrip()
     if not line:
@@ -39,7 +39,7 @@ def pattern(said: str | None) -> str:
     found = _CLASS.match(line)
     kept = found[0] if found else ""
     rest = _SEVERAL.sub(_ANY, _VALUE.sub(_placeholder, line[len(kept) :]))
-    whole = " ".join((kept + rest).split())
+    whole = kept + rest
     return whole if len(whole) <= LONGEST else whole[: LONGEST - 1].rstrip(" *") + _ANY
 
 
@@ -47,12 +47,15 @@ def _placeholder(found: re.Match[str]) -> str:
     if found["url"]:
         return f"{_host(found['url'])}/{_ANY}" if found[0] != found["url"] else _host(found["url"])
     if found["quote"]:
-        kept = found["quoted"] if _NAME.fullmatch(found["quoted"]) else _ANY
-        return f"{found['quote']}{kept}{found['quote']}"
+        if _NAME.fullmatch(found["quoted"]):
+            return found[0]
+        end = found["quote"] if found[0][1:].endswith(found["quote"]) else ""
+        return f"{found['quote']}{_ANY}{end}"
     return _ANY
 
 
 def _host(url: str) -> str:
-    """Returns a scheme and a host, without a user and a password."""
+    """Returns a scheme and a host, with `*` for a user and a password."""
     scheme, mark, place = url.partition("://")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}"
+    person, at, host = place.rpartition("@")
+    return f"{scheme}{mark}{_ANY if person else ''}{at}{host}"
