@@ -3,15 +3,20 @@
 from typing import Any
 
 import click
+from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.access.actors import user
 from pgbeat.cli import printing
 from pgbeat.cli.actors import find, find_group
-from pgbeat.cli.printing import json_option, literal, utc
+from pgbeat.cli.printing import json_option, line, literal, utc
+from pgbeat.cli.tables import glued
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import NotFound
+
+#: Longer values may be broken.
+_SHORT = 40
 
 
 @click.command("audit")
@@ -73,14 +78,25 @@ def _subject(
         return subject  # it may be deleted
 
 
-def _change(before: Any, after: Any) -> str:
+def _change(before: Any, after: Any) -> Text:
     """Returns `key: old → new` for each changed column; the values of a new or deleted row."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return ", ".join(
-            f"{key}: {literal(before.get(key))} → {literal(after.get(key))}"
+        said = [
+            f"{line(key)}: {_value(before.get(key))} → {_value(after.get(key))}"
             for key in {**before, **after}
-        )
+        ]
+        return Text(", ".join(said))
     known = after if before is None else before
     if isinstance(known, dict):
-        return ", ".join(f"{key}: {literal(v)}" for key, v in known.items() if v not in (None, {}))
-    return "" if known is None else literal(known)
+        return Text(
+            ", ".join(
+                f"{line(key)}: {_value(v)}" for key, v in known.items() if v not in (None, {})
+            )
+        )
+    return Text("" if known is None else _value(known))
+
+
+def _value(value: Any) -> str:
+    """Returns a value in words, which stay on one line if they are as few as a cron's."""
+    said = line(literal(value))
+    return glued(said).plain if len(said) <= _SHORT else said

@@ -13,7 +13,7 @@ from pgbeat.monitoring.load import Load, Point, load
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Bars of a line, at most.
-_WIDTH = 50
+_WIDTH = 45
 
 
 @click.command("load")

@@ -12,11 +12,12 @@ import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler
 from click import Group
+from psycopg.types.json import Jsonb
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli import program
 from pgbeat.database.migrate import newest
-from tests.support.command_line import Sql, commands, read, run, run_with
+from tests.support.command_line import Sql, commands, read, run, run_on_terminal, run_with
 from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane
 from tests.support.webhook_receiver import Receiver
@@ -401,6 +402,17 @@ def test_what_an_import_makes_of_the_apps_code_is_noted(stage: Stage, sql: Sql) 
     [row] = sql("SELECT verb, subject, before, after FROM pgbeat.audit WHERE kind = 'schedule'")
     assert row[:3] == ("create", "n", None)
     assert row[3].items() >= {"source": "code", "task": "jobs.add", "every": 3600}.items()
+
+
+def test_a_cron_stays_whole_in_a_narrow_terminal(database: str, sql: Sql) -> None:
+    old, new = "0 6 1 jan,apr,jul,oct *", "*/15 6-22 * * mon-fri"
+    sql(
+        "INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject, before, after) "
+        "VALUES ('user:a', 'cli', 'update', 'schedule', 's', %s, %s)",
+        Jsonb({"cron": old}), Jsonb({"cron": new}),
+    )  # fmt: skip
+    listed = run_on_terminal(database, 50, "audit")
+    assert [text.strip() for text in listed[-2:]] == [f"cron: {old} →", new]
 
 
 def test_a_migration_is_noted_with_its_versions(empty_database: str) -> None:
