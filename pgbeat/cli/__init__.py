@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,9 @@ class Commands(CommandGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command, and shows expected errors without a traceback."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            # What tasks and launchers print must not come after our errors in a pipe.
+            sys.stdout.reconfigure(line_buffering=True)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -275,6 +275,18 @@ def test_direct_says_what_the_task_raised(floor: Lanes) -> None:
     assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
+def test_what_the_task_prints_comes_before_the_error_in_a_pipe(floor: Lanes) -> None:
+    floor.lane(max_running=1)
+
+    @floor.app.task(name="tests.speak")
+    def speak() -> None:
+        print("first")
+        raise ValueError("second")
+
+    result = run_with(floor.app, "direct", "tests.speak", "--lane", "l")
+    assert result.output == "first\nError: tests.speak raised ValueError: second\n"
+
+
 def test_direct_takes_its_resources(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 1}')
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
