@@ -40,7 +40,9 @@ def as_json(job: Job) -> dict[str, Any]:
 
 def show_list(rows: list[Job], now: datetime) -> None:
     """Prints jobs as a table."""
-    is_wide = printing.is_wide(150)
+    is_wide = printing.is_wide(150) or printing.fits(
+        [_cells(job, now, is_wide=True) for job in rows]
+    )
     cells = [_cells(job, now, is_wide=is_wide) for job in rows]
     printing.show_table(cells, names={"task", "lane", "made by"}, folding={""})
 

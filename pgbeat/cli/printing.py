@@ -160,6 +160,11 @@ def is_wide(columns: int = 110) -> bool:
     return _console(StringIO()).width >= columns
 
 
+def fits(rows: Sequence[Mapping[str, Cell]]) -> bool:
+    """Returns whether the terminal has room for each row on a line."""
+    return not rows or tables.natural_width(texts(rows)) <= _console(StringIO()).width
+
+
 def show_table(
     rows: Sequence[Mapping[str, Cell]],
     *,
@@ -173,9 +178,13 @@ def show_table(
     """
     if not rows:
         return
-    texts = [{name: text(cell) for name, cell in row.items()} for row in rows]
     width = _console(StringIO()).width
-    show(*tables.lines(texts, width, names=names, prose=folding, numbers=numbers(rows)))
+    show(*tables.lines(texts(rows), width, names=names, prose=folding, numbers=numbers(rows)))
+
+
+def texts(rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Text]]:
+    """Returns rows as they are printed."""
+    return [{name: text(cell) for name, cell in row.items()} for row in rows]
 
 
 def numbers(rows: Sequence[Mapping[str, Cell]]) -> list[str]:

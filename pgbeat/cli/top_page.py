@@ -86,7 +86,9 @@ def page(found: Snapshot, width: int, height: int) -> list[Text]:
     beside = shown[1:] if found.running else []
     if width < _WIDE or not beside:
         return [*head, *_stacked(shown, width, left)][:height]
-    right = min(max(map(_natural, beside)), int(width * _SHARE))
+    right = min(
+        max(tables.natural_width(printing.texts(each.rows)) for each in beside), int(width * _SHARE)
+    )
     columns = _stacked(shown[:1], width - right - _BETWEEN, left), _stacked(beside, right, left)
     return [*head, *_side_by_side(*columns, width - right)][:height]
 
@@ -139,21 +141,13 @@ def _counts(counts: Mapping[str, int]) -> Text:
 # -- laid out
 
 
-def _texts(block: Block) -> list[dict[str, Text]]:
-    return [{name: printing.text(cell) for name, cell in row.items()} for row in block.rows]
-
-
-def _natural(block: Block) -> int:
-    return tables.natural_width(_texts(block))
-
-
 def _stacked(shown: list[Block], width: int, height: int) -> list[Text]:
     """Returns tables below each other, each with a share of the lines."""
     shares = share([len(block.rows) for block in shown], height - _AROUND * len(shown))
     found: list[Text] = []
     for block, most in zip(shown, shares, strict=True):
         lines = tables.cut(
-            _texts(block)[:most],
+            printing.texts(block.rows)[:most],
             width,
             names=block.names,
             optional=block.optional,

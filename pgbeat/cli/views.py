@@ -53,7 +53,9 @@ def list_command(
         rows.sort(key=lambda row: healths[row.id].rank)
     kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
     more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
-    is_wide = printing.is_wide(150)
+    is_wide = printing.is_wide(150) or printing.fits(
+        [_cells(row, healths[row.id], now, is_wide=True) for row in rows]
+    )
     printing.show_listing(
         rows,
         json_of=lambda row: printing.row_json(row) | {"health": health_json(healths[row.id])},

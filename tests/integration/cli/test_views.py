@@ -66,6 +66,9 @@ def test_list_at_80_columns(database: str, sql: Sql) -> None:
     [below] = [text for text in listed if cron in text]
     assert cells(below)[:2] == [cron, "active"]
     assert "(America/Argentina/Buenos_Aires)" in "".join(listed)
+    sql("DELETE FROM pgbeat.schedules WHERE name NOT IN ('due', 'off')")
+    all_columns = run_on_terminal(database, 110, "list")[0].split()
+    assert all_columns[-3:] == ["next", "last", "task"], "where each row has room on a line"
 
 
 def test_list_some(database: str) -> None:
