@@ -25,12 +25,13 @@ class Window:
             self.wrong.append(message.text)
 
     def sign_in(self, token: str) -> Any:
-        """Signs in, by the keyboard alone."""
+        """Signs in, by the keyboard alone, and goes to the schedules."""
         self.page.goto("/")
         self.page.wait_for_selector("#token:focus")
         self.page.keyboard.type(token)
         self.page.keyboard.press("Enter")
-        self.page.wait_for_selector("h1:has-text('Schedules')")
+        self.page.wait_for_selector("nav [aria-current]:has-text('Overview')")
+        self.page.goto("/console/schedules")
         return self.page
 
 
