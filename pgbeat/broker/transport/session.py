@@ -374,7 +374,9 @@ class _Guarded:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
             if error is None:
-                self.session.hear()
+                if self.session.hear() and len(self.session._wakers) > 1:
+                    # Another thread that waits for the socket finds nothing there.
+                    self.session.wake()
                 return
             self.session._fail(error)
         finally:

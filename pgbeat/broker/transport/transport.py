@@ -275,12 +275,13 @@ class Transport(virtual.Transport):
         if session is None or self._waker is None or self._file is None:
             time.sleep(min(seconds if seconds is not None else 1.0, 1.0))
             return
-        until = session.until_next()
-        seconds = until if seconds is None else min(seconds, until)
+        # From here on other threads wake this one. What they found before that it must see itself.
         self._is_waiting = True
         try:
-            if session.has_acks:
+            if session.has_acks or any(c.has_messages for c in self.channels) or session.step():
                 return
+            until = session.until_next()
+            seconds = until if seconds is None else min(seconds, until)
             sockets = [self._file, self._waker[0].fileno()]
             found = readable(sockets, seconds)
         finally:

@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import pytest
+
+from pgbeat.broker.transport import maintenance
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until
@@ -69,29 +72,26 @@ def test_many_connections_and_threads_of_a_process(connect: Connect, sql: Sql) -
     assert until(lambda: sql("SELECT count(*) FROM kombu_message") == [(0,)])
 
 
-def test_threads_that_wait_are_woken_in_time(connect: Connect) -> None:
+def test_threads_that_wait_are_woken(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two connections of a process share a session: what one reads for the other it passes on."""
+    # Otherwise each would find its messages when its maintenance is due, too.
+    monkeypatch.setattr(maintenance, "_INTERVAL", 300)
     inboxes = [Inbox(connect(), f"q{n}") for n in range(2)]
     publisher = connect()
-    slow: list[float] = []
     answered = [threading.Semaphore(0) for _ in inboxes]
-    rounds = 60
+    rounds = 200
 
     def consume(n: int) -> None:
         for _ in range(rounds):
-            inboxes[n].bodies(seconds=10)
+            inboxes[n].bodies(seconds=30)
             answered[n].release()
 
     with ThreadPoolExecutor(2) as pool:
         consumed = [pool.submit(consume, n) for n in range(2)]
         for round in range(rounds):
-            start = time.monotonic()
             for n in range(2):
                 publish(publisher, f"q{n}", round)
             for n in range(2):
-                assert answered[n].acquire(timeout=15), (consumed, round)
-            slow.append(time.monotonic() - start)
+                assert answered[n].acquire(timeout=20), (consumed, round)
         for each in consumed:
             each.result()
-    # The timer by which it would come anyhow goes off after 0.6 seconds and more.
-    assert sorted(slow)[-3] < 0.5
