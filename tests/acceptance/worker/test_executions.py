@@ -9,7 +9,7 @@ import pytest
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.testing.databases import TemporaryServer
-from tests.support.processes import until
+from tests.support.processes import Process, until
 from tests.support.recorded_workers import Crew
 
 POOLS = ("prefork", "solo", "threads", "gevent")
@@ -20,11 +20,11 @@ pools = pytest.mark.parametrize(
 )
 
 
-def start(crew: Crew, pool: str, **settings: Any) -> None:
+def start(crew: Crew, pool: str, **settings: Any) -> Process:
     """A worker of two, on that pool."""
     if pool == "gevent":
         pytest.importorskip("gevent")
-    crew.start("-P", pool, "-c", "2", settings=settings)
+    return crew.start("-P", pool, "-c", "2", settings=settings)
 
 
 @pools
@@ -161,7 +161,7 @@ def test_a_running_job_is_terminated(crew: Crew, pool: str) -> None:
 @pytest.mark.slow
 def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     """They never began; there is no execution."""
-    start(crew, "prefork")
+    worker = start(crew, "prefork")
     expired = crew.one("add", options={"expires": "2020-01-01T00:00:00+00:00"})
     unknown = crew.one("nobody_knows_it")
     held = crew.launch("hold", "a", count=2)
@@ -170,6 +170,7 @@ def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     waiting = crew.one("add")
     until(lambda: not crew.sql("SELECT 1 FROM kombu_message WHERE visible"))
     crew.cancel(waiting)
+    until(lambda: f"Terminating {waiting}" in worker.output)  # before its turn comes
     crew.open("a")
     seen = crew.ended(expired, unknown, waiting)
     [(name,)] = crew.sql("SELECT name FROM pgbeat.workers")
