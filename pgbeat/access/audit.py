@@ -124,6 +124,20 @@ def amend(connection: Connection, change_id: int, after: Any) -> None:
     connection.execute(update(audit).where(audit.c.id == change_id).values(after=after))
 
 
+def bulk_counts(
+    connection: Connection, change_id: int, actor: str, verb: str
+) -> dict[str, Any] | None:
+    """Returns the values after a change of several jobs, if the actor has begun it."""
+    query = select(audit.c.after).where(
+        audit.c.id == change_id,
+        audit.c.actor == actor,
+        audit.c.verb == verb,
+        audit.c.kind == "jobs",
+    )
+    found: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
+    return found
+
+
 def compared(before: Mapping[str, Row], after: Mapping[str, Row]) -> list[Changed[Row]]:
     """Returns the changes of rows, which are given by name, for `record_all`."""
     pairs = [(before.get(name), after.get(name)) for name in {**before, **after}]

@@ -157,6 +157,7 @@ class Filter(NamedTuple):
 
     namespace: str = NAMESPACE
     state: str | None = None
+    #: A name, or a glob such as `shop.*`.
     task: str | None = None
     schedule_id: int | None = None
     lane: str | None = None
@@ -172,12 +173,33 @@ class Filter(NamedTuple):
     #: When it was created: not before the first time, and before the second.
     created_from: datetime | None = None
     created_until: datetime | None = None
+    queue: str | None = None
+    #: A glob of the error, in upper or lower case; without `*` and `?`, a part of it.
+    error: str | None = None
+    #: In one of these states.
+    states: Sequence[str] | None = None
+    #: Whether a retry took its place.
+    is_retried: bool | None = None
+    ids: Sequence[UUID] | None = None
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """Returns the conditions in SQL."""
-        others = {"late", "labels", "created_from", "created_until"}
-        given = [(name, value) for name, value in self._asdict().items() if name not in others]
+        given = [(name, value) for name, value in self._asdict().items() if name not in _OTHERS]
         found = [jobs.c[name] == value for name, value in given if value is not None]
+        if self.task is not None:
+            is_glob = not _GLOB.isdisjoint(self.task)
+            by_name = jobs.c.task.like(_like(self.task)) if is_glob else jobs.c.task == self.task
+            found.append(by_name)
+        if self.error is not None:
+            is_glob = not _GLOB.isdisjoint(self.error)
+            found.append(jobs.c.error.ilike(_like(self.error if is_glob else f"*{self.error}*")))
+        if self.states is not None:
+            found.append(jobs.c.state.in_(self.states))
+        if self.ids is not None:
+            found.append(jobs.c.id.in_(self.ids))
+        if self.is_retried is not None:
+            is_last = jobs.c.retried_by.is_(None)
+            found.append(~is_last if self.is_retried else is_last)
         if self.late is not None:
             is_late = jobs.c.late_at.is_not(None)
             found.append(is_late if self.late else ~is_late)
@@ -188,6 +210,20 @@ class Filter(NamedTuple):
         if self.labels:  # the second condition makes Postgres use the index
             found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
         return found
+
+
+#: Fields of a filter that are no columns to compare.
+_OTHERS = {
+    "task", "late", "labels", "created_from", "created_until", "error", "states", "is_retried",
+    "ids",
+}  # fmt: skip
+_GLOB = frozenset("*?")
+_TO_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+
+
+def _like(glob: str) -> str:
+    """Returns a glob as a pattern of LIKE."""
+    return glob.translate(_TO_LIKE)
 
 
 def listing(

@@ -27,6 +27,9 @@ Verb = Literal[
     "show", "cancel", "retry", "pause", "resume", "approve", "update", "move", "delete"
 ]  # fmt: skip
 
+#: Those that can be done to all jobs that a filter matches (`pgbeat.jobs.bulk`).
+BulkVerb = Literal["retry", "cancel", "pause", "resume", "update", "delete"]
+
 # What users may do with jobs of theirs that a schedule launched.
 _OWN = {"show", "cancel"}
 _HINT = "an administrator may"

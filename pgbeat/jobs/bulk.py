@@ -1,0 +1,268 @@
+"""Changes all jobs that a filter matches: in batches, as one action of the audit log.
+
+A batch is a transaction, so what was done stays done if the rest is not. Each job is changed by the
+same function as one by itself (`pgbeat.jobs.control`). One that can't be changed, because somebody
+else was quicker, is left alone; the counts say how many and why.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, text, tuple_
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access import audit
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database.tables import jobs as table
+from pgbeat.errors import InvalidInput, NotFound, PgbeatError
+from pgbeat.jobs import changes, control, permissions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.permissions import BulkVerb
+
+#: Jobs of a transaction; matching ones that are counted; those that a preview names.
+BATCH, MOST, SHOWN = 50, 10_000, 10
+#: Reasons for which jobs were left alone that are kept.
+_PROBLEMS = 10
+#: The states in which jobs are that a verb can change.
+_STATES: dict[BulkVerb, tuple[str, ...]] = {
+    "retry": ("failed", "cancelled", "skipped"),  # the first, unless told otherwise
+    "cancel": ("pending", "scheduled", "running", "paused"),
+    "pause": ("pending", "scheduled"),
+    "resume": ("paused",),
+    "update": ("pending", "scheduled", "paused"),
+    "delete": ("completed", "failed", "cancelled", "skipped"),
+}
+#: deadlock_detected, serialization_failure.
+_DEADLOCKS = {"40P01", "40001"}
+
+#: When and which: the last job that was looked at.
+Position = tuple[datetime, UUID]
+
+
+class Order(NamedTuple):
+    """What to do: a verb, and the arguments of its function in `control`, such as `reason`."""
+
+    verb: BulkVerb
+    options: Mapping[str, Any] = {}
+
+
+class Preview(NamedTuple):
+    """The jobs that an order would change."""
+
+    #: Counted up to `MOST`.
+    number: int
+    #: The newest of them.
+    first: list[Job]
+    #: The database's time: later jobs don't belong to it.
+    at: datetime
+
+
+class Problem(NamedTuple):
+    """Why a job was left alone."""
+
+    job_id: UUID
+    code: str
+    message: str
+
+
+class Progress(NamedTuple):
+    """How far an order has been carried out."""
+
+    #: The record of the audit log to which it belongs; `None` if the actor is not recorded.
+    action: int | None
+    done: int
+    #: How many jobs were left alone, by the error's code.
+    left: dict[str, int]
+    #: The first of them.
+    problems: list[Problem]
+    #: Where to go on; `None` at the end.
+    position: Position | None
+
+
+def preview(connection: Connection, actor: Actor, order: Order, which: Filter) -> Preview:
+    """Returns the jobs that would be changed now: of those who are no administrators, their own.
+
+    Raises `InvalidInput`, also without a filter, and `Forbidden`.
+    """
+    found = _eligible(actor, order, which)
+    counted = select(func.count()).select_from(
+        select(table.c.id).where(*found.clauses()).limit(MOST).subquery()
+    )
+    number = int(connection.execute(counted).scalar_one())
+    at: datetime = connection.execute(select(func.now())).scalar_one()
+    return Preview(number, jobs.listing(connection, found, limit=SHOWN), at)
+
+
+def carry_out(
+    unit: UnitOfWork,
+    order: Order,
+    which: Filter,
+    *,
+    until: datetime,
+    after: Position | None = None,
+    action: int | None = None,
+    limit: int | None = None,
+) -> Iterator[Progress]:
+    """Changes the jobs that match and were created before `until`; yields after each batch.
+
+    `unit` is not open: each batch opens a transaction of its own. To go on later, `after` and
+    `action` are the `position` and the `action` of the last progress; counts begin anew. It ends
+    early after `limit` jobs. Raises as `preview`, and `NotFound` if the action is not the actor's
+    own.
+    """
+    found = _eligible(unit.actor, order, which)._replace(
+        created_until=_earlier(until, which.created_until)
+    )
+    quiet = UnitOfWork(
+        unit.connection, unit.settings, replace(unit.actor, origin=None), app=lambda: unit.app
+    )
+    log = _Log(unit, order, which, action)
+    done, left, problems, seen = 0, Counter[str](), list[Problem](), 0
+    while True:
+        size = BATCH if limit is None else min(BATCH, limit - seen)
+        batch = _next(unit.connection, found, after, size) if size > 0 else []
+        if batch:
+            after = batch[-1]
+            seen += len(batch)
+            failed = _change(quiet, order, [job_id for _, job_id in batch], log)
+            done += len(batch) - len(failed)
+            left.update(each.code for each in failed)
+            problems = (problems + failed)[:_PROBLEMS]
+        is_over = len(batch) < size
+        yield Progress(log.entry.action, done, dict(left), problems, None if is_over else after)
+        if is_over or seen == limit:
+            return
+
+
+def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
+    """Returns the filter, limited to what the verb can change, and to what the actor may."""
+    permissions.require_change(actor, f"{order.verb} jobs")
+    if which == Filter(which.namespace):
+        raise InvalidInput.of("filter", "required", "say which jobs: give a state, a task, …")
+    wanted = _STATES[order.verb]
+    states = tuple(each for each in wanted if which.state in (None, each))
+    if not states:
+        said = f"can't {order.verb} jobs that are {which.state}: only {', '.join(wanted)}"
+        raise InvalidInput.of("state", "conflict", said)
+    is_tried = False if order.verb == "retry" else None
+    if order.verb == "retry" and which.state is None:
+        states = ("failed",)
+    found = which._replace(state=None, states=states, is_retried=is_tried)
+    return permissions.visible(replace(actor, is_viewer=False), found)
+
+
+def _earlier(one: datetime, other: datetime | None) -> datetime:
+    return one if other is None else min(one, other)
+
+
+def _next(
+    connection: Connection, which: Filter, after: Position | None, size: int
+) -> list[Position]:
+    query = select(table.c.created_at, table.c.id).where(*which.clauses())
+    if after is not None:
+        query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
+    query = query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(size)
+    return [(row[0], row[1]) for row in connection.execute(query)]
+
+
+# -- changing
+
+
+def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[Problem]:
+    """Changes jobs in one transaction, or after a deadlock in one for each."""
+    try:
+        return _batch(unit, order, ids, log)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) not in _DEADLOCKS:
+            raise
+    return [problem for each in ids for problem in _batch(unit, order, [each], log)]
+
+
+def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[Problem]:
+    act = _function(order.verb)
+    failed = []
+    with unit.transaction():
+        unit.publisher  # noqa: B018  # before rows are locked
+        for job_id in ids:
+            try:
+                with _savepoint(unit.connection):
+                    act(unit, job_id, **order.options)
+            except PgbeatError as error:
+                failed.append(Problem(job_id, error.code, str(error)))
+        entry = log.write(len(ids) - len(failed), failed)
+    log.entry = entry
+    return failed
+
+
+def _function(verb: BulkVerb) -> Callable[..., Any]:
+    found: Callable[..., Any] = changes.update if verb == "update" else getattr(control, verb)
+    return found
+
+
+@contextmanager
+def _savepoint(connection: Connection) -> Iterator[None]:
+    """Undoes what the block did to a job if it raises one of pgbeat's errors."""
+    connection.execute(text("SAVEPOINT job"))
+    try:
+        yield
+    except PgbeatError:
+        connection.execute(text("ROLLBACK TO SAVEPOINT job"))
+        raise
+    connection.execute(text("RELEASE SAVEPOINT job"))
+
+
+class _Entry(NamedTuple):
+    """A record of the audit log, and the counts in it."""
+
+    action: int | None
+    done: int
+    left: Counter[str]
+
+
+class _Log:
+    """The record of the audit log, which each batch brings up to date in its transaction."""
+
+    def __init__(self, unit: UnitOfWork, order: Order, which: Filter, action: int | None) -> None:
+        self._unit, self._verb = unit, order.verb
+        self._what = {"filter": described(which)} | {
+            key: value for key, value in order.options.items() if key != "job_source"
+        }
+        self.entry = _Entry(None, 0, Counter())
+        if action is not None:
+            found = audit.bulk_counts(unit.connection, action, unit.actor.name, order.verb)
+            if found is None:
+                raise NotFound(f"there is no action {action} of yours to go on with")
+            self.entry = _Entry(action, found["done"], Counter(found["left"]))
+
+    def write(self, done: int, failed: Sequence[Problem]) -> _Entry:
+        """Adds what a batch did, in its transaction. Returns the entry, for after the commit."""
+        before = self.entry
+        left = before.left + Counter(each.code for each in failed)
+        after = {**self._what, "done": before.done + done, "left": dict(left)}
+        action = before.action
+        if action is not None:
+            audit.amend(self._unit.connection, action, after)
+        else:
+            action = self._unit.record_action(self._verb, "jobs", "several", None, after)
+        return _Entry(action, before.done + done, left)
+
+
+def described(which: Filter) -> dict[str, Any]:
+    """Returns the fields of a filter that are given, as JSON."""
+    found = {name: value for name, value in which._asdict().items() if value is not None}
+    found.pop("namespace")
+    return {
+        name: value.isoformat()
+        if isinstance(value, datetime)
+        else [str(each) for each in value]
+        if name == "ids"
+        else value
+        for name, value in found.items()
+    }

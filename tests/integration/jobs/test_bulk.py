@@ -1,0 +1,204 @@
+"""Changes of all jobs that a filter matches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from celery import Celery
+
+from pgbeat.access.actors import Actor
+from pgbeat.errors import Forbidden, InvalidInput, NotFound
+from pgbeat.jobs import bulk, control
+from pgbeat.jobs.bulk import Order, Progress
+from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.permissions import BulkVerb
+from tests.support.command_line import Sql
+from tests.support.jobs import ADMIN, ALICE, Desk, make_app, messages
+from tests.support.rows import make_job, make_lane
+
+RETRY = Order("retry", {"job_source": "user_cli"})
+#: Who is recorded.
+ROOT = replace(ADMIN, origin="cli")
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    return make_app(database)
+
+
+@pytest.fixture
+def desk(make_desk: Callable[[], Desk]) -> Desk:
+    return make_desk()
+
+
+def carry_out(
+    desk: Desk, order: Order, which: Filter, actor: Actor = ROOT, **more: Any
+) -> Progress:
+    """All steps at once; the last one."""
+    unit = desk.unit(actor)
+    more.setdefault("until", bulk.preview(unit.connection, actor, order, which).at)
+    *_, last = bulk.carry_out(unit, order, which, **more)
+    return last
+
+
+def failed(sql: Sql, number: int = 1, **values: Any) -> list[str]:
+    return [make_job(sql, "failed", **values) for _ in range(number)]
+
+
+def test_what_matches_is_retried_once(desk: Desk, sql: Sql) -> None:
+    wanted = failed(sql, 3, task="shop.a", error="HTTPError: 503 Service Unavailable")
+    failed(sql, task="shop.b", error="ValueError: no")
+    failed(sql, task="other", error="HTTPError: 503")
+    which = Filter(task="shop.*", error="*503*")
+    seen = bulk.preview(desk.connection, ROOT, RETRY, which)
+    assert (seen.number, {str(job.id) for job in seen.first}) == (3, set(wanted))
+    done = carry_out(desk, RETRY, which)
+    assert (done.done, done.left, done.position) == (3, {}, None)
+    assert len(messages(sql)) == 3
+    [(number,)] = sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL")
+    assert number == 3
+    assert carry_out(desk, RETRY, which).done == 0
+
+
+def test_it_is_one_action_of_the_audit(
+    desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BATCH", 2)
+    failed(sql, 5)
+    carry_out(desk, RETRY, Filter(state="failed"))
+    [(verb, kind, actor, after)] = sql("SELECT verb, kind, actor, after FROM pgbeat.audit")
+    assert (verb, kind, actor) == ("retry", "jobs", "user:root")
+    assert after == {"filter": {"state": "failed"}, "done": 5, "left": {}}
+
+
+def test_it_goes_on_where_it_stopped(desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "BATCH", 2)
+    failed(sql, 5)
+    which = Filter(state="failed")
+    until = bulk.preview(desk.connection, ROOT, RETRY, which).at
+    first = carry_out(desk, RETRY, which, until=until, limit=3)
+    assert (first.done, first.position is not None) == (3, True)
+    later = carry_out(desk, RETRY, which, until=until, after=first.position, action=first.action)
+    assert (later.done, later.position) == (2, None)
+    assert sql("SELECT (after ->> 'done')::int FROM pgbeat.audit") == [(5,)]
+    with pytest.raises(NotFound):
+        carry_out(desk, RETRY, which, replace(ROOT, name="user:eve"), action=first.action)
+
+
+def test_what_was_done_stays_done_and_counted_when_the_rest_fails(
+    desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BATCH", 2)
+    failed(sql, 5)
+    whole, calls = control.retry, []
+
+    def retry(*args: Any, **given: Any) -> Job:
+        calls.append(args)
+        if len(calls) == 4:
+            raise RuntimeError
+        return whole(*args, **given)
+
+    monkeypatch.setattr(control, "retry", retry)
+    with pytest.raises(RuntimeError):
+        carry_out(desk, RETRY, Filter(state="failed"))
+    assert sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL") == [(2,)]
+    assert sql("SELECT (after ->> 'done')::int FROM pgbeat.audit") == [(2,)]
+    assert len(messages(sql)) == 2
+
+
+def test_jobs_that_came_later_are_left_out(desk: Desk, sql: Sql) -> None:
+    failed(sql)
+    which = Filter(state="failed")
+    until = bulk.preview(desk.connection, ROOT, RETRY, which).at
+    failed(sql, created_at="tomorrow")
+    assert carry_out(desk, RETRY, which, until=until).done == 1
+
+
+def test_one_that_cannot_be_changed_is_left_alone(desk: Desk, sql: Sql) -> None:
+    failed(sql, 2)
+    [bad] = failed(sql, args=None)
+    done = carry_out(desk, RETRY, Filter(state="failed"))
+    assert (done.done, done.left) == (2, {"invalid_job": 1})
+    assert [(each.job_id, each.code) for each in done.problems] == [(UUID(bad), "invalid_job")]
+    assert len(messages(sql)) == 2
+
+
+def test_what_a_job_did_before_it_was_refused_is_undone(
+    desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = desk.make()
+    assert len(messages(sql)) == 1
+    from pgbeat.jobs import transitions
+
+    monkeypatch.setattr(transitions, "pause", lambda connection, job_id: None)
+    done = carry_out(desk, Order("pause"), Filter(state="pending"))
+    assert done.left == {"invalid_transition": 1}
+    assert len(messages(sql)) == 1  # it had been withdrawn
+    assert desk.job(job).state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"),
+    [("cancel", "pending", "cancelled"), ("pause", "pending", "paused"),
+     ("resume", "paused", "pending"), ("delete", "completed", None)],
+)  # fmt: skip
+def test_each_verb(desk: Desk, sql: Sql, verb: BulkVerb, before: str, after: str | None) -> None:
+    make_lane(sql, "l", 0)
+    jobs = [desk.make(lane="l") for _ in range(2)]
+    if before == "paused":
+        carry_out(desk, Order("pause"), Filter(lane="l"))
+    elif before == "completed":
+        sql("UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now() RETURNING id")
+    done = carry_out(desk, Order(verb), Filter(lane="l"))
+    assert done.done == 2
+    found = sql("SELECT state FROM pgbeat.jobs")
+    assert found == ([] if after is None else [(after,)] * len(jobs))
+
+
+def test_jobs_move_to_another_lane(desk: Desk, sql: Sql) -> None:
+    make_lane(sql, "l", 0)
+    make_lane(sql, "m", 0)
+    for _ in range(2):
+        desk.make(lane="l")
+    order = Order("update", {"values": {"lane": "m"}})
+    assert carry_out(desk, order, Filter(lane="l")).done == 2
+    assert sql("SELECT DISTINCT lane FROM pgbeat.jobs") == [("m",)]
+
+
+def test_others_than_administrators_change_their_own(desk: Desk, sql: Sql) -> None:
+    [own] = failed(sql, created_by=ALICE.name)
+    failed(sql, created_by="user:bob")
+    alice = replace(ALICE, origin="api")
+    assert bulk.preview(desk.connection, alice, RETRY, Filter(state="failed")).number == 1
+    assert carry_out(desk, RETRY, Filter(state="failed"), alice).done == 1
+    assert sql("SELECT retry_of::text FROM pgbeat.jobs WHERE retry_of IS NOT NULL") == [(own,)]
+    with pytest.raises(Forbidden):
+        carry_out(desk, RETRY, Filter(created_by="user:bob"), alice)
+    with pytest.raises(Forbidden):
+        carry_out(desk, RETRY, Filter(state="failed"), replace(ALICE, is_read_only=True))
+
+
+def test_orders_that_are_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        carry_out(desk, RETRY, Filter())
+    assert refused.value.problems[0].code == "required"
+    with pytest.raises(InvalidInput) as refused:
+        carry_out(desk, RETRY, Filter(state="completed"))
+    assert refused.value.problems[0].field == "state"
+
+
+def test_globs_match_names_and_errors(desk: Desk, sql: Sql) -> None:
+    failed(sql, task="shop.a_b", error="100% of 503\nmore")
+    failed(sql, task="shop.axb", error="1000 of 503")
+
+    def number(**which: Any) -> int:
+        return bulk.preview(desk.connection, ROOT, RETRY, Filter(**which)).number
+
+    assert number(task="shop.a_*") == 1
+    assert number(task="shop.a?b") == 2
+    assert number(task="*") == 2
+    assert number(error="100% OF") == 1
+    assert number(error="100*more") == 1
+    assert number(error="503?") == 0
