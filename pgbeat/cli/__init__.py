@@ -34,7 +34,7 @@ COMMANDS = {
     "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Enable a disabled schedule."),
     "export": ("files", "Write schedules as a file."),
-    "errors": ("errors", "Show why jobs failed, errors that are alike as one."),
+    "errors": ("errors", "Show why jobs failed."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
     "forecast": ("forecast", "Show which schedules will be due, and when."),
     "groups": ("groups", "Look at groups of jobs, make one, cancel one."),

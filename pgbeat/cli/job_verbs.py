@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from pgbeat.access.actors import Actor
-from pgbeat.cli import job_views, printing
+from pgbeat.cli import bulk, job_views, printing
 from pgbeat.cli.actors import as_admin, find
-from pgbeat.cli.asking import dry_run_option, sure, yes_option
+from pgbeat.cli.asking import sure
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.options import Command, duration, in_zone, read_moment
 from pgbeat.cli.printing import json_option
@@ -17,7 +17,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Verb
+from pgbeat.jobs.permissions import BulkVerb, Verb
 from pgbeat.timetables import zone
 
 
@@ -62,17 +62,24 @@ def _each(
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+_some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _priority = click.IntRange(0, 255)
 
 
-@click.command("cancel")
-@_ids
+@click.command("cancel", cls=Command)
+@_some_ids
 @click.option("--reason", help="Why, for the record.")
+@bulk.filtered()
 @as_admin
 @json_option
 @pass_target
-def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor) -> None:
+def cancel_command(
+    target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **given: Any
+) -> None:
     """Cancel jobs. Waiting jobs end now; workers end running jobs. Needs the app."""
+    if bulk.is_asked(ids, given):
+        bulk.apply(target, actor, "cancel", {"reason": reason}, given)
+        return
 
     def done(before: Job, after: Job) -> str:
         if after.state == "running":
@@ -82,16 +89,20 @@ def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, act
     _each(target, actor, ids, "cancel", done, reason=reason)
 
 
-def _simple(verb: Verb, done: Callable[[Job], str], text: str) -> click.Command:
+def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Command:
     """Returns the command of a verb that has no options."""
 
-    @click.command(verb, help=text)
-    @_ids
+    @click.command(verb, help=text, cls=Command)
+    @_some_ids
+    @bulk.filtered()
     @as_admin
     @json_option
     @pass_target
-    def command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
-        _each(target, actor, ids, verb, lambda _, after: done(after))
+    def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
+        if bulk.is_asked(ids, given):
+            bulk.apply(target, actor, verb, {}, given)
+        else:
+            _each(target, actor, ids, verb, lambda _, after: done(after))
 
     return command
 
@@ -106,31 +117,50 @@ resume_command = _simple(
     lambda job: f"Resumed job {job.id}: {job_views.now_is(job)}",
     "Let paused jobs go on. Needs the app.",
 )
-approve_command = _simple(
-    "approve",
-    lambda job: f"Approved job {job.id}: {job_views.now_is(job)}",
-    "Approve jobs that wait for it. Only for administrators. Needs the app.",
-)
 
 
-@click.command("retry")
+@click.command("approve")
 @_ids
-@click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
 @as_admin
 @json_option
 @pass_target
-def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor) -> None:
-    """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app."""
+def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+    """Approve jobs that wait for it. Only for administrators. Needs the app."""
+
+    def done(before: Job, after: Job) -> str:
+        return f"Approved job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "approve", done)
+
+
+@click.command("retry", cls=Command)
+@_some_ids
+@click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
+@bulk.filtered()
+@as_admin
+@json_option
+@pass_target
+def retry_command(
+    target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **given: Any
+) -> None:
+    """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app.
+
+    With a filter but no --state, those that failed.
+    """
+    options = {"job_source": "user_cli", "priority": priority}
+    if bulk.is_asked(ids, given):
+        bulk.apply(target, actor, "retry", options, given)
+        return
 
     def done(before: Job, after: Job) -> str:
         said = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
         return f"{said}: job {after.id}: {job_views.now_is(after)}"
 
-    _each(target, actor, ids, "retry", done, job_source="user_cli", priority=priority)
+    _each(target, actor, ids, "retry", done, **options)
 
 
 @click.command("update", cls=Command)
-@_ids
+@_some_ids
 @click.option("--priority", type=_priority, metavar="N", help="The highest goes first.")
 @click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
 @click.option(
@@ -147,6 +177,7 @@ def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, ac
 @click.option("--retry-cap", type=duration, metavar="TIME", help="The longest delay of a retry.")
 @click.option("--lane", metavar="LANE", help="The lane to wait in. Only for administrators.")
 @click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
+@bulk.filtered(of_lane="--in-lane")
 @as_admin
 @json_option
 @pass_target
@@ -154,6 +185,8 @@ def update_command(
     target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
 ) -> None:
     """Change waiting jobs: priority, time, retries or lane. Needs the app."""
+    asked = bulk.take(given)
+    is_bulk = bulk.is_asked(ids, asked)
     values = {name: value for name, value in given.items() if value is not None}
     if sum((now, "run_at" in values, "countdown" in values)) > 1:
         raise click.UsageError("--at, --in and --now exclude each other")
@@ -165,6 +198,9 @@ def update_command(
     values |= {"lane": None} if no_lane else {}
     if not values:
         raise click.UsageError("nothing to update; give at least one option (see --help)")
+    if is_bulk:
+        bulk.apply(target, actor, "update", {"values": values}, asked)
+        return
 
     def done(before: Job, after: Job) -> str:
         return f"Updated job {after.id}: {job_views.now_is(after)}"
@@ -208,17 +244,18 @@ def move_command(
     printing.result(job_views.as_json(moved) | {"place": place}, said)
 
 
-@click.command("delete")
-@_ids
-@yes_option
+@click.command("delete", cls=Command)
+@_some_ids
+@bulk.filtered()
 @as_admin
-@dry_run_option
 @json_option
 @pass_target
-def delete_command(
-    target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool
-) -> None:
-    """Delete jobs that have ended, with their executions: all, or none."""
+def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
+    """Delete jobs that have ended, with their executions: all of the IDs, or none."""
+    yes, dry_run = given["yes"], given["dry_run"]
+    if bulk.is_asked(ids, given | {"dry_run": False}):
+        bulk.apply(target, actor, "delete", {}, given)
+        return
     from pgbeat.jobs import control
 
     with target.unit(actor, dry_run=True) as unit:

@@ -102,7 +102,7 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def _labels(
+def read_labels(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, str] | None:
     """Reads labels from `NAME=VALUE` pairs; `None` if there are none."""
@@ -121,13 +121,13 @@ def _labels(
 #: Options that describe a schedule or a job.
 DETAILS = [
     click.option("--description", metavar="TEXT", help="What it is for."),
-    click.option("--label", "labels", multiple=True, callback=_labels, metavar="NAME=VALUE",
+    click.option("--label", "labels", multiple=True, callback=read_labels, metavar="NAME=VALUE",
                  help="A label, such as team=billing; may be given several times."),
     click.option("--metadata", type=json_object, metavar="JSON",
                  help="Any other data to keep with it, an object."),
 ]  # fmt: skip
 #: Limits a list to rows with these labels.
-label_filter = click.option("--label", "labels", multiple=True, callback=_labels,
+label_filter = click.option("--label", "labels", multiple=True, callback=read_labels,
                             metavar="NAME=VALUE", help="Only with this label.")  # fmt: skip
 
 

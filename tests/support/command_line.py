@@ -30,10 +30,10 @@ def run_on_terminal(database: str, columns: int, *arguments: str) -> list[str]:
     return click.unstyle(shown.stdout).splitlines()
 
 
-def run_with(app: Celery, *arguments: str) -> Result:
-    """Runs `celery -A app pgbeat …`."""
+def run_with(app: Celery, *arguments: str, answer: str | None = None) -> Result:
+    """Runs `celery -A app pgbeat …`, and gives an answer to what it asks."""
     context = CLIContext(app=app, no_color=True, workdir=None)
-    return _checked(CliRunner().invoke(pgbeat, list(arguments), obj=context))
+    return _checked(CliRunner().invoke(pgbeat, list(arguments), obj=context, input=answer))
 
 
 def read(database: str, *arguments: str) -> Any:

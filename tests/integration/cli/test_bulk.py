@@ -1,0 +1,80 @@
+"""`pgbeat jobs retry --state failed …`: verbs on all jobs that a filter matches."""
+
+import json
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql, run_with
+from tests.support.jobs import make_app, messages
+from tests.support.rows import make_job, make_lane
+
+
+@pytest.fixture(autouse=True)
+def admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGBEAT_ADMIN", "1")
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    return make_app(database)
+
+
+def failed(sql: Sql, number: int, **values: object) -> None:
+    for _ in range(number):
+        make_job(sql, "failed", **values)
+
+
+def test_a_dry_run_says_how_many_and_which(app: Celery, sql: Sql) -> None:
+    failed(sql, 12, task="shop.a", error="HTTPError: 503")
+    failed(sql, 1, task="other", error="HTTPError: 503")
+    asked = ("jobs", "retry", "--task", "shop.*", "--error", "*503*", "--since", "2h")
+    shown = run_with(app, *asked, "--dry-run")
+    assert shown.exit_code == 0
+    assert shown.stdout.count("shop.a") == 10
+    assert "… and 2 more.\n" in shown.stdout
+    assert shown.stdout.endswith("Would retry 12 jobs.\n")
+    assert messages(sql) == []
+
+
+def test_it_asks_and_then_says_what_was_done(app: Celery, sql: Sql) -> None:
+    failed(sql, 2)
+    failed(sql, 1, args=None)
+    no = run_with(app, "jobs", "retry", "--state", "failed", answer="n\n")
+    assert "Nothing is retried." in no.output
+    assert messages(sql) == []
+    yes = run_with(app, "jobs", "retry", "--state", "failed", answer="y\n")
+    assert "Retried 2 jobs. Left 1 alone:\n" in yes.stdout
+    assert "its arguments were not JSON" in yes.stdout
+    assert len(messages(sql)) == 2
+
+
+def test_json_has_what_was_done(app: Celery, sql: Sql) -> None:
+    failed(sql, 2)
+    asked = ("jobs", "delete", "--state", "failed", "--json")
+    dry = json.loads(run_with(app, *asked, "--dry-run").stdout)
+    assert (dry["matched"], dry["done"], dry["action"]) == (2, 0, None)
+    done = json.loads(run_with(app, *asked, "--yes").stdout)
+    assert (done["verb"], done["matched"], done["done"], done["left"]) == ("delete", 2, 2, {})
+    assert sql("SELECT id FROM pgbeat.audit") == [(done["action"],)]
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+
+
+def test_jobs_move_to_another_lane(app: Celery, sql: Sql) -> None:
+    for lane in ("a", "b"):
+        make_lane(sql, lane, 0)
+    make_job(sql, "pending", lane="a")
+    moved = run_with(app, "jobs", "update", "--in-lane", "a", "--lane", "b", "--yes")
+    assert "Updated 1 job." in moved.stdout
+    assert sql("SELECT lane FROM pgbeat.jobs") == [("b",)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("cancel",), ("cancel", "abcd", "--state", "pending"), ("pause", "abcd", "--dry-run"),
+     ("retry", "--state", "completed")],
+)  # fmt: skip
+def test_wrong_ways_to_say_which(app: Celery, arguments: tuple[str, ...]) -> None:
+    refused = run_with(app, "jobs", *arguments)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
