@@ -4,6 +4,7 @@ from fastapi import APIRouter, Depends
 
 from pgbeat.web.api import (
     audit,
+    bulk,
     calendars,
     dead,
     decisions,
@@ -32,6 +33,7 @@ for _each in (
     decisions,
     calendars,
     events,  # before `jobs`, for which /jobs/events would be a job
+    bulk,
     jobs,
     job_trees,
     executions,

@@ -1,0 +1,166 @@
+"""`POST /jobs/bulk`: changes all jobs that a filter matches, some hundred in each request."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs import bulk
+from pgbeat.jobs.bulk import Order, Preview, Progress
+from pgbeat.jobs.model import Filter, State
+from pgbeat.jobs.permissions import BulkVerb
+from pgbeat.web.api.bodies import Body, example
+from pgbeat.web.api.job_models import FoundJob, found
+from pgbeat.web.api.jobs import JobChanges, schedule_id
+from pgbeat.web.api.paging import cursor, moment, number, read
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+class JobFilter(Body):
+    """Which jobs: those that have all that is given."""
+
+    state: State | None = None
+    task: str | None = Field(None, max_length=255, description="A name or a glob.")
+    error: str | None = Field(
+        None, max_length=1000, description="A part of the error, or a glob.", examples=["*503*"]
+    )
+    schedule: str | None = Field(None, max_length=200)
+    template: str | None = Field(None, max_length=255)
+    lane: str | None = Field(None, max_length=255)
+    queue: str | None = Field(None, max_length=255)
+    group: UUID | None = None
+    created_by: str | None = Field(None, max_length=255, examples=["user:alice"])
+    labels: dict[str, str] | None = Field(None, max_length=20)
+    created_from: AwareDatetime | None = None
+    created_until: AwareDatetime | None = None
+    ids: list[UUID] | None = Field(None, max_length=1000, description="Only these.")
+
+
+class BulkOrder(Body):
+    """What to do with which jobs."""
+
+    model_config = example(
+        {"verb": "retry", "filter": {"state": "failed", "task": "shop.*"}, "dry_run": True}
+    )
+
+    verb: BulkVerb
+    filter: JobFilter
+    dry_run: bool = Field(False, description="Count and show them, and change nothing.")
+    changes: JobChanges | None = Field(None, description="With `update`: what to change.")
+    reason: str | None = Field(None, max_length=1000, description="With `cancel`.")
+    priority: int | None = Field(None, ge=0, le=255, description="With `retry`.")
+    limit: int = Field(200, ge=1, le=1000, description="Jobs to look at in this request.")
+    next: str | None = Field(
+        None, max_length=2000, description="`next` of the response before; with the same order."
+    )
+
+    def order(self) -> Order:
+        """Returns the order for `bulk`."""
+        options: dict[str, Any] = {}
+        if self.verb == "update":
+            if not self.changes or not self.changes.model_fields_set:
+                raise InvalidJob.of("changes", "required", "changes: say what to change")
+            options["values"] = self.changes.model_dump(exclude_unset=True)
+        elif self.verb == "cancel":
+            options["reason"] = self.reason
+        elif self.verb == "retry":
+            options |= {"job_source": "user_api", "priority": self.priority}
+        return Order(self.verb, options)
+
+
+class BulkProblem(BaseModel):
+    """Why a job was left alone."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    job_id: UUID
+    code: str
+    message: str
+
+
+class BulkDone(BaseModel):
+    """What was done, in this request."""
+
+    verb: BulkVerb
+    matched: int | None = Field(
+        description="How many jobs match, counted up to 10,000; null in the requests that go on."
+    )
+    first: list[FoundJob] = Field(description="With `dry_run`: the newest of them.")
+    done: int
+    left: dict[str, int] = Field(description="How many were left alone, by the error's code.")
+    problems: list[BulkProblem] = Field(description="The first of these.")
+    action: int | None = Field(description="Its record in the audit.")
+    next: str | None = Field(description="Send it to go on; null at the end.")
+
+
+@router.post("/bulk", summary="Change all jobs that match")
+def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> BulkDone:
+    """Retries, cancels, pauses, resumes, changes or deletes all jobs that a filter matches.
+
+    Each request changes `limit` of them, in transactions of 50, and returns `next` as long as there
+    are more. Jobs that were created after the first request don't belong to it. Those that can't be
+    changed, because somebody else was quicker, are left alone. The audit has it as one action.
+    Others than administrators change their own jobs.
+    """
+    order = body.order()
+    if body.dry_run:
+        with backend.transaction() as connection:
+            wanted = which(connection, backend, caller, body.filter)
+            seen = bulk.preview(connection, caller, order, wanted)
+        first = backend.redactor(caller).rows(seen.first)
+        return BulkDone(
+            verb=body.verb, matched=seen.number, done=0, left={}, problems=[], action=None,
+            next=None, first=[found(row) for row in first],
+        )  # fmt: skip
+    before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
+    return BulkDone(
+        verb=body.verb, matched=before and before.number, first=[], done=made.done, left=made.left,
+        problems=[BulkProblem.model_validate(each) for each in made.problems],
+        action=made.action, next=following,
+    )  # fmt: skip
+
+
+def carry_out(
+    backend: Backend,
+    caller: Caller,
+    order: Order,
+    asked: JobFilter,
+    after: str | None,
+    limit: int,
+) -> tuple[Preview | None, Progress, str | None]:
+    """Changes the next `limit` jobs; returns the preview (at first), the progress and `next`."""
+    with backend.work(caller) as unit:
+        wanted = which(unit.connection, backend, caller, asked)
+        begun = read(after, moment, moment, UUID, number)
+        if begun is None:
+            seen = bulk.preview(unit.connection, caller, order, wanted)
+            until, position, action = seen.at, None, None
+        else:
+            seen, until, position, action = None, begun[0], begun[1:3], begun[3] or None
+        *_, made = bulk.carry_out(
+            unit, order, wanted, until=until, after=position, action=action, limit=limit
+        )
+    return seen, made, _next(until, made)
+
+
+def _next(until: datetime, made: Progress) -> str | None:
+    if made.position is None:
+        return None
+    return cursor(until.isoformat(), made.position[0].isoformat(), made.position[1],
+                  made.action or 0)  # fmt: skip
+
+
+def which(connection: Connection, backend: Backend, caller: Caller, asked: JobFilter) -> Filter:
+    """Returns the filter. Raises `NotFound` for an unknown schedule."""
+    given = asked.model_dump(exclude={"schedule", "group"})
+    wanted = Filter(backend.namespace, **given, group_id=str(asked.group) if asked.group else None)
+    if asked.schedule is None:
+        return wanted
+    return wanted._replace(schedule_id=schedule_id(connection, backend, caller, asked.schedule))

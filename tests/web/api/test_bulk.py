@@ -1,0 +1,53 @@
+"""`POST /jobs/bulk`."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import Sql
+from tests.support.rows import make_job
+from tests.support.web import Web, done, problem
+
+
+def failed(sql: Sql, number: int, **values: Any) -> None:
+    for _ in range(number):
+        make_job(sql, "failed", **values)
+
+
+def test_a_preview_and_then_in_several_requests(web: Web, sql: Sql) -> None:
+    failed(sql, 5, task="jobs.add", error="HTTPError: 503")
+    failed(sql, 1, task="jobs.add", error="no")
+    order: dict[str, Any] = {"verb": "retry", "filter": {"task": "jobs.*", "error": "503"}}
+    seen = done(web.admin.post("/jobs/bulk", json=order | {"dry_run": True}))
+    assert (seen["matched"], seen["done"], len(seen["first"])) == (5, 0, 5)
+    first = done(web.admin.post("/jobs/bulk", json=order | {"limit": 3}))
+    assert (first["matched"], first["done"]) == (5, 3)
+    rest = done(web.admin.post("/jobs/bulk", json=order | {"next": first["next"]}))
+    assert (rest["matched"], rest["done"], rest["next"]) == (None, 2, None)
+    assert rest["action"] == first["action"]
+    assert sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL") == [(5,)]
+    [(after,)] = sql("SELECT after FROM pgbeat.audit WHERE kind = 'jobs'")
+    assert after["done"] == 5
+
+
+def test_users_change_their_own_and_viewers_none(web: Web, sql: Sql) -> None:
+    failed(sql, 1, created_by="user:alice")
+    failed(sql, 1, created_by="user:bob")
+    order = {"verb": "delete", "filter": {"state": "failed"}}
+    assert done(web.user.post("/jobs/bulk", json=order))["done"] == 1
+    assert sql("SELECT created_by FROM pgbeat.jobs") == [("user:bob",)]
+    problem(web.viewer.post("/jobs/bulk", json=order), 403)
+
+
+@pytest.mark.parametrize(
+    ("order", "field"),
+    [({"verb": "retry", "filter": {}}, "filter"),
+     ({"verb": "update", "filter": {"state": "pending"}}, "changes"),
+     ({"verb": "burn", "filter": {"state": "failed"}}, "verb"),
+     ({"verb": "pause", "filter": {"state": "running"}}, "state"),
+     ({"verb": "retry", "filter": {"state": "failed"}, "next": "x"}, "after")],
+)  # fmt: skip
+def test_what_is_refused_names_its_field(web: Web, order: dict[str, Any], field: str) -> None:
+    refused = web.admin.post("/jobs/bulk", json=order)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == field
