@@ -16,6 +16,7 @@ from pgbeat.web.api.jobs import schedule_id
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import load_chart
+from pgbeat.web.pages.bulk import VERBS
 from pgbeat.web.pages.groups import parse_id
 from pgbeat.web.pages.render import PageRoute, TheVisit, path
 
@@ -44,6 +45,7 @@ def jobs_page(
     template: Text = "",
     group: Text = "",
     label: Text = "",
+    error: Text = "",
     since: Annotated[str, Query(alias="from")] = "",
     until: str = "",
     span: str = load_chart.USUAL,
@@ -60,6 +62,7 @@ def jobs_page(
         "template": template,
         "group": group,
         "label": label,
+        "error": error,
         "from": _time(since),
         "until": _time(until),
     }
@@ -101,6 +104,7 @@ def jobs_page(
         chart=chart,
         times=(_moment(asked["from"]), _moment(asked["until"])),
         states=JOB_STATES,
+        verbs=VERBS,
         after=after,
         remark=remark,
         next=following,
@@ -125,6 +129,7 @@ def _filter(namespace: str, asked: dict[str, str]) -> jobs.Filter:
         state=asked["state"] or None,
         late=True if asked["late"] else None,
         task=asked["task"] or None,
+        error=asked["error"] or None,
         lane=asked["lane"] or None,
         template=asked["template"] or None,
         created_by=asked["by"] or None,

@@ -13,6 +13,12 @@
   form.requestSubmit();
 })();
 
+// A change of many jobs goes on by itself.
+(() => {
+  const form = document.querySelector("form[data-go-on]");
+  if (form) setTimeout(() => form.requestSubmit(form.querySelector("[name=sure]")), 50);
+})();
+
 addEventListener("keydown", (event) => {
   const asked = event.key === "Escape" && document.querySelector("details.sure[open]");
   if (!asked) return;
@@ -41,7 +47,7 @@ addEventListener("keydown", (event) => {
     return (
       hasSelection ||
       part.contains(document.activeElement) ||
-      part.querySelector("details.sure[open], details.more[open]")
+      part.querySelector("details.sure[open], details.more[open], .tick input:checked")
     );
   };
 

@@ -1,0 +1,118 @@
+"""`/console/bulk`: changes several jobs of the list: those that are ticked, or all that match."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs.bulk import MOST, Order, preview
+from pgbeat.web.api import bulk as api
+from pgbeat.web.api.bulk import BulkOrder
+from pgbeat.web.api.labels import labels_of
+from pgbeat.web.pages.humanize import counted
+from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, unknown_verb
+
+router = APIRouter(route_class=PageRoute)
+
+#: Jobs of a request, after which the page says how far it is.
+_STEP = 200
+#: The verbs: what the button says, and what was done.
+VERBS = {
+    "retry": ("Retry", "Retried"),
+    "cancel": ("Cancel", "Cancelled"),
+    "pause": ("Pause", "Paused"),
+    "resume": ("Resume", "Resumed"),
+    "update": ("Move", "Moved"),
+    "delete": ("Delete", "Deleted"),
+}
+#: Fields of the list's filter, by the API's names.
+_FIELDS = {
+    "state": "state", "task": "task", "error": "error", "schedule": "schedule",
+    "template": "template", "lane": "lane", "group": "group", "by": "created_by",
+    "from": "created_from", "until": "created_until",
+}  # fmt: skip
+
+
+async def _posted(request: Request) -> dict[str, list[str]]:
+    form = await request.form()
+    found: dict[str, list[str]] = {}
+    for key, value in form.multi_items():
+        if not isinstance(value, UploadFile):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@router.post("/console/bulk")
+def change_jobs(
+    visit: ChangeVisit, posted: Annotated[dict[str, list[str]], Depends(_posted)]
+) -> Response:
+    """Shows which jobs it is about, and how many; with `sure`, changes some hundred of them."""
+    fields = {key: values[-1].strip() for key, values in posted.items() if values[-1].strip()}
+    verb = fields.get("do", "")
+    if verb not in VERBS:
+        raise unknown_verb(fields)
+    ids = posted.get("id", []) if fields.get("which") != "all" else []
+    try:
+        body = _body(fields, ids)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    if not body.filter.model_dump(exclude_none=True):
+        said = "Tick the jobs, or filter the list."
+        return visit.redirect(_list(fields), said, is_good=False)
+    try:
+        if "sure" not in fields:
+            return _ask(visit, body, fields, ids)
+        return _go_on(visit, body, fields, ids)
+    except PgbeatError as error:
+        return visit.redirect(_list(fields), str(error), is_good=False)
+
+
+def _body(fields: dict[str, str], ids: list[str]) -> BulkOrder:
+    """Returns the order that a form asks for. Raises `ValidationError`."""
+    asked: dict[str, Any] = {name: fields[key] for key, name in _FIELDS.items() if fields.get(key)}
+    if label := fields.get("label"):
+        asked["labels"] = labels_of([label])
+    if ids:
+        asked = {"ids": ids}
+    changes = {"lane": fields.get("to_lane") or None} if fields["do"] == "update" else None
+    order = {"verb": fields["do"], "filter": asked, "changes": changes, "next": fields.get("next")}
+    return BulkOrder.model_validate(order | {"limit": _STEP})
+
+
+def _list(fields: dict[str, str]) -> str:
+    return path("jobs", **{key: fields.get(key) for key in (*_FIELDS, "label")})
+
+
+def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
+    order = body.order()
+    with visit.reading() as connection:
+        which = api.which(connection, *visit.who, body.filter)
+        seen = preview(connection, visit.caller, order, which)
+    return visit.page(
+        "bulk.html", "jobs", rows=visit.redactor.rows(seen.first), number=seen.number, most=MOST,
+        verb=VERBS[body.verb][0], fields=fields, ids=ids, back=_list(fields), progress=None,
+    )  # fmt: skip
+
+
+def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
+    order: Order = body.order()
+    seen, made, following = api.carry_out(*visit.who, order, body.filter, body.next, _STEP)
+    total = seen.number if seen else int(fields.get("number", "0"))
+    done = int(fields.get("done", "0")) + made.done
+    left = int(fields.get("left", "0")) + sum(made.left.values())
+    if following is not None:
+        with visit.reading():
+            return visit.page(
+                "bulk.html", "jobs", rows=[], number=total, most=MOST, verb=VERBS[body.verb][0],
+                fields=fields | {"next": following, "done": str(done), "left": str(left),
+                                 "number": str(total)},
+                ids=ids, back=_list(fields), progress=(done + left, total),
+            )  # fmt: skip
+    said = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
+    if left:
+        why = f": {made.problems[0].message}" if made.problems else ""
+        said += f" Left {left:,} alone{why}."
+    return visit.redirect(_list(fields), said, is_good=done > 0 or not left)
