@@ -118,12 +118,15 @@ def apply(
 
 
 def _show(first: list[Job], number: int, now: datetime) -> None:
+    from pgbeat.jobs import bulk
+
     if first:
         job_views.show_list(first, now)
     else:
         click.echo("No job matches.")
     if number > len(first):
-        click.echo(f"… and {number - len(first):,} more.")
+        least = "at least " if number == bulk.MOST else ""
+        click.echo(f"… and {least}{number - len(first):,} more.")
 
 
 def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any]) -> Filter:

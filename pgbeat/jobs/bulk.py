@@ -31,7 +31,7 @@ BATCH, MOST, SHOWN = 50, 10_000, 10
 #: Reasons for which jobs were left alone that are kept.
 _PROBLEMS = 10
 #: The states in which jobs are that a verb can change.
-_STATES: dict[BulkVerb, tuple[str, ...]] = {
+STATES: dict[BulkVerb, tuple[str, ...]] = {
     "retry": ("failed", "cancelled", "skipped"),  # the first, unless told otherwise
     "cancel": ("pending", "scheduled", "running", "paused"),
     "pause": ("pending", "scheduled"),
@@ -146,7 +146,7 @@ def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
     permissions.require_change(actor, f"{order.verb} jobs")
     if which == Filter(which.namespace):
         raise InvalidInput.of("filter", "required", "say which jobs: give a state, a task, …")
-    wanted = _STATES[order.verb]
+    wanted = STATES[order.verb]
     states = tuple(each for each in wanted if which.state in (None, each))
     if not states:
         said = f"can't {order.verb} jobs that are {which.state}: only {', '.join(wanted)}"

@@ -11,6 +11,7 @@ from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.bulk import STATES
 from pgbeat.web.api.job_models import progress_of
 from pgbeat.web.api.jobs import schedule_id
 from pgbeat.web.api.labels import labels_of
@@ -104,7 +105,7 @@ def jobs_page(
         chart=chart,
         times=(_moment(asked["from"]), _moment(asked["until"])),
         states=JOB_STATES,
-        verbs=VERBS,
+        verbs={verb: VERBS[verb] for verb, can in STATES.items() if state in ("", *can)},
         after=after,
         remark=remark,
         next=following,
