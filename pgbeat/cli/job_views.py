@@ -10,10 +10,10 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.cli import printing
+from pgbeat.cli import job_traces, printing
 from pgbeat.cli.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
-from pgbeat.jobs import dependencies, executions, retries
+from pgbeat.jobs import dependencies, executions, retries, trace_rows
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
@@ -92,7 +92,8 @@ def nothing(*, is_filtered: bool) -> str:
 
 def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any]:
     """Returns all about a job, for JSON."""
-    found = whereabouts.of_job(connection, job, connections.now(connection))
+    now = connections.now(connection)
+    found = whereabouts.of_job(connection, job, now)
     runs = [redactor.row(run, job.task) for run in executions.of_job(connection, job.id)]
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
@@ -107,6 +108,7 @@ def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any
             for parent in dependencies.of_jobs(connection, [job.id]).get(job.id, [])
         ],
         "dependents": dependencies.dependents(connection, job.id),
+        "trace": job_traces.as_json(trace_rows.of_job(connection, job, now)),
     }
 
 
@@ -157,6 +159,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
         ("because", job.cancel_reason),
         ("ended", when(job.finished_at, now)),
+        ("trace", job_traces.in_words(trace_rows.of_job(connection, job, now), now)),
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
-from pgbeat.jobs import dependencies, executions, permissions
+from pgbeat.jobs import dependencies, executions, permissions, trace_rows
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import model as groups
@@ -18,7 +18,7 @@ from pgbeat.results.lookup import TaskResult
 from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import FoundJob, progress_of
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.pages import forms, job_fields
+from pgbeat.web.pages import forms, job_fields, trace_chart
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
 
@@ -56,6 +56,7 @@ def _show(
         runs = executions.of_job(connection, job.id, limit=20)
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
+        trace = trace_rows.of_job(connection, job, visit.now)
         chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
         parent_jobs = {each.id: each for each in jobs.find(connection, [p.id for p in parents])}
@@ -76,6 +77,7 @@ def _show(
         runs=runs,
         result=redactor.row(result, job.task),
         where=where,
+        trace=trace_chart.drawing(trace, visit.now),
         chain=sorted(redactor.rows(chain), key=lambda each: each.attempt),
         members=members,
         parents=[(each, parent_jobs.get(each.id)) for each in parents],

@@ -1,0 +1,69 @@
+"""`/jobs/ID/trace`: what a job and its retries did when."""
+
+from datetime import datetime
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from pgbeat.database import connections
+from pgbeat.jobs import trace_rows
+from pgbeat.jobs.trace import Kind
+from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.visible import visible_job
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheCaller
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+class TracePhase(BaseModel):
+    """What a job did for some time; `created` and `ended` are moments."""
+
+    job_id: UUID
+    attempt: int = Field(description="The attempt that the job is.")
+    kind: Kind = Field(
+        description="`lane_or_queue`, if the job does not have the time of its first dispatch any "
+        "more; `unsent`: it waits for beat."
+    )
+    started_at: datetime
+    ended_at: datetime | None = Field(description="null if it lasts.")
+    duration_seconds: float = Field(description="Until now, if it lasts.")
+    status: str | None = Field(
+        description="How an execution ended, which may be `lost`, or the job."
+    )
+    execution_number: int | None
+    where: str | None = Field(description="The lane, queue or worker.")
+
+
+class JobTrace(BaseModel):
+    """The phases of a job and its retries, in order."""
+
+    since: datetime
+    until: datetime
+    is_whole: bool = Field(description="False if there are more than 100 executions.")
+    phases: list[TracePhase]
+
+
+@router.get("/{job_id}/trace", summary="Get a job's trace")
+def job_trace(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobTrace:
+    """Returns when a job and its retries waited, for what, and when they ran."""
+    with backend.transaction() as connection:
+        job = visible_job(connection, backend, caller, job_id)
+        now = connections.now(connection)
+        found = trace_rows.of_job(connection, job, now)
+    phases = [
+        TracePhase(
+            job_id=each.job_id,
+            attempt=each.attempt,
+            kind=each.kind,
+            started_at=each.begin,
+            ended_at=each.end,
+            duration_seconds=each.lasts(now).total_seconds(),
+            status=each.state,
+            execution_number=each.number,
+            where=each.where,
+        )
+        for each in found.phases
+    ]
+    return JobTrace(since=found.since, until=found.until, is_whole=found.is_whole, phases=phases)

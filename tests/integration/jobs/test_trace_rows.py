@@ -1,0 +1,119 @@
+"""What the trace reads: retries, pauses in the audit log, dependencies, and many executions."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat.config import postgres_url
+from pgbeat.database import connections
+from pgbeat.jobs import model, trace_rows
+from pgbeat.jobs.trace import Trace
+from tests.support.rows import Sql, make_job
+
+START = "2026-11-23T12:00:"
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A transaction."""
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.begin() as found:
+        yield found
+    engine.dispose()
+
+
+def at(second: int) -> str:
+    return f"{START}{second:02}Z"
+
+
+def made(sql: Sql, state: str, created: int, finished: int | None, **values: object) -> str:
+    times = {"dispatched_at": created, "started_at": None, "finished_at": finished} | values
+    for name in ("dispatched_at", "started_at", "finished_at"):
+        second = times[name]
+        times[name] = at(second) if isinstance(second, int) else None
+    return make_job(sql, state, **{"created_at": at(created), **times})
+
+
+def ran(sql: Sql, job_id: str, begin: int, end: int, state: str, number: int = 1) -> None:
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at)"
+        " VALUES (%s, %s, 'w1', %s, %s, %s) RETURNING id",
+        job_id, number, state, at(begin), at(end),
+    )  # fmt: skip
+
+
+def trace_of(connection: Connection, job_id: str) -> Trace:
+    return trace_rows.of_job(connection, model.get(connection, job_id), connections.now(connection))
+
+
+def shape(trace: Trace) -> list[tuple[str, int, int | None]]:
+    return [
+        (each.kind, each.begin.second, None if each.end is None else each.end.second)
+        for each in trace.phases
+        if not each.is_moment
+    ]
+
+
+def test_a_retry_backs_off_as_its_policy_says(sql: Sql, connection: Connection) -> None:
+    """Also when its row has no such time any more; from whichever of the jobs one asks."""
+    policy = {"retry_base": "10 seconds", "max_attempts": 2}
+    first = made(sql, "failed", 0, 2, started_at=1, **policy)
+    second = made(sql, "completed", 2, 15, started_at=14, retry_of=first, attempt=2, **policy)
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s RETURNING id", second, first)
+    ran(sql, first, 1, 2, "failed")
+    ran(sql, second, 14, 15, "completed")
+    expected = [
+        ("queue", 0, 1), ("running", 1, 2), ("backoff", 2, 12), ("queue", 12, 14),
+        ("running", 14, 15),
+    ]  # fmt: skip
+    assert shape(trace_of(connection, first)) == shape(trace_of(connection, second)) == expected
+
+
+def test_pauses_and_due_times_come_from_the_audit_log(sql: Sql, connection: Connection) -> None:
+    job_id = made(sql, "completed", 0, 30, started_at=29, lane="gpu", dispatched_at=25)
+    ran(sql, job_id, 29, 30, "completed")
+    for verb, second, after in (
+        ("create", 0, f'{{"run_at": "{at(10)}"}}'),
+        ("pause", 4, "{}"),
+        ("resume", 6, "{}"),
+        ("update", 7, f'{{"run_at": "{at(12)}"}}'),
+    ):
+        sql(
+            "INSERT INTO pgbeat.audit (at, actor, origin, verb, kind, subject, after)"
+            " VALUES (%s, 'user:a', 'cli', %s, 'job', %s, %s) RETURNING id",
+            at(second), verb, job_id, after,
+        )  # fmt: skip
+    assert shape(trace_of(connection, job_id)) == [
+        ("scheduled", 0, 4), ("paused", 4, 6), ("scheduled", 6, 12), ("lane", 12, 25),
+        ("queue", 25, 29), ("running", 29, 30),
+    ]  # fmt: skip
+
+
+def test_it_waits_for_its_parents(sql: Sql, connection: Connection) -> None:
+    parent = made(sql, "completed", 0, 8, started_at=1)
+    child = made(sql, "completed", 0, 12, started_at=11, lane="gpu", dispatched_at=10)
+    sql(
+        "INSERT INTO pgbeat.dependencies (job_id, parent_id, outcome)"
+        " VALUES (%s, %s, 'completed') RETURNING id", child, parent,
+    )  # fmt: skip
+    ran(sql, child, 11, 12, "completed")
+    assert shape(trace_of(connection, child)) == [
+        ("blocked", 0, 8), ("lane", 8, 10), ("queue", 10, 11), ("running", 11, 12),
+    ]  # fmt: skip
+
+
+def test_only_the_newest_executions(
+    sql: Sql, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of what lies before them."""
+    monkeypatch.setattr(trace_rows, "MOST", 2)
+    first = made(sql, "failed", 0, 2, started_at=1)
+    second = made(sql, "completed", 2, 20, started_at=3, retry_of=first)
+    ran(sql, first, 1, 2, "failed")
+    for number in (1, 2, 3):
+        state = "completed" if number == 3 else "snoozed"
+        ran(sql, second, 5 * number, 5 * number + 1, state, number)
+    found = trace_of(connection, second)
+    assert not found.is_whole
+    assert shape(found)[:3] == [("running", 10, 11), ("snoozed", 11, 15), ("running", 15, 16)]
