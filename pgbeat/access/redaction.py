@@ -67,6 +67,16 @@ class Redactor:
             getattr(each, OPTION, None) for each in self._tasks.values()
         )
 
+    def tasks_with_rules(self, *, of_errors: bool = False) -> set[str]:
+        """Returns globs of the tasks of which something, or even errors, is masked; or of more."""
+        if self._is_off:
+            return set()
+        rules = [(glob.split("[")[0] + "*" * ("[" in glob), names)
+                 for glob, names in self._rules.items()]  # fmt: skip
+        for name, task in self._tasks.items():
+            rules.append((name, argument_names(getattr(task, OPTION, None) or ())))
+        return {glob for glob, names in rules if ALL in names or (names and not of_errors)}
+
     def row(self, row: Row, task: str | None) -> Row:
         """Returns a row of a task (a job, an execution, a schedule, a template …), masked."""
         if self._is_off or row is None:

@@ -25,12 +25,13 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions
+from pgbeat.jobs import executions, search
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.depends_on import OUTCOMES
 from pgbeat.jobs.model import Filter
 from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.query import parse
 from pgbeat.monitoring import statistics
 from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
@@ -50,6 +51,7 @@ def jobs_command() -> None:
 
 
 @jobs_command.command("list")
+@click.argument("query", nargs=-1)
 @click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
 @click.option("--task", metavar="TASK", help="Only jobs of this task.")
 @click.option("--schedule", metavar="NAME", help="Only jobs of this schedule.")
@@ -67,10 +69,19 @@ def jobs_command() -> None:
 @json_option
 @pass_target
 def list_command(
-    target: Target, /, actor: Actor, schedule: str | None, limit: int, **given: Any
+    target: Target,
+    /,
+    actor: Actor,
+    query: tuple[str, ...],
+    schedule: str | None,
+    limit: int,
+    **given: Any,
 ) -> None:
-    """List jobs, the newest first."""
-    namespace = target.namespace
+    """List jobs, the newest first: all, or those that a QUERY finds.
+
+    A QUERY is for example: state:failed task:'shop.*' error:503 arg.site=x since:2h
+    """
+    asked = parse(" ".join(query))
     given["is_system_job"] = given.pop("system") or None
     given["late"] = given["late"] or None
     with target.transaction() as connection:
@@ -78,10 +89,15 @@ def list_command(
         if given["group_id"] is not None:
             group = find_group(connection, target, actor, given["group_id"])
             given["group_id"] = str(group.id)
-        if schedule is not None:
-            row = schedules.get(connection, schedule, namespace=namespace)
-            given["schedule_id"] = row.id
-        rows = jobs.listing(connection, Filter(namespace=namespace, **given), limit=limit)
+        if schedule := schedule or asked.get("schedule"):
+            given["schedule_id"] = schedules.get(
+                connection, schedule, namespace=target.namespace
+            ).id
+        which = asked.filter(target.namespace, now)
+        which = which._replace(**{key: each for key, each in given.items() if each is not None})
+        which = search.visible(actor, target.redactor(actor), which)
+        found = search.page(connection, which, limit=limit)
+        rows = found.rows
         made = (
             executions.artifacts(connection, [row.id for row in rows]) if printing.is_json() else {}
         )
@@ -93,8 +109,11 @@ def list_command(
     elif rows:
         job_views.show_list(rows, now)
     else:
-        kind = any(value is not None for value in (schedule, *given.values()))
-        click.echo(job_views.nothing(is_filtered=kind))
+        kind = any(value is not None for value in (schedule or None, *given.values()))
+        click.echo(job_views.nothing(is_filtered=kind or bool(query)))
+    if found.is_cut and found.next:
+        before = found.next[0].isoformat(timespec="seconds")
+        printing.note(f"older jobs were not searched; go on with 'before:{before}'")
 
 
 @jobs_command.command("show")

@@ -144,15 +144,17 @@ def carry_out(
 def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
     """Returns the filter, limited to what the verb can change, and to what the actor may."""
     permissions.require_change(actor, f"{order.verb} jobs")
-    if which == Filter(which.namespace):
+    is_own = which.created_by == actor.name and not actor.is_admin
+    if (which._replace(created_by=None) if is_own else which) == Filter(which.namespace):
         raise InvalidInput.of("filter", "required", "say which jobs: give a state, a task, …")
     wanted = STATES[order.verb]
-    states = tuple(each for each in wanted if which.state in (None, each))
+    asked = which.states or ((which.state,) if which.state else ())
+    states = tuple(each for each in wanted if not asked or each in asked)
     if not states:
-        said = f"can't {order.verb} jobs that are {which.state}: only {', '.join(wanted)}"
+        said = f"can't {order.verb} jobs that are {' or '.join(asked)}: only {', '.join(wanted)}"
         raise InvalidInput.of("state", "conflict", said)
     is_tried = False if order.verb == "retry" else None
-    if order.verb == "retry" and which.state is None:
+    if order.verb == "retry" and not asked:
         states = ("failed",)
     found = which._replace(state=None, states=states, is_retried=is_tried)
     return permissions.visible(replace(actor, is_viewer=False), found)
@@ -255,9 +257,11 @@ class _Log:
 
 
 def described(which: Filter) -> dict[str, Any]:
-    """Returns the fields of a filter that are given, as JSON."""
+    """Returns the fields of a filter that are given, as JSON; of arguments only the names."""
     found = {name: value for name, value in which._asdict().items() if value is not None}
     found.pop("namespace")
+    if which.arguments:
+        found["arguments"] = [path for path, _ in which.arguments]
     return {
         name: value.isoformat()
         if isinstance(value, datetime)

@@ -21,6 +21,14 @@ def parse(text: str | UUID, noun: str) -> UUID:
         raise NotFound(f"{text!r} is not the id of a {noun}; ids are UUIDs") from None
 
 
+def between(beginning: str) -> tuple[UUID, UUID] | None:
+    """Returns the lowest and the highest id that begin so, with 4 digits or more; else `None`."""
+    digits = beginning.replace("-", "").lower()
+    if not _FEWEST <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        return None
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+
+
 def find(
     connection: Connection,
     table: Table,
@@ -34,18 +42,17 @@ def find(
     Raises `NotFound` with the code `not_found` if there is none, `invalid_id` if no id begins so,
     and `ambiguous_id` if there are several: the message lists them with the columns `about`.
     """
-    digits = beginning.replace("-", "").lower()
-    if not _FEWEST <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+    possible = between(beginning)
+    if possible is None:
         raise NotFound(
             f"{beginning!r} is not the id of a {noun}, nor the beginning of one ({_FEWEST} "
             "characters or more)",
             code="invalid_id",
         )
-    lowest, highest = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    query = select(table.c.id, *about).where(table.c.id.between(lowest, highest), *which)
+    query = select(table.c.id, *about).where(table.c.id.between(*possible), *which)
     found = connection.execute(query.order_by(table.c.id).limit(_NAMED + 1)).all()
     if not found:
-        dots = "" if len(digits) == 32 else "…"
+        dots = "" if possible[0] == possible[1] else "…"
         raise NotFound(f"there is no {noun} {beginning}{dots}")
     if len(found) > 1:
         lines = [f"  {row[0]} {', '.join(filter(None, row[1:]))}".rstrip() for row in found]

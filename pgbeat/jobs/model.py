@@ -4,13 +4,16 @@
 what a change of state brings with it.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Text, cast, literal, or_, select, text, tuple_
+from sqlalchemy.dialects.postgresql import JSONB
 
 from pgbeat.database.tables import jobs
 from pgbeat.errors import NotFound
@@ -181,18 +184,25 @@ class Filter(NamedTuple):
     #: Whether a retry took its place.
     is_retried: bool | None = None
     ids: Sequence[UUID] | None = None
+    #: It must have all of these tags.
+    tags: Sequence[str] | None = None
+    #: A name with dots, or a place and such names, of an argument, and its value as text.
+    arguments: Sequence[tuple[str, str]] | None = None
+    #: Each is a part of the task's name, or the beginning of the id.
+    words: Sequence[str] | None = None
+    #: Globs of tasks that are left out.
+    not_tasks: Sequence[str] | None = None
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """Returns the conditions in SQL."""
+        return self.indexed() + self.unindexed(jobs.c)
+
+    def indexed(self) -> list[ColumnElement[bool]]:
+        """Returns the conditions for which there are indexes, or which take little beside one."""
         given = [(name, value) for name, value in self._asdict().items() if name not in _OTHERS]
         found = [jobs.c[name] == value for name, value in given if value is not None]
-        if self.task is not None:
-            is_glob = not _GLOB.isdisjoint(self.task)
-            by_name = jobs.c.task.like(_like(self.task)) if is_glob else jobs.c.task == self.task
-            found.append(by_name)
-        if self.error is not None:
-            is_glob = not _GLOB.isdisjoint(self.error)
-            found.append(jobs.c.error.ilike(_like(self.error if is_glob else f"*{self.error}*")))
+        if self.task is not None and not _is_glob(self.task):
+            found.append(jobs.c.task == self.task)
         if self.states is not None:
             found.append(jobs.c.state.in_(self.states))
         if self.ids is not None:
@@ -211,19 +221,65 @@ class Filter(NamedTuple):
             found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
         return found
 
+    def unindexed(self, columns: Any) -> list[ColumnElement[bool]]:
+        """Returns the others, of a table's or a subquery's columns."""
+        found: list[ColumnElement[bool]] = []
+        if self.task is not None and _is_glob(self.task):
+            found.append(columns.task.like(_like(self.task)))
+        if self.error is not None:
+            glob = self.error if _is_glob(self.error) else f"*{self.error}*"
+            found.append(columns.error.ilike(_like(glob)))
+        if self.queue is not None:
+            found.append(columns.queue == self.queue)
+        if self.tags:
+            found.append(columns.tags.contains(list(self.tags)))
+        found += [_argument(columns, *each) for each in self.arguments or ()]
+        found += [_word(columns, each) for each in self.words or ()]
+        found += [columns.task.not_like(_like(each)) for each in self.not_tasks or ()]
+        return found
+
 
 #: Fields of a filter that are no columns to compare.
 _OTHERS = {
     "task", "late", "labels", "created_from", "created_until", "error", "states", "is_retried",
-    "ids",
+    "ids", "queue", "tags", "arguments", "words", "not_tasks",
 }  # fmt: skip
 _GLOB = frozenset("*?")
 _TO_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
+def _is_glob(text: str) -> bool:
+    return not _GLOB.isdisjoint(text)
+
+
 def _like(glob: str) -> str:
     """Returns a glob as a pattern of LIKE."""
     return glob.translate(_TO_LIKE)
+
+
+def _argument(columns: Any, path: str, value: str) -> ColumnElement[bool]:
+    """Returns the condition that an argument has this value: as text, or as JSON such as `5`."""
+    values: list[Any] = [value]
+    with suppress(ValueError):
+        read = json.loads(value, parse_constant=str)
+        if not isinstance(read, str):
+            values.append(read)
+    first, *inner = path.split(".")
+    is_place = first.isdecimal() and len(first) < 9
+    where = columns.args[int(first)] if is_place else columns.kwargs
+    names = inner if is_place else [first, *inner]
+    found = []
+    for each in values:
+        for name in reversed(names):
+            each = {name: each}
+        found.append(where.contains(cast(literal(json.dumps(each), Text), JSONB)))
+    return or_(*found)
+
+
+def _word(columns: Any, word: str) -> ColumnElement[bool]:
+    is_named: ColumnElement[bool] = columns.task.ilike(_like(f"*{word}*"))
+    between = ids.between(word)
+    return is_named if between is None else or_(is_named, columns.id.between(*between))
 
 
 def listing(

@@ -15,7 +15,8 @@ from pgbeat.jobs.model import Filter, State
 from pgbeat.jobs.permissions import BulkVerb
 from pgbeat.web.api.bodies import Body, example
 from pgbeat.web.api.job_models import FoundJob, found
-from pgbeat.web.api.jobs import JobChanges, schedule_id
+from pgbeat.web.api.job_queries import queried
+from pgbeat.web.api.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
@@ -26,6 +27,7 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 class JobFilter(Body):
     """Which jobs: those that have all that is given."""
 
+    q: str | None = Field(None, max_length=1000, examples=["state:failed error:503 since:2h"])
     state: State | None = None
     task: str | None = Field(None, max_length=255, description="A name or a glob.")
     error: str | None = Field(
@@ -159,8 +161,6 @@ def _next(until: datetime, made: Progress) -> str | None:
 
 def which(connection: Connection, backend: Backend, caller: Caller, asked: JobFilter) -> Filter:
     """Returns the filter. Raises `NotFound` for an unknown schedule."""
-    given = asked.model_dump(exclude={"schedule", "group"})
-    wanted = Filter(backend.namespace, **given, group_id=str(asked.group) if asked.group else None)
-    if asked.schedule is None:
-        return wanted
-    return wanted._replace(schedule_id=schedule_id(connection, backend, caller, asked.schedule))
+    given = asked.model_dump(exclude={"q", "schedule", "group"})
+    given["group_id"] = str(asked.group) if asked.group else None
+    return queried(connection, backend, caller, asked.q or "", asked.schedule, given)

@@ -199,6 +199,9 @@ class JobPage(BaseModel):
 
     jobs: list[ListedJob]
     next: Next
+    is_cut: bool = Field(
+        False, description="true: the search ended before `limit` jobs were found; go on at `next`."
+    )
 
 
 class FoundExecution(BaseModel):

@@ -10,15 +10,14 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, NotFound, NotUnique
+from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, dependencies, executions, permissions, retries, submit_many
+from pgbeat.jobs import control, dependencies, executions, retries, search, submit_many
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
-from pgbeat.schedules import model as schedules
 from pgbeat.web.api.bodies import Body, Done, Length, example
 from pgbeat.web.api.job_models import (
     ChainedJob,
@@ -41,8 +40,9 @@ from pgbeat.web.api.job_models import (
     progress_of,
     shown,
 )
+from pgbeat.web.api.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
-from pgbeat.web.api.paging import After, Limit, moment, number, read, read_one, split
+from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
@@ -120,27 +120,25 @@ def list_jobs(
     late: Annotated[
         bool | None, Query(description="true: only jobs that missed a deadline; false: the others.")
     ] = None,
+    q: Searched = None,
     limit: Limit = 50,
     after: After = None,
 ) -> JobPage:
     """Lists the caller's jobs, the newest first; for administrators, all jobs."""
-    wanted = Filter(
-        backend.namespace,
-        state=state,
-        task=task,
-        lane=lane,
-        template=template,
-        group_id=None if group is None else str(group),
-        created_by=created_by,
-        is_system_job=system,
-        job_source=job_source,
-        late=late,
-        labels=labels_of(label) or None,
-    )
-    which = permissions.visible(caller, wanted)
+    given = {
+        "state": state,
+        "task": task,
+        "lane": lane,
+        "template": template,
+        "group_id": None if group is None else str(group),
+        "created_by": created_by,
+        "is_system_job": system,
+        "job_source": job_source,
+        "late": late,
+        "labels": labels_of(label) or None,
+    }
     with backend.transaction() as connection:
-        if schedule is not None:
-            which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
+        which = queried(connection, backend, caller, q or "", schedule, given)
         return _page(connection, which, limit, after, backend.redactor(caller))
 
 
@@ -148,10 +146,8 @@ def _page(
     connection: Connection, which: Filter, limit: int, after: str | None, redactor: Redactor
 ) -> JobPage:
     """Returns the jobs of one page, and where the next begins."""
-    before = read(after, moment, UUID)
-    rows = jobs.listing(connection, which, before=before, limit=limit + 1)
-    page, following = split(rows, limit, "created_at", "id")
-    page = redactor.rows(page)
+    found = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
+    page = redactor.rows(found.rows)
     running = {row.id: row.task for row in page if row.state == "running"}
     runs = {
         job_id: redactor.row(run, running[job_id])
@@ -165,20 +161,9 @@ def _page(
         )
         for row in page
     ]
-    return JobPage(jobs=listed, next=following)
-
-
-def schedule_id(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
-    """Returns the id of a schedule; -1 if there is none.
-
-    Raises `NotFound` only for those who see all schedules; others may not learn the names.
-    """
-    try:
-        return schedules.get(connection, name, namespace=backend.namespace).id
-    except NotFound:
-        if caller.sees_all:
-            raise
-        return -1
+    return JobPage(
+        jobs=listed, next=cursor(*found.next) if found.next else None, is_cut=found.is_cut
+    )
 
 
 @router.get("/{job_id}", summary="Get a job")

@@ -11,7 +11,6 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.bulk import MOST, Order, preview
 from pgbeat.web.api import bulk as api
 from pgbeat.web.api.bulk import BulkOrder
-from pgbeat.web.api.labels import labels_of
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, unknown_verb
 
@@ -28,12 +27,6 @@ VERBS = {
     "update": ("Move", "Moved"),
     "delete": ("Delete", "Deleted"),
 }
-#: Fields of the list's filter, by the API's names.
-_FIELDS = {
-    "state": "state", "task": "task", "error": "error", "schedule": "schedule",
-    "template": "template", "lane": "lane", "group": "group", "by": "created_by",
-    "from": "created_from", "until": "created_until",
-}  # fmt: skip
 
 
 async def _posted(request: Request) -> dict[str, list[str]]:
@@ -72,18 +65,14 @@ def change_jobs(
 
 def _body(fields: dict[str, str], ids: list[str]) -> BulkOrder:
     """Returns the order that a form asks for. Raises `ValidationError`."""
-    asked: dict[str, Any] = {name: fields[key] for key, name in _FIELDS.items() if fields.get(key)}
-    if label := fields.get("label"):
-        asked["labels"] = labels_of([label])
-    if ids:
-        asked = {"ids": ids}
+    asked: dict[str, Any] = {"ids": ids} if ids else {"q": fields.get("q") or None}
     changes = {"lane": fields.get("to_lane") or None} if fields["do"] == "update" else None
     order = {"verb": fields["do"], "filter": asked, "changes": changes, "next": fields.get("next")}
     return BulkOrder.model_validate(order | {"limit": _STEP})
 
 
 def _list(fields: dict[str, str]) -> str:
-    return path("jobs", **{key: fields.get(key) for key in (*_FIELDS, "label")})
+    return path("jobs", q=fields.get("q"))
 
 
 def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from pgbeat.access.redaction import MASK
+from pgbeat.jobs import query
+from pgbeat.monitoring.error_patterns import NO_ERROR
 from pgbeat.monitoring.errors import ErrorGroup, Errors, errors
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.load_chart import SPANS, stamp
@@ -28,8 +31,8 @@ class ErrorRow(NamedTuple):
     bars: str
     tasks: list[str]
     more_tasks: int
-    #: The page of failed jobs.
-    jobs: str
+    #: The query for its jobs.
+    query: str
 
 
 class ErrorList(NamedTuple):
@@ -58,10 +61,12 @@ def error_list(
 
 def _row(found: Errors, group: ErrorGroup, task: str) -> ErrorRow:
     only = task or (group.tasks[0] if len(group.tasks) == 1 else "")
+    is_known = MASK not in group.pattern and group.pattern != NO_ERROR
+    glob = f"{group.pattern.rstrip('*')}*" if is_known else ""
+    asked = query.of({"state": "failed", "task": only, "error": glob, "since": stamp(found.since)})
     return ErrorRow(
-        group, _bars(group.counts), group.tasks[:_TASKS], len(group.tasks[_TASKS:]),
-        path("jobs", state="failed", task=only, **{"from": stamp(found.since)}),
-    )  # fmt: skip
+        group, _bars(group.counts), group.tasks[:_TASKS], len(group.tasks[_TASKS:]), str(asked)
+    )
 
 
 def _bars(counts: list[int]) -> str:

@@ -1,43 +1,52 @@
-"""`/console/jobs`: the list of jobs."""
+"""`/console/jobs`: the list of jobs, which a query narrows down."""
 
-from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator
+from sqlalchemy import Connection
 
 from pgbeat.database.tables import JOB_STATES
-from pgbeat.errors import NotFound
-from pgbeat.jobs import executions, permissions
-from pgbeat.jobs import model as jobs
+from pgbeat.errors import InvalidInput, NotFound
+from pgbeat.jobs import executions, query, search
 from pgbeat.jobs.bulk import STATES
 from pgbeat.web.api.job_models import progress_of
-from pgbeat.web.api.jobs import schedule_id
-from pgbeat.web.api.labels import labels_of
-from pgbeat.web.api.paging import moment, read, split
+from pgbeat.web.api.job_queries import queried
+from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.bulk import VERBS
-from pgbeat.web.pages.groups import parse_id
-from pgbeat.web.pages.render import PageRoute, TheVisit, path
+from pgbeat.web.pages.render import PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
-_PAGE = 50
+#: Jobs of a page, and tasks by which to narrow it down.
+_PAGE, _TASKS = 50, 6
 
 
 def _cut(text: str) -> str:
-    return text.strip()[:300]
+    return text.strip()[:1000]
 
 
-#: A filter that a person wrote.
+#: What a person wrote.
 Text = Annotated[str, AfterValidator(_cut)]
+
+
+class Facet(NamedTuple):
+    """A value by which the list can be narrowed down."""
+
+    value: str
+    number: int
+    #: The list with it, or without it if it is chosen.
+    href: str
+    is_chosen: bool
 
 
 @router.get("/console/jobs")
 def jobs_page(
     visit: TheVisit,
-    state: str = "",
+    q: Text = "",
+    state: Text = "",
     late: str = "",
     task: Text = "",
     schedule: Text = "",
@@ -47,51 +56,46 @@ def jobs_page(
     group: Text = "",
     label: Text = "",
     error: Text = "",
-    since: Annotated[str, Query(alias="from")] = "",
-    until: str = "",
+    since: Annotated[Text, Query(alias="from")] = "",
+    until: Text = "",
     span: str = load_chart.USUAL,
     after: str = "",
 ) -> Response:
-    """Shows the jobs that the caller may see, the newest first, with filters."""
-    asked = {
-        "state": state if state in JOB_STATES else "",
-        "late": "yes" if late else "",
-        "task": task,
-        "schedule": schedule,
-        "lane": lane,
-        "by": by,
-        "template": template,
-        "group": group,
-        "label": label,
-        "error": error,
-        "from": _time(since),
-        "until": _time(until),
-    }
+    """Shows the jobs that the caller may see and that a query finds, the newest first.
+
+    The other parameters are terms of the query, too: links have them.
+    """
+    named = query.of(
+        {
+            "state": state, "is": "late" if late else "", "task": task, "schedule": schedule,
+            "lane": lane, "by": by, "template": template, "group": group, "label": label,
+            "error": error, "since": since, "before": until,
+        }
+    )  # fmt: skip
+    asked, remark = named, ""
+    try:
+        asked = query.join([query.parse(q), named])
+    except InvalidInput as mistakes:
+        remark = str(mistakes)
+    text = q if remark else str(asked)
     shown = span if span in load_chart.SPANS and span != load_chart.USUAL else ""
     before = read(after or None, moment, UUID)
-    which = permissions.visible(visit.caller, _filter(visit.namespace, asked))
-    remark = ""
+    found, counts, chart = search.Found([], None, is_cut=False), None, None
     with visit.reading() as connection:
-        if schedule:
+        if not remark:
             try:
-                found = schedule_id(connection, *visit.who, schedule)
-            except NotFound as error:
-                found, remark = -1, str(error)
-            which = which._replace(schedule_id=found)
-        rows = jobs.listing(connection, which, before=before, limit=_PAGE + 1)
-        page, following = split(rows, _PAGE, "created_at", "id")
-        page = visit.redactor.rows(page)
+                which = queried(connection, *visit.who, text, None, {})
+            except (InvalidInput, NotFound) as mistake:
+                remark = str(mistake)
+            else:
+                found = search.page(connection, which, after=before, limit=_PAGE)
+                counts = search.counts(connection, which) if not after else None
+        page = visit.redactor.rows(found.rows)
         running = {row.id: row.task for row in page if row.state == "running"}
         runs = executions.newest(connection, list(running))
-        chart = None
         if visit.caller.sees_all and not after:
-            chart = load_chart.chart(
-                connection, visit.namespace, span,
-                task=task or None, lane=None if task else lane or None,
-                here=lambda each: path("jobs", **asked | {"span": each}),
-                filters={key: asked[key] for key in ("state", "schedule", "by", "label")}
-                | {"task": task, "lane": lane, "span": shown},
-            )  # fmt: skip
+            chart = _chart(visit, connection, asked, span, shown)
+    states = asked.get("state").split(",")
     return visit.page(
         "jobs.html",
         "jobs",
@@ -100,42 +104,54 @@ def jobs_page(
             job_id: progress_of(visit.redactor.row(run, running[job_id]))
             for job_id, run in runs.items()
         },
+        text=text,
         asked=asked,
+        terms=[(str(each), path("jobs", q=asked.less(each), span=shown)) for each in asked.terms],
+        facets=_facets(asked, counts, shown) if counts else None,
+        counts=counts,
         span=shown,
         chart=chart,
-        times=(_moment(asked["from"]), _moment(asked["until"])),
-        states=JOB_STATES,
-        verbs={verb: VERBS[verb] for verb, can in STATES.items() if state in ("", *can)},
+        verbs={
+            verb: VERBS[verb]
+            for verb, can in STATES.items()
+            if states == [""] or set(states) & set(can)
+        },
         after=after,
         remark=remark,
-        next=following,
+        found=found,
+        next=cursor(*found.next) if found.next else None,
     )
 
 
-def _time(written: str) -> str:
-    """Returns a time as it was written, or nothing if it is none."""
-    return written if _moment(written) is not None else ""
+def _chart(
+    visit: Visit, connection: Connection, asked: query.Query, span: str, shown: str
+) -> load_chart.Chart:
+    task, lane = asked.get("task"), asked.get("lane")
+    return load_chart.chart(
+        connection, visit.namespace, span,
+        task=task or None, lane=None if task else lane or None,
+        here=lambda each: path("jobs", q=asked, span=each),
+        filters={"q": str(asked.without("since", "before")), "span": shown},
+    )  # fmt: skip
 
 
-def _moment(written: str) -> datetime | None:
-    try:
-        return moment(written)
-    except ValueError:
-        return None
+def _facets(asked: query.Query, counts: search.Counts, span: str) -> dict[str, list[Facet]]:
+    """Returns the states, and the most frequent tasks."""
+    states = {each: counts.states[each] for each in JOB_STATES if each in counts.states}
+    tasks = sorted(counts.tasks.items(), key=lambda each: (-each[1], each[0]))[:_TASKS]
+    return {
+        "state": _facet(asked, "state", states, span),
+        "task": _facet(asked, "task", dict(tasks), span),
+    }
 
 
-def _filter(namespace: str, asked: dict[str, str]) -> jobs.Filter:
-    return jobs.Filter(
-        namespace,
-        state=asked["state"] or None,
-        late=True if asked["late"] else None,
-        task=asked["task"] or None,
-        error=asked["error"] or None,
-        lane=asked["lane"] or None,
-        template=asked["template"] or None,
-        created_by=asked["by"] or None,
-        group_id=str(parse_id(asked["group"])) if asked["group"] else None,
-        labels=labels_of([asked["label"]]) if asked["label"] else None,
-        created_from=_moment(asked["from"]),
-        created_until=_moment(asked["until"]),
-    )
+def _facet(asked: query.Query, key: str, numbers: dict[str, int], span: str) -> list[Facet]:
+    chosen = asked.get(key)
+    return [
+        Facet(
+            value, number,
+            path("jobs", q=asked.having(**{key: "" if value == chosen else value}), span=span),
+            value == chosen,
+        )
+        for value, number in numbers.items()
+    ]  # fmt: skip

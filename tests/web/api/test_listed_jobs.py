@@ -94,8 +94,16 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     of_schedule = make_job(sql, schedule_id=schedule_id, schedule="nightly")
     assert pages(2, schedule="nightly") == [of_schedule]
     # Whether there is one is told to administrators alone.
-    assert done(web.other.get("/jobs?schedule=nightly")) == {"jobs": [], "next": None}
-    assert done(web.other.get("/jobs?schedule=nightl")) == {"jobs": [], "next": None}
+    assert done(web.other.get("/jobs?schedule=nightly")) == {
+        "jobs": [],
+        "next": None,
+        "is_cut": False,
+    }
+    assert done(web.other.get("/jobs?schedule=nightl")) == {
+        "jobs": [],
+        "next": None,
+        "is_cut": False,
+    }
     assert "did you mean 'nightly'?" in problem(admin.get("/jobs?schedule=nightl"), 404)
 
 
