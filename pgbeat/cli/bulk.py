@@ -18,6 +18,7 @@ from pgbeat.cli.options import F, Option, adding, duration, read_labels
 from pgbeat.cli.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
+from pgbeat.jobs import search
 from pgbeat.jobs.model import Filter, Job
 from pgbeat.jobs.permissions import BulkVerb
 from pgbeat.schedules import model as schedules
@@ -143,7 +144,7 @@ def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any])
     def ago(length: timedelta | None) -> Any:
         return None if length is None else now - length
 
-    return Filter(
+    which = Filter(
         target.namespace,
         state=given["state"],
         task=given["task"],
@@ -158,6 +159,7 @@ def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any])
         created_from=ago(given["since"]),
         created_until=ago(given["before"]),
     )
+    return search.visible(actor, target.redactor(actor), which)
 
 
 @contextmanager

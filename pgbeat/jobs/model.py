@@ -225,17 +225,17 @@ class Filter(NamedTuple):
         """Returns the others, of a table's or a subquery's columns."""
         found: list[ColumnElement[bool]] = []
         if self.task is not None and _is_glob(self.task):
-            found.append(columns.task.like(_like(self.task)))
+            found.append(columns.task.like(like(self.task)))
         if self.error is not None:
             glob = self.error if _is_glob(self.error) else f"*{self.error}*"
-            found.append(columns.error.ilike(_like(glob)))
+            found.append(columns.error.ilike(like(glob)))
         if self.queue is not None:
             found.append(columns.queue == self.queue)
         if self.tags:
             found.append(columns.tags.contains(list(self.tags)))
         found += [_argument(columns, *each) for each in self.arguments or ()]
         found += [_word(columns, each) for each in self.words or ()]
-        found += [columns.task.not_like(_like(each)) for each in self.not_tasks or ()]
+        found += [columns.task.not_like(like(each)) for each in self.not_tasks or ()]
         return found
 
 
@@ -252,7 +252,7 @@ def _is_glob(text: str) -> bool:
     return not _GLOB.isdisjoint(text)
 
 
-def _like(glob: str) -> str:
+def like(glob: str) -> str:
     """Returns a glob as a pattern of LIKE."""
     return glob.translate(_TO_LIKE)
 
@@ -277,7 +277,7 @@ def _argument(columns: Any, path: str, value: str) -> ColumnElement[bool]:
 
 
 def _word(columns: Any, word: str) -> ColumnElement[bool]:
-    is_named: ColumnElement[bool] = columns.task.ilike(_like(f"*{word}*"))
+    is_named: ColumnElement[bool] = columns.task.ilike(like(f"*{word}*"))
     between = ids.between(word)
     return is_named if between is None else or_(is_named, columns.id.between(*between))
 

@@ -12,6 +12,7 @@ from pgbeat.web.api import (
     errors,
     events,
     executions,
+    find,
     groups,
     health,
     job_traces,
@@ -51,6 +52,7 @@ for _each in (
     load,
     timeline,
     errors,
+    find,
     audit,
 ):
     router.include_router(_each.router)

@@ -61,7 +61,8 @@ _VIEWERS = (*_ADMINS[:-1], NavSection("System", (("beats", "Beats"), ("audit", "
 _USERS = (NavSection("Jobs", (_JOBS, _GROUPS, _TEMPLATES)),)
 
 
-def _nav(caller: Caller | None) -> tuple[NavSection, ...]:
+def sections(caller: Caller | None) -> tuple[NavSection, ...]:
+    """Returns the navigation of what the caller may see."""
     if caller is None:
         return ()
     return _ADMINS if caller.is_admin else _VIEWERS if caller.sees_all else _USERS
@@ -86,7 +87,7 @@ def _render(
         root=root(request),
         request=request,
         caller=caller,
-        nav=_nav(caller),
+        nav=sections(caller),
         may_change=caller is not None and not caller.is_read_only,
         is_demo=request.app.state.pgbeat.is_demo,
         is_hosted=request.app.state.pgbeat.authenticate is not None,

@@ -198,3 +198,95 @@ addEventListener("keydown", (event) => {
     drag = null;
   });
 })();
+
+// `/` goes to the page's search. Ctrl-K (or the link) finds anything by its name: what the page of
+// that link lists is shown in a dialog, while somebody types.
+(() => {
+  const link = document.getElementById("find");
+  let dialog, input, list, timer, asked = 0;
+  const isTyping = () => document.activeElement?.matches("input, textarea, select");
+
+  const build = () => {
+    dialog = document.createElement("dialog");
+    dialog.className = "palette";
+    dialog.setAttribute("aria-label", "Find");
+    input = document.createElement("input");
+    list = document.createElement("ul");
+    const set = (element, values) => {
+      for (const [name, value] of Object.entries(values)) element.setAttribute(name, value);
+    };
+    set(input, {
+      role: "combobox", "aria-expanded": "true", "aria-controls": "found", "aria-label": "Find",
+      "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false", maxlength: "200",
+      placeholder: "A schedule, task, lane, job, page or action",
+    });
+    set(list, { id: "found", role: "listbox", "aria-label": "Found", class: "choices" });
+    dialog.append(input, list);
+    document.body.append(dialog);
+    input.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(read, 120);
+    });
+    dialog.addEventListener("keydown", steer);
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  };
+
+  const options = () => [...list.querySelectorAll("[role=option]")];
+  const choose = (option) => {
+    for (const each of options()) each.setAttribute("aria-selected", String(each === option));
+    if (option) input.setAttribute("aria-activedescendant", option.id);
+    else input.removeAttribute("aria-activedescendant");
+    option?.scrollIntoView({ block: "nearest" });
+  };
+  const steer = (event) => {
+    const all = options();
+    const at = all.findIndex((each) => each.getAttribute("aria-selected") === "true");
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && all.length) choose(all[(at + step + all.length) % all.length]);
+    else if (event.key === "Enter" && at >= 0) all[at].querySelector("a").click();
+    else return;
+    event.preventDefault();
+  };
+  const read = async () => {
+    const mine = ++asked;
+    const where = new URL(link.href);
+    where.searchParams.set("text", input.value);
+    const answer = await fetch(where, { headers: { Accept: "text/html" } }).catch(() => null);
+    if (mine !== asked || !answer?.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    list.replaceChildren(...(page.getElementById("choices")?.childNodes ?? []));
+    list.querySelectorAll("li:not(.none)").forEach((each, number) => {
+      each.id = `found-${number}`;
+      each.setAttribute("role", "option");
+      each.querySelector("a").tabIndex = -1;
+    });
+    choose(options()[0]);
+  };
+  const open = () => {
+    if (!dialog) build();
+    if (dialog.open) return;
+    input.value = "";
+    list.replaceChildren();
+    dialog.showModal();
+    input.focus();
+    read();
+  };
+
+  link?.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open();
+  });
+  addEventListener("keydown", (event) => {
+    if (link && event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      open();
+    } else if (event.key === "/" && !event.ctrlKey && !event.metaKey && !isTyping()) {
+      const field = document.querySelector("[role=search] input:not([type=hidden])");
+      if (!field) return;
+      event.preventDefault();
+      field.focus();
+      field.select();
+    }
+  });
+})();

@@ -1,0 +1,36 @@
+"""`/find`: schedules, tasks, lanes and other things by a part of their name."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from pgbeat.monitoring import finder
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheCaller
+
+router = APIRouter(tags=["scheduler"])
+
+
+class FoundThing(BaseModel):
+    """Something that was found."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: finder.Kind
+    name: str = Field(description="Its name; of a job, the id.")
+    detail: str = Field(description="A schedule's task; a job's task and state.")
+
+
+@router.get("/find", summary="Find things by name")
+def find(
+    backend: TheBackend,
+    caller: TheCaller,
+    text: Annotated[
+        str, Query(max_length=200, description="A part of the name, or of an id.")
+    ] = "",
+) -> list[FoundThing]:
+    """Returns up to six of each kind, the closest first: for users, only their own jobs."""
+    with backend.transaction() as connection:
+        found = finder.find(connection, backend.namespace, caller, text, tasks=backend.celery.tasks)
+    return [FoundThing.model_validate(each) for each in found]

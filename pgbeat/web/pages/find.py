@@ -1,0 +1,77 @@
+"""`/console/find`: finds pages, things and actions by a part of their name."""
+
+from typing import NamedTuple
+
+from fastapi import APIRouter, Response
+
+from pgbeat.monitoring import finder
+from pgbeat.monitoring.finder import Hit, Kind
+from pgbeat.storable import is_storable
+from pgbeat.web.pages.render import PageRoute, TheVisit, Visit, path, sections
+
+router = APIRouter(route_class=PageRoute)
+
+#: Where things of a kind are.
+_PLACES: dict[Kind, str] = {
+    "schedule": "schedules", "task": "tasks", "lane": "lanes", "calendar": "calendars",
+    "template": "templates", "job": "jobs",
+}  # fmt: skip
+_LONGEST = 200
+#: What is done in lists of jobs.
+_LISTS = {
+    "Retry failed jobs": "state:failed",
+    "Cancel running jobs": "state:running",
+    "Approve jobs": "state:paused",
+}
+
+
+class Choice(NamedTuple):
+    """A line of the palette."""
+
+    kind: str
+    name: str
+    detail: str
+    href: str
+
+
+@router.get("/console/find")
+def find_page(visit: TheVisit, text: str = "") -> Response:
+    """Shows what is found; without a text, all pages and actions."""
+    text = text.strip()[:_LONGEST]
+    choices = [each for each in _pages(visit) if text.lower() in each.name.lower()]
+    if text and is_storable(text):
+        with visit.reading() as connection:
+            hits = finder.find(
+                connection, visit.namespace, visit.caller, text, tasks=visit.backend.celery.tasks
+            )
+        choices = [_choice(each) for each in hits] + choices
+        searched = path("jobs", q=text)
+        choices.append(Choice("search", f"Jobs that match {text}", "", searched))
+    return visit.page("find.html", "find", text=text, choices=choices)
+
+
+def _choice(hit: Hit) -> Choice:
+    if hit.kind == "queue":
+        return Choice(hit.kind, hit.name, "", path("jobs", q=f"queue:{hit.name}"))
+    return Choice(hit.kind, hit.name, hit.detail, path(_PLACES[hit.kind], hit.name))
+
+
+def _pages(visit: Visit) -> list[Choice]:
+    """Returns the pages that the caller may open, and what can be done there."""
+    found = [
+        Choice("page", label, "", path(key))
+        for section in sections(visit.caller)
+        for key, label in section.tabs
+    ]
+    if visit.caller.is_read_only:
+        return found
+    nouns = ["job", "group"]
+    if visit.caller.is_admin:
+        nouns += ["schedule", "calendar", "template", "lane", "webhook"]
+    found += [
+        Choice("action", "Run a job" if noun == "job" else f"Create {noun}", "", path("new", noun))
+        for noun in nouns
+    ]
+    return found + [
+        Choice("action", name, query, path("jobs", q=query)) for name, query in _LISTS.items()
+    ]
