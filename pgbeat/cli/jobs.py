@@ -220,6 +220,9 @@ def tail_command(
 @jobs_command.command("run", cls=Command)
 @click.argument("task", metavar="[TASK]", required=False)
 @call_options
+@click.option(
+    "--like", metavar="ID", help="Take from this job what is not given, as its arguments and lane."
+)
 @click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
 @click.option(
     "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
@@ -247,15 +250,19 @@ def run_command(
     ctx: click.Context,
     /,
     task: str | None,
+    like: str | None,
     wait: bool,
     actor: Actor,
     dry_run: bool,
     **given: Any,
 ) -> None:
-    """Make a job from a task or a template. It is yours. Needs the app."""
+    """Make a job of a task, from a template or like another job. It is yours. Needs the app.
+
+    With --like, --kwargs and --options are added to those of the job.
+    """
     policy = job_policies.parse(given_policy(given))
     app = target.require_app("the app knows the tasks and their queues")
-    from pgbeat.jobs import control, prepare
+    from pgbeat.jobs import control, likeness, prepare
     from pgbeat.jobs.defaults import JobDefaults
 
     if given["run_at"] is not None:
@@ -266,8 +273,11 @@ def run_command(
     with target.work(actor) as unit:
         parents = [find(unit.connection, target, actor, each).id for each in spec.depends_on]
         spec = spec._replace(depends_on=parents)
+        if like is not None:
+            other = find(unit.connection, target, actor, like)
+            spec = likeness.complete(unit.connection, target.redactor(actor), other, spec)
         if dry_run:
-            defaults = JobDefaults(unit.connection, target.settings, [policy])
+            defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
             prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")
             click.echo(f"Would make a job of task {prepared.job.task!r}.")
             return

@@ -106,6 +106,16 @@ class JobOrder(Body):
         return set_fields(self, *type(self).model_fields)
 
 
+class JobLike(JobOrder):
+    """A new job, of a task, from a template or like another job."""
+
+    like: UUID | None = Field(
+        None,
+        description="A job that gives what is left out here but its time, unique key and parents; "
+        "`kwargs` and `options` are added to that job's.",
+    )
+
+
 class FoundJob(BaseModel):
     """A job. Durations are seconds."""
 

@@ -12,7 +12,7 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, dependencies, executions, retries, search, submit_many
+from pgbeat.jobs import control, dependencies, executions, likeness, retries, search, submit_many
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
@@ -27,8 +27,8 @@ from pgbeat.web.api.job_models import (
     JobDetail,
     JobId,
     JobIds,
+    JobLike,
     JobMade,
-    JobOrder,
     JobOrders,
     JobPage,
     JobParent,
@@ -236,12 +236,16 @@ def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobStats
     responses={200: {"model": JobMade, "description": "Another job has its unique key."}},
 )
 def create_job(
-    backend: TheBackend, caller: TheCaller, body: JobOrder, response: Response
+    backend: TheBackend, caller: TheCaller, body: JobLike, response: Response
 ) -> JobMade:
-    """Creates a job of a task or from a template. It belongs to the caller."""
+    """Creates a job of a task, from a template or like another job. It belongs to the caller."""
     spec = body.spec()
     with backend.work(caller) as unit:
         with unit.transaction():
+            if body.like is not None:
+                visible_job(unit.connection, backend, caller, body.like)
+                other = jobs.get(unit.connection, body.like)
+                spec = likeness.complete(unit.connection, backend.redactor(caller), other, spec)
             made = control.submit(unit, spec, job_source="user_api")
             if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
                 raise NotUnique("a job of somebody else has the same unique key")

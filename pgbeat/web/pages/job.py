@@ -84,6 +84,7 @@ def _show(
         dependents=[each for each in dependents if _may(visit, "show", each)],
         progress=progress_of(runs[0]) if runs and job.state == "running" else None,
         verbs=[each for each in _offered(job) if _may(visit, each, job)],
+        may_run_like=_may_run_like(visit, job),
         fields=fields,
         offers=offers,
         flower=f"{flower.rstrip('/')}/task/{job.id}" if flower else None,
@@ -111,6 +112,12 @@ def _may(visit: Visit, verb: Verb, job: Job) -> bool:
     except Forbidden:
         return False
     return True
+
+
+def _may_run_like(visit: Visit, job: Job) -> bool:
+    """Returns whether the caller sees all that a job like this one needs, and may run its task."""
+    may_run = permissions.may_run(visit.caller, job.task, of_template=job.template is not None)
+    return may_run and job.args is not None and not visit.redactor.names(job.task)
 
 
 @router.post("/console/jobs/{job_id}")

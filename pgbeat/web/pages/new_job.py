@@ -2,9 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from pgbeat.jobs import templates
+from pgbeat.jobs import likeness, templates
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.prepare import JobSpec
 from pgbeat.web.api import jobs as api
-from pgbeat.web.api.job_models import JobOrder
+from pgbeat.web.api.job_models import JobLike
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path
@@ -24,12 +27,27 @@ _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 
 
 @router.get("/console/new/job")
-def new_job_page(visit: ChangeVisit, task: str = "", template: str = "") -> Response:
-    """Shows the form, of a task or template if given."""
+def new_job_page(
+    visit: ChangeVisit, task: str = "", template: str = "", like: str = ""
+) -> Response:
+    """Shows the form, of a task or template, or filled in like a job."""
+    if like:
+        return _show(visit, _like(visit, like), like=like)
     return _show(visit, Form({"task": task[:255], "template": template[:200]}))
 
 
-def _show(visit: Visit, form: Form) -> Response:
+def _like(visit: Visit, job_id: str) -> Form:
+    with visit.reading() as connection:
+        visible_job(connection, *visit.who, job_id)
+        job = jobs.get(connection, job_id)
+        spec = likeness.complete(connection, visit.redactor, job, JobSpec())
+    values = spec._asdict() | spec.policy._asdict()
+    # Empty ones are left to the app, as they were.
+    written = {each.name: forms.text(each.kind, values.get(each.name) or None) for each in _ALL}
+    return Form(written | {"args": forms.text("json", spec.args)})
+
+
+def _show(visit: Visit, form: Form, *, like: str = "") -> Response:
     name = form.values.get("template", "")
     with visit.reading() as connection:
         offers = job_fields.offers(connection, visit.backend, _ALL, visit.caller)
@@ -40,9 +58,13 @@ def _show(visit: Visit, form: Form) -> Response:
         "jobs",
         form=form,
         fields=_WHAT,
-        sections=_SECTIONS,
+        sections=[
+            each._replace(is_open=any(form.values.get(field.name) for field in each.fields))
+            for each in _SECTIONS
+        ],
         offers=offers,
         base=visit.redactor.row(base, base and base.task),
+        like=like,
     )
 
 
@@ -54,7 +76,7 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
         if not {"task", "template"} & values.keys():
             raise forms.Mistakes({"task": "a job of which task? Name a task or a template"})
-        body = JobOrder.model_validate(values)
+        body = JobLike.model_validate(values)
         made = api.create_job(*visit.who, body, Response())
     except forms.REFUSED as error:
         return _show(visit, forms.refused(visit.request, error, written, "No job was created"))

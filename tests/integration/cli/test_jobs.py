@@ -213,7 +213,11 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     assert (created_by, source, args, kwargs, priority) == (
         ME.name, "user_cli", [1], {"y": 3}, 4,
     )  # fmt: skip
-    assert messages(sql) == [str(job)]
+    again = json.loads(did("run", "--like", str(job)[:6], "--args", "[2]", "--json"))
+    assert (again["task"], again["args"], again["kwargs"], again["priority"]) == (
+        "jobs.add", [2], {"y": 3}, 4,
+    )  # fmt: skip
+    assert messages(sql) == [str(job), again["id"]]
     run_args = ("run", "jobs.add", "--args", "[1]", "--unique-key", "k", "--lane", "l", "--json")
     made, same = (json.loads(did(*run_args)) for _ in range(2))
     assert (made["is_new"], same["is_new"], made["id"] == same["id"]) == (True, False, True)

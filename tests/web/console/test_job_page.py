@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tests.support.pages import html
-from tests.support.rows import Sql
-from tests.support.web import Web
+from tests.support.pages import after, html
+from tests.support.rows import Sql, make_lane
+from tests.support.web import Web, done
 
 
 def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> None:
@@ -42,3 +42,43 @@ def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> N
         "ended_at": "2026-01-01T00:00:40Z", "duration_seconds": 30.0, "status": None,
         "execution_number": None, "where": None,
     }  # fmt: skip
+
+
+def test_run_again_with_changed_arguments(web: Web, page: Any, sql: Sql) -> None:
+    """The form is filled in with what the job had; sections that hold something are open."""
+    make_lane(sql, "gpu")
+    given = {"task": "tests.add", "args": [1], "kwargs": {"y": 2}, "lane": "gpu", "priority": 7,
+             "labels": {"team": "a"}, "unique_key": "once"}  # fmt: skip
+    made = done(web.admin.post("/jobs", json=given), 201)
+    link = f"/console/new/job?like={made['id']}"
+    assert link in html(page.get(f"/console/jobs/{made['id']}"))
+    shown = html(page.get(link))
+    form = shown.fields
+    assert {name: form[name] for name in ("task", "args", "kwargs", "lane", "priority")} == {
+        "task": "tests.add", "args": "[1]", "kwargs": '{"y": 2}', "lane": "gpu", "priority": "7",
+    }  # fmt: skip
+    assert form["unique_key"] == form["run_at"] == ""
+    assert len(shown.tree.xpath("//details[@open]//input[@name='lane']")) == 1
+    assert not shown.tree.xpath("//details[@open]//input[@name='queue']")
+    after(page, page.post("/console/new/job", data=form | {"kwargs": '{"y": 5}', "do": "make"}))
+    assert sql(
+        "SELECT args, kwargs, lane, priority, labels, unique_key FROM pgbeat.jobs"
+        " ORDER BY created_at DESC LIMIT 1"
+    ) == [([1], {"y": 5}, "gpu", 7, {"team": "a"}, None)]
+
+
+def test_jobs_whose_arguments_one_does_not_see(web: Web, page: Any, sql: Sql) -> None:
+    """Can't be run again with changes; those of others don't exist."""
+    web = Web(web.app.state.pgbeat.celery, redact={"tests.add": ["y"]})
+    made = done(web.user.post("/jobs", json={"task": "tests.add", "kwargs": {"x": 1, "y": 2}}), 201)
+    alice, root = web.browser(web.token("alice")), web.browser(web.token("root", "admin"))
+    link = f"/console/new/job?like={made['id']}"
+    assert link not in html(alice.get(f"/console/jobs/{made['id']}"))
+    assert alice.get(link).status_code == 403
+    assert html(root.get(link)).fields["kwargs"] == '{"x": 1, "y": 2}'
+    assert web.browser(web.token("bob")).get(link).status_code == 404
+    refused = web.user.post("/jobs", json={"like": made["id"]})
+    assert (refused.status_code, refused.json()["code"]) == (403, "masked")
+    assert web.other.post("/jobs", json={"like": made["id"]}).status_code == 404
+    copy = done(web.admin.post("/jobs", json={"like": made["id"], "kwargs": {"y": 3}}), 201)
+    assert (copy["kwargs"], copy["created_by"]) == ({"x": 1, "y": 3}, "user:root")
