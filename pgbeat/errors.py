@@ -21,6 +21,8 @@
     ├── AlreadyExists         the name is taken
     ├── Busy                  another session is changing the row
     ├── QueueLocked           a queue is exclusive to another process
+    ├── NoReply               a worker has not answered in time
+    ├── WorkerRefused         a worker can't do what it was told
     ├── BrokerUnavailable     the broker can't be reached, or refuses
     ├── CannotFinish          a task can't end in one transaction with what it wrote
     └── ConditionError        a condition raised, was refused or returned an invalid value
@@ -275,6 +277,18 @@ class QueueLocked(PgbeatError):
     """A queue is exclusive to another process."""
 
     code = "queue_locked"
+
+
+class NoReply(PgbeatError):
+    """A worker has not answered in time."""
+
+    code = "no_reply"
+
+
+class WorkerRefused(PgbeatError):
+    """A worker can't do what it was told."""
+
+    code = "worker_refused"
 
 
 class BrokerUnavailable(PgbeatError):

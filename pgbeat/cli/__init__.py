@@ -64,6 +64,7 @@ COMMANDS = {
     "update": ("definitions", "Change a schedule."),
     "web": ("web", "Serve the REST API and the console."),
     "webhooks": ("webhooks", "Send events to URLs; look at deliveries."),
+    "workers": ("workers", "Show the workers; shut one down, or change its pool or queues."),
 }
 
 

@@ -4,6 +4,7 @@ The migrations have the constraints, indexes, partitions and triggers.
 """
 
 from sqlalchemy import (
+    REAL,
     BigInteger,
     Boolean,
     Column,
@@ -329,6 +330,12 @@ workers = Table(
     _time("missing_since"),
     Column("namespace", Text),
     Column("tasks", ARRAY(Text)),
+    Column("host", Text),
+    Column("versions", JSONB),
+    Column("queues", ARRAY(Text)),
+    Column("memory_mb", REAL),
+    Column("cpu", REAL),
+    _time("reported_at"),
     _time("alive_until"),
 )
 

@@ -4,6 +4,7 @@ A worker lives as long as its session holds an advisory lock. Behind a transacti
 session is shared, and its lock would outlive the worker: there, it lives by a lease that it renews.
 """
 
+import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -94,6 +95,39 @@ _RENEW = text(
 def renew(connection: Connection, worker: int) -> bool:
     """Renews the lease of a worker behind a pooler, and returns whether its row exists."""
     return connection.execute(_RENEW, {"id": worker, "lease": LEASE}).rowcount > 0
+
+
+class WorkerReport(NamedTuple):
+    """What a worker says of itself now and then."""
+
+    host: str
+    #: Of pgbeat, Celery and Python.
+    versions: dict[str, str]
+    #: That it consumes from.
+    queues: list[str]
+    #: How many executions it runs at once, if its pool says so.
+    concurrency: int | None
+    #: Resident, of all of its processes; `None` if the system doesn't say.
+    memory_mb: float | None
+    #: Cores in use, on average since the report before; `None` at first.
+    cpu: float | None
+
+
+_REPORT = text(
+    """
+    UPDATE pgbeat.workers
+       SET host = :host, versions = CAST(:versions AS jsonb), queues = CAST(:queues AS text[]),
+           concurrency = coalesce(:concurrency, concurrency), memory_mb = :memory_mb, cpu = :cpu,
+           reported_at = now()
+     WHERE id = :id
+    """
+)
+
+
+def report(connection: Connection, worker: int, found: WorkerReport) -> None:
+    """Records what a worker says of itself."""
+    values = found._asdict() | {"id": worker, "versions": json.dumps(found.versions)}
+    connection.execute(_REPORT, values)
 
 
 _LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")

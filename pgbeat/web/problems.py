@@ -28,6 +28,7 @@ from pgbeat.errors import (
     InvalidInput,
     InvalidToken,
     InvalidTransition,
+    NoReply,
     NoSlot,
     NotFound,
     NotUnique,
@@ -35,6 +36,7 @@ from pgbeat.errors import (
     Problem,
     QueueLocked,
     SchemaError,
+    WorkerRefused,
 )
 from pgbeat.web.guards import HEADERS
 from pgbeat.web.issuer import IssuerAway
@@ -53,6 +55,8 @@ STATUS: dict[type[Exception], int] = {
     NotUnique: 409,
     Busy: 409,
     QueueLocked: 409,
+    WorkerRefused: 409,
+    NoReply: 503,
     InvalidInput: 422,
     ConditionError: 422,
     ConfigError: 500,

@@ -7,7 +7,7 @@ connection.
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -17,6 +17,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import rescue, workers
 from pgbeat.jobs.lanes.model import to_dispatch
+from pgbeat.jobs.workers import WorkerReport
 from pgbeat.worker.shared_notes import is_alive
 
 #: Seconds between two heartbeats: a lost connection is noticed and replaced before the worker
@@ -24,6 +25,8 @@ from pgbeat.worker.shared_notes import is_alive
 _INTERVAL = 1.5
 #: Seconds between two rescues, over all workers.
 _RESCUE_INTERVAL = 0.8
+#: Seconds between two reports of queues, memory and load.
+_REPORT_INTERVAL = 10.0
 
 
 class Heartbeat:
@@ -39,12 +42,15 @@ class Heartbeat:
         *,
         patience: float = 12.0,
         tasks: Sequence[str] | None = None,
+        describe: Callable[[], WorkerReport] | None = None,
     ) -> None:
+        """`describe` returns what the worker reports of itself."""
         #: When the next heartbeat is due (`time.monotonic()`).
         self.next_at = 0.0
         self._settings, self._id, self._name = settings, worker_id, name
         self._pool, self._concurrency = pool, concurrency
         self._tasks = tasks
+        self._describe, self._report_at = describe, 0.0
         self._lives = False
         self._rescue_at = time.monotonic() + random.uniform(0, 2)  # noqa: S311
         #: Executions whose process is gone, and since when. Celery reports what becomes of them
@@ -71,6 +77,9 @@ class Heartbeat:
             self._lives = False
         if not self._lives:  # an earlier session of this worker may still have had the lock
             self.connected(connection)
+        if self._describe is not None and now >= self._report_at:
+            self._report_at = now + _REPORT_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311
+            workers.report(connection, self._id, self._describe())
         lanes = self._end_own_lost(connection, publisher)
         if now >= self._rescue_at:
             lanes |= rescue.rescue(connection, publisher, self._settings)

@@ -15,7 +15,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.jobs import canvas
 from pgbeat.jobs.canvas import NOWHERE, Place
 from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
 from pgbeat.worker import attempt_ends, attempts, process_recorder, shared_notes
@@ -38,6 +39,7 @@ from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
 from pgbeat.worker.result_store import require_results, warn_of_other_database
+from pgbeat.worker.worker_reports import WorkerReporter
 
 __all__ = ["set_up", "tasks"]
 
@@ -53,8 +55,15 @@ _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo"
 class TrackedWorker:
     """A worker whose executions are recorded, in its main process and its children."""
 
-    def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
-        self.app, self.settings = app, settings
+    def __init__(
+        self,
+        app: Celery,
+        settings: Settings,
+        pool: str,
+        concurrency: int | None,
+        describe: Callable[[], WorkerReport] | None = None,
+    ) -> None:
+        self.app, self.settings, self._describe = app, settings, describe
         self.all = settings.track == "all"
         self.pool, self.concurrency = pool, concurrency
         self.name = ""
@@ -72,7 +81,7 @@ class TrackedWorker:
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
         heartbeat = Heartbeat(
             self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
-            tasks=sorted(self.app.tasks),
+            tasks=sorted(self.app.tasks), describe=self._describe,
         )  # fmt: skip
         # The heartbeat needs a session lock, which a pooler would break.
         url = direct_url(self.app.conf, self.settings.url)
@@ -105,7 +114,9 @@ def set_up(worker: Any) -> None:
         return
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
     pool = {"thread": "threads"}.get(pool, pool)
-    _tracked = TrackedWorker(app, settings, pool, worker.concurrency or None)
+    _tracked = TrackedWorker(
+        app, settings, pool, worker.concurrency or None, WorkerReporter(worker)
+    )
     _tracked.name = str(worker.hostname or "")
     process_recorder.use(_tracked.recorder)
     shared_notes.share(_tracked.name if _tracked.is_prefork else None)

@@ -26,6 +26,7 @@ from pgbeat.web.api import (
     templates,
     timeline,
     webhooks,
+    workers,
 )
 from pgbeat.web.api.queries import only_known
 
@@ -47,6 +48,7 @@ for _each in (
     direct,
     queues,
     dead,
+    workers,
     webhooks,
     health,
     load,

@@ -33,6 +33,7 @@ from pgbeat.web.pages import (
     sign_in,
     task,
     webhooks,
+    workers,
 )
 
 router = APIRouter(include_in_schema=False)
@@ -56,6 +57,7 @@ for _each in (
     find,
     task,
     queues,
+    workers,
     beats,
     webhooks,
     audits,

@@ -26,6 +26,7 @@ _MARKS = {
     "errors": {"ended"},
     "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},
     "queues": {"audit", "messages"},
+    "workers": {"audit", "messages", "began", "ended"},
     "beats": {"beats", "ticks"},
     "webhooks": {"audit", "webhooks"},
     "audit": {"audit"},

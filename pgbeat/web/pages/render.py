@@ -54,6 +54,7 @@ _ADMINS = (
     NavSection("Jobs", (_JOBS, ("errors", "Errors"), _GROUPS, _TEMPLATES)),
     NavSection("Lanes", (("lanes", "Lanes"),)),
     NavSection("Queues", (("queues", "Queues"),)),
+    NavSection("Workers", (("workers", "Workers"),)),
     NavSection("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
 )
 #: URLs of webhooks and check-ins are secrets, so viewers don't see the page of webhooks.

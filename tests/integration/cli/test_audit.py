@@ -33,8 +33,12 @@ READING = {
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
-#: They need a store of another beat's: the tests of these have it, and look into the audit.
-ELSEWHERE = {"import django-celery-beat", "import redbeat", "import sqlalchemy-celery-beat"}
+#: They need a store of another beat's, or a worker: the tests of these look into the audit.
+ELSEWHERE = {
+    "import django-celery-beat", "import redbeat", "import sqlalchemy-celery-beat",
+    "workers add-consumer", "workers cancel-consumer", "workers grow", "workers shrink",
+    "workers shutdown",
+}  # fmt: skip
 
 
 class Case(NamedTuple):

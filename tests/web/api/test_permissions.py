@@ -37,6 +37,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /load": (ADMIN, None),
     "GET /errors": (ADMIN, None),
     "GET /find": (ANY, None),
+    "GET /workers": (ADMIN, None),
+    "POST /workers/{name:path}/{verb}": ((401, 403, 403, 404), None),
     "POST /login": ((303, 303, 303, 303), None),
     "POST /logout": ((303, 303, 303, 303), None),
     "GET /login": (OPEN, None),
@@ -55,6 +57,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /console/groups/{group_id}": ((303, 0, 404, 0), None),
     "GET /console/jobs": (PAGE, None),
     "GET /console/find": (PAGE, None),
+    "GET /console/workers": (ADMIN_PAGE, None),
+    "POST /console/workers": (ADMIN_PAGE, None),
     "GET /console/jobs/{job_id}": ((303, 0, 404, 0), None),
     "GET /console/jobs/{job_id}/tree": ((303, 0, 404, 0), None),
     "POST /console/jobs/{job_id}": ((303, 0, 404, 0), None),
@@ -241,7 +245,7 @@ class World:
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
             "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
             "/calendars": "c", "/console/calendars": "c", "/console/tasks": "t",
-            "/console/{": "nowhere",
+            "/workers": "nowhere", "/console/{": "nowhere",
         }  # fmt: skip
         for beginning, name in names.items():
             if path.startswith(beginning):
@@ -260,6 +264,7 @@ class World:
             "{delivery_id}": self.delivery,
             "{task}": lambda: "jobs.add",
             "{number}": self.reservation,
+            "{verb}": lambda: "grow",
         }
         for place, maker in makers.items():
             if place in path:
@@ -428,6 +433,7 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
         "POST /admin/scheduled-jobs/resume",  # none is
         "POST /webhooks/{name}/enable",
         "POST /webhooks/{name}/redeliver",  # nothing failed
+        "POST /workers/{name:path}/{verb}",  # there is none
         "POST /queues/{name:path}/resume",  # it isn't paused
         "POST /lanes/{name}/resume",
         "POST /login", "POST /logout",

@@ -36,7 +36,7 @@ def test_pages_of_administrators(web: Web, user: Any, path: str) -> None:
 def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
     text = html(page.get("/console/webhooks"))
     main = text.one("nav[aria-label=Main]")
-    assert words_of(main) == "Overview Schedules Jobs Lanes Queues System"
+    assert words_of(main) == "Overview Schedules Jobs Lanes Queues Workers System"
     assert [each.text for each in main.cssselect("[aria-current=true]")] == ["System"]
     tabs = text.all("nav.tabs[aria-label=System] a")
     assert [(each.get("href"), each.get("aria-current")) for each in tabs] == [

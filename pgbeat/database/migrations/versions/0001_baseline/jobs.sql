@@ -246,6 +246,12 @@ CREATE TABLE pgbeat.workers (
     concurrency   integer,
     namespace     text,
     tasks         text[],                             -- registered; NULL: it does not say
+    host          text,
+    versions      jsonb,                              -- of pgbeat, celery, python
+    queues        text[],                             -- that it consumes from
+    memory_mb     real,                               -- resident, of all of its processes
+    cpu           real,                               -- cores in use, on average since the report before
+    reported_at   timestamptz,                        -- when it said that
     started_at    timestamptz NOT NULL DEFAULT now(),
     missing_since timestamptz,                        -- no session holds its lock since
     alive_until   timestamptz                         -- without a session of its own; NULL: by lock

@@ -1,0 +1,96 @@
+"""`/workers`: the workers that record executions, and Celery's remote control of them."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from pgbeat.jobs import worker_control
+from pgbeat.jobs.worker_control import Order, Verb
+from pgbeat.monitoring import worker_usage
+from pgbeat.web.api.bodies import Body
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin, TheViewer
+
+router = APIRouter(prefix="/workers", tags=["workers"])
+
+
+class FoundTask(BaseModel):
+    """An execution that a worker runs."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    job_id: UUID
+    task: str
+    started_at: datetime
+
+
+class FoundWorker(BaseModel):
+    """A worker."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str = Field(examples=["celery@web1"])
+    host: str | None
+    pid: int
+    pool: str | None = Field(examples=["prefork"])
+    concurrency: int | None = Field(description="How many executions it runs at once.")
+    running: int
+    queues: list[str] | None = Field(description="That it consumes from.")
+    versions: dict[str, str] | None = Field(description="Of pgbeat, celery and python.")
+    memory_mb: float | None = Field(description="Resident, of all of its processes.")
+    cpu: float | None = Field(description="Cores in use, on average.", examples=[0.8])
+    reported_at: datetime | None = Field(description="When it said that, every ten seconds.")
+    started_at: datetime
+    missing_since: datetime | None = Field(description="Since when it seems dead.")
+    tasks: list[FoundTask] = Field(description="Up to five executions that have run longest.")
+
+
+class WorkerList(BaseModel):
+    """The workers, by name."""
+
+    workers: list[FoundWorker]
+
+
+class WorkerOrder(Body):
+    """The arguments of an order."""
+
+    by: int = Field(1, ge=1, le=1000, description="With `grow` and `shrink`.")
+    queue: str | None = Field(
+        None, max_length=200, description="With `add-consumer` and `cancel-consumer`."
+    )
+
+
+class WorkerDone(BaseModel):
+    """Confirms an order."""
+
+    success: bool = True
+    message: str = Field(description="What the worker answered.", examples=["pool will grow"])
+
+
+@router.get("", summary="List workers")
+def list_workers(backend: TheBackend, caller: TheViewer) -> WorkerList:
+    """Lists the workers that record executions, and the dead ones for an hour."""
+    with backend.transaction() as connection:
+        found = worker_usage.listing(connection, backend.namespace)
+    return WorkerList(workers=[FoundWorker.model_validate(each) for each in found])
+
+
+@router.post("/{name:path}/{verb}", summary="Control a worker")
+def control_worker(
+    backend: TheBackend,
+    caller: TheAdmin,
+    name: Annotated[str, Path(max_length=255, examples=["celery@web1"])],
+    verb: Verb,
+    body: WorkerOrder | None = None,
+) -> WorkerDone:
+    """Shuts a worker down, changes the size of its pool, or adds or cancels a queue.
+
+    It is told by Celery's remote control, and answers within five seconds or not at all (503).
+    """
+    order = Order(verb, body.by, body.queue) if body else Order(verb)
+    with backend.work(caller) as unit:
+        said = worker_control.send(unit, name, order)
+    return WorkerDone(message=said or "it was told to shut down")

@@ -1,0 +1,49 @@
+"""`/console/workers`: the workers, what they run, and queues that none consumes from."""
+
+from fastapi import APIRouter, Response
+
+from pgbeat.broker import queues
+from pgbeat.config import delays_in_table
+from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
+from pgbeat.jobs import worker_control
+from pgbeat.jobs.worker_control import Order
+from pgbeat.monitoring import worker_usage
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/console/workers")
+def workers_page(visit: ViewerVisit) -> Response:
+    """Shows the workers of the namespace."""
+    unserved = []
+    with visit.reading() as connection:
+        rows = worker_usage.listing(connection, visit.namespace)
+        if delays_in_table(visit.backend.celery.conf):
+            try:
+                found = queues.all_queues(connection, visit.backend.tables(connection))
+            except NotFound:
+                found = []
+            unserved = [
+                each
+                for each in found
+                if each.waiting and not each.consumers and not each.is_internal
+            ]
+    return visit.page("workers.html", "workers", rows=rows, unserved=unserved)
+
+
+@router.post("/console/workers")
+def control_worker(visit: AdminVisit, fields: Fields) -> Response:
+    """Controls a worker, by the form's `do`."""
+    name = fields.get("worker", "")
+    verb = next((each for each in worker_control.VERBS if each == fields.get("do")), None)
+    if verb is None:
+        raise unknown_verb(fields)
+    order = Order(verb, queue=fields.get("queue", "").strip() or None)
+    try:
+        with visit.backend.work(visit.caller) as unit:
+            said = worker_control.send(unit, name, order)
+    except (InvalidInput, NotFound, NoReply, WorkerRefused) as error:
+        return visit.redirect(path("workers"), str(error), is_good=False)
+    answer = f"answers: {said}" if said else "was told to shut down"
+    return visit.redirect(path("workers"), f"{name} {answer}.")

@@ -1,0 +1,56 @@
+"""Orders to workers that don't answer, or can't be given."""
+
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings
+from pgbeat.errors import InvalidInput, NoReply, NotFound
+from pgbeat.jobs import worker_control
+from pgbeat.jobs.worker_control import Order
+from tests.support.command_line import Sql
+from tests.support.databases import sqlalchemy_url
+
+
+@pytest.fixture
+def unit(app: Celery, connection: Any, database: str) -> UnitOfWork:
+    """Returns a unit of work of an administrator's, with the app, on pgbeat's transport."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    actor = Actor("user:root", True, origin="api")
+    return UnitOfWork(connection, Settings(connection.engine.url), actor, app=lambda: app)
+
+
+def test_a_worker_that_is_silent_is_in_the_audit(unit: UnitOfWork, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.workers (name, pid) VALUES ('w@x', 1)")
+    with pytest.raises(NoReply):
+        worker_control.send(unit, "w@x", Order("grow"), timeout=0.1)
+    assert sql("SELECT verb, kind, subject, after FROM pgbeat.audit") == [
+        ("grow", "worker", "w@x", {"n": 1})
+    ]
+
+
+def test_only_living_workers_of_the_namespace_are_told(unit: UnitOfWork, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.workers (name, pid, missing_since) VALUES ('dead@x', 1, now())")
+    sql("INSERT INTO pgbeat.workers (name, pid, namespace) VALUES ('other@x', 1, 'other')")
+    for name in ("dead@x", "other@x", "nobody"):
+        with pytest.raises(NotFound):
+            worker_control.send(unit, name, Order("shutdown"))
+    assert sql("SELECT count(*) FROM pgbeat.audit") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("order", "field"),
+    [
+        (Order("grow", 0), "by"),
+        (Order("shrink", 5000), "by"),
+        (Order("add-consumer"), "queue"),
+        (Order("cancel-consumer", queue="q" * 300), "queue"),
+    ],
+)
+def test_orders_are_checked_first(unit: UnitOfWork, order: Order, field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        worker_control.send(unit, "w@x", order)
+    assert [each.field for each in caught.value.problems] == [field]
