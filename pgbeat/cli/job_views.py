@@ -235,7 +235,7 @@ def _show_runs(runs: list[Execution], now: datetime) -> None:
     if runs[0].traceback:
         click.echo()
         for row in runs[0].traceback.splitlines():
-            click.echo(f"  {_code(row)}")
+            click.echo(f"  {printing.code(row)}")
 
 
 def show_result(result: TaskResult) -> None:
@@ -245,7 +245,7 @@ def show_result(result: TaskResult) -> None:
         click.echo(f"  {result.size} bytes of {line(result.content_type)}")
         return
     for row in json.dumps(result.value, indent=2, ensure_ascii=False).splitlines():
-        click.echo(f"  {_code(row)}")
+        click.echo(f"  {printing.code(row)}")
 
 
 def show_task(result: TaskResult, now: datetime) -> None:
@@ -267,12 +267,7 @@ def show_task(result: TaskResult, now: datetime) -> None:
     if result.traceback:
         click.echo()
         for row in result.traceback.splitlines():
-            click.echo(f"  {_code(row)}")
-
-
-def _code(row: str) -> str:
-    """Returns a line of a traceback with its blanks, without characters that move the cursor."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in row)
+            click.echo(f"  {printing.code(row)}")
 
 
 def _milliseconds(value: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 import click
 
 from pgbeat.access.actors import Actor
-from pgbeat.cli import Noun, job_tail, job_tree, job_verbs, job_views, printing
+from pgbeat.cli import Noun, job_logs, job_tail, job_tree, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.job_options import call_options, given_policy, policy_options
@@ -325,5 +325,5 @@ def _lines(file: TextIO) -> Iterator[Any]:
                 raise BadInput(f"{file.name}:{number} is not JSON: {error}") from None
 
 
-for command in (job_tree.tree_command, *job_verbs.COMMANDS):
+for command in (job_tree.tree_command, job_logs.logs_command, *job_verbs.COMMANDS):
     jobs_command.add_command(command)

@@ -287,6 +287,11 @@ def local_times(moment: datetime, zone: ZoneInfo) -> dict[str, Cell]:
     }
 
 
+def code(row: str) -> str:
+    """Returns a line of a traceback with its blanks, without characters that move the cursor."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in row)
+
+
 def relative(moment: datetime, now: datetime) -> str:
     """Returns how far away a time is."""
     return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"

@@ -64,6 +64,8 @@ class Settings:
     )
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
     track: str = _setting("launched", readers.one_of("launched", "all", "off"))
+    #: Lines that are kept of what an execution logs, the last ones; 0 keeps none.
+    task_log_lines: int = _setting(200, readers.number(0, highest=10_000, whole=True))
     #: Whether tasks that are acknowledged late end in one transaction: their result, their message,
     #: and what follows. By default those do that use `pgbeat.finish`.
     finish: bool | None = _setting(None, readers.flag)

@@ -4,6 +4,7 @@ The migrations have the constraints, indexes, partitions and triggers.
 """
 
 from sqlalchemy import (
+    JSON,
     REAL,
     BigInteger,
     Boolean,
@@ -264,6 +265,7 @@ executions = Table(
     Column("error", Text),
     Column("traceback", Text),
     _json("metadata"),
+    Column("log", JSON(none_as_null=True)),
     _time("recorded_at"),
 )
 

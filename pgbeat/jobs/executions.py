@@ -54,6 +54,8 @@ class ExecutionRecord(NamedTuple):
     error: str | None = None
     traceback: str | None = None
     metadata: Mapping[str, Any] | None = None
+    #: The last lines that the task logged.
+    log: Mapping[str, Any] | None = None
     checkpoint: Any = None
     #: Seconds from the end until the job runs again, without its slot meanwhile, and the message
     #: that is sent then. For the job's state `scheduled`.
@@ -81,7 +83,7 @@ _RECORD = {
     **{name: name for name in (
         "worker_id", "pid", "acks_late", "retry_attempt", "began_at", "ended_at", "lost",
         "duration_ms", "cpu_time_ms", "memory_peak_mb", "progress_done", "progress_total",
-        "progress_message", "result", "traceback",
+        "progress_message", "result", "traceback", "log",
     )},
 }  # fmt: skip
 # What they change of a job that ends, which also has no `run_at` any more.
@@ -101,7 +103,7 @@ _PARTS = {
     "ended_execution": """id, job_id, schedule_id, number, state, lost, retry_attempt, worker,
             worker_id, pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms,
             memory_peak_mb, progress_done, progress_total, progress_message, result, error,
-            traceback, metadata, recorded_at""",
+            traceback, metadata, log, recorded_at""",
     "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL, "
     f"{_HAS_DEPENDENTS}",
     "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "

@@ -30,8 +30,8 @@ WITH r AS MATERIALIZED (
                began float8, ended float8, lost boolean, duration_ms float8,
                cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
                progress_total float8, progress_message text, result text, error text,
-               traceback text, metadata jsonb, checkpoint jsonb, snooze float8, message jsonb,
-               is_repeated boolean,
+               traceback text, metadata jsonb, log json, checkpoint jsonb, snooze float8,
+               message jsonb, is_repeated boolean,
                makes_job boolean, namespace text, task text, args jsonb, kwargs jsonb, queue text,
                created_by text, root_id uuid, parent_id uuid, canvas jsonb)),
 gone AS (
@@ -47,10 +47,10 @@ lost AS (
     INSERT INTO pgbeat.ended_executions
            (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id, pid,
             acks_late, started_at, finished_at, recorded_at, progress_done, progress_total,
-            progress_message, error, metadata)
+            progress_message, error, metadata, log)
     SELECT id, job_id, schedule_id, number, 'failed', true, retry_attempt, worker, worker_id, pid,
            acks_late, started_at, now(), clock_timestamp(), progress_done, progress_total,
-           progress_message, 'lost: the message was delivered again', metadata FROM gone),
+           progress_message, 'lost: the message was delivered again', metadata, log FROM gone),
 counted AS (
     INSERT INTO pgbeat.counters AS c (namespace, metric, label, kind, value)
     SELECT '', 'stale_claims_released', '', '', count(*) FROM gone HAVING count(*) > 0
@@ -123,10 +123,10 @@ placed AS (
 running AS (
     INSERT INTO pgbeat.running_executions
            (id, job_id, schedule_id, number, state, retry_attempt, worker, worker_id, pid, acks_late,
-            started_at, progress_done, progress_total, progress_message, metadata)
+            started_at, progress_done, progress_total, progress_message, metadata, log)
     SELECT execution_id, job_id, schedule_id, executions, 'running', coalesce(retry_attempt, 0),
            coalesce(own_worker, ''), worker_id, pid, coalesce(acks_late, false), began_at,
-           progress_done, progress_total, progress_message, coalesce(reported, '{}')
+           progress_done, progress_total, progress_message, coalesce(reported, '{}'), log
       FROM placed WHERE own_state = 'running'
     ON CONFLICT (id) DO NOTHING),
 over AS (
@@ -136,7 +136,7 @@ over AS (
            coalesce(acks_late, false), began_at, ended_at, duration_ms, cpu_time_ms,
            memory_peak_mb, progress_done, progress_total, progress_message, result,
            pgbeat.end_error(own_state, cancel_reason, own_error), traceback,
-           coalesce(reported, '{}'), clock_timestamp()
+           coalesce(reported, '{}'), log, clock_timestamp()
       FROM placed WHERE own_state <> 'running'),
 late AS (
     SELECT pgbeat.late_executions(l.records) AS number FROM (

@@ -11,14 +11,14 @@ WITH r AS MATERIALIZED (
                id uuid, job_id uuid, state text, job_state text, ended float8,
                lost boolean, duration_ms float8, cpu_time_ms float8, memory_peak_mb float8,
                progress_done float8, progress_total float8, progress_message text, result text,
-               error text, traceback text, metadata jsonb, checkpoint jsonb, snooze float8,
-               message jsonb)),
+               error text, traceback text, metadata jsonb, log json, checkpoint jsonb,
+               snooze float8, message jsonb)),
 went_on AS (
     UPDATE pgbeat.running_executions e
        SET progress_done = coalesce(r.progress_done, e.progress_done),
            progress_total = coalesce(r.progress_total, e.progress_total),
            progress_message = coalesce(r.progress_message, e.progress_message),
-           metadata = e.metadata || coalesce(r.metadata, '{}')
+           metadata = e.metadata || coalesce(r.metadata, '{}'), log = coalesce(r.log, e.log)
       FROM (SELECT * FROM r OFFSET 0) AS r
      WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r WHERE state = 'running'))
     RETURNING e.id, e.job_id, e.started_at, r.state, r.job_state, r.ends_job, NULL::timestamptz
@@ -36,6 +36,7 @@ gone AS (
               coalesce(r.progress_total, e.progress_total) AS progress_total,
               coalesce(r.progress_message, e.progress_message) AS progress_message,
               r.result, r.error, r.traceback, e.metadata || coalesce(r.metadata, '{}') AS metadata,
+              coalesce(r.log, e.log) AS log,
               r.job_state, r.ends_job, r.checkpoint, r.ended_at, r.snooze, r.message),
 known AS (
     SELECT id, job_id, started_at, state, job_state, ends_job, finished_at, error, checkpoint,
@@ -83,7 +84,7 @@ over AS (
            g.progress_message, g.result,
            CASE WHEN g.state = 'cancelled' THEN pgbeat.cancelled_error(g.job_id, g.error)
                 ELSE g.error END,
-           g.traceback, g.metadata, clock_timestamp()
+           g.traceback, g.metadata, g.log, clock_timestamp()
       FROM gone g),
 late AS (
     SELECT pgbeat.late_ends(l.records) AS number FROM (

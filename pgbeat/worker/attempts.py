@@ -6,11 +6,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgbeat.database import forks
 from pgbeat.jobs.executions import State
 from pgbeat.storable import escaped
+
+if TYPE_CHECKING:
+    from pgbeat.worker.task_logs import TaskLog
 
 try:
     import resource
@@ -65,6 +68,8 @@ class Attempt:
     #: The checkpoint of an earlier attempt, in a tuple once it was read.
     left: tuple[Any] | None = None
     result: str | None = None
+    #: What its task has logged.
+    log: "TaskLog | None" = None
     #: Seconds until its job runs again, and the message for that.
     snooze: float | None = None
     message: dict[str, Any] | None = None
@@ -131,6 +136,9 @@ class Attempt:
             more.update(zip(names, self.progress, strict=True))
         if self.metadata is not None:
             more["metadata"] = self.metadata
+        log = self.log
+        if log is not None and ("ended" in more or log.is_due(now)):
+            more["log"] = log.document()
         if self.has_checkpoint:
             more["checkpoint"] = self.checkpoint
         more.setdefault("job_state", "running")
@@ -167,7 +175,7 @@ def bare(document: dict[str, Any]) -> dict[str, Any]:
 
 
 _OF_OTHERS = {
-    "traceback", "result", "metadata", "checkpoint", "progress_message", "args", "kwargs"
+    "traceback", "result", "metadata", "log", "checkpoint", "progress_message", "args", "kwargs"
 }  # fmt: skip
 
 

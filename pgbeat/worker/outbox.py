@@ -17,8 +17,8 @@ logger = logging.getLogger("celery.worker.pgbeat")
 
 T = TypeVar("T")
 
-#: Attempts that are kept while they can't be written.
-KEPT = 10_000
+#: Attempts that are kept while they can't be written, and how many of them with their tasks' logs.
+KEPT, WITH_LOGS = 10_000, 2_000
 
 
 class Outbox:
@@ -55,6 +55,8 @@ class Outbox:
             if self._notes is not None:
                 self._notes.begin(attempt)
         else:
+            if len(self.attempts) > WITH_LOGS:
+                attempt.log = None
             self._running.pop(attempt.id, None)
             if self._notes is not None:
                 self._notes.end(attempt)

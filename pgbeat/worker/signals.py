@@ -39,6 +39,7 @@ from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
 from pgbeat.worker.result_store import require_results, warn_of_other_database
+from pgbeat.worker.task_logs import TaskLogHandler
 from pgbeat.worker.worker_reports import WorkerReporter
 
 __all__ = ["set_up", "tasks"]
@@ -69,6 +70,8 @@ class TrackedWorker:
         self.name = ""
         self.is_prefork = pool in _PROCESSES
         self.has_cpu_time = pool in _THREADS
+        lines = settings.task_log_lines
+        self.logs = TaskLogHandler(lines) if lines else None
         self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
         self.main = os.getpid()
         # Chosen here, not by the database, so that children inherit it.
@@ -101,6 +104,8 @@ def set_up(worker: Any) -> None:
     global _tracked
     app = worker.app
     _disconnect()
+    if _tracked is not None and _tracked.logs is not None:
+        _tracked.logs.detach()
     _tracked = None
     warn_of_other_database(app)
     try:
@@ -168,6 +173,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         return
     if request.is_eager:
         return
+    if tracked.logs is not None:
+        tracked.logs.attach()
     tracked.memory.reset()
     attempt = Attempt(
         task_id,

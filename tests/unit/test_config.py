@@ -234,10 +234,10 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
         "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
         "retention_count, audit_days, namespace, app, snooze_min, snooze_max, allowed_functions, "
-        "track, finish, job_max_attempts, job_retry_base, job_retry_cap, task_policies, "
-        "log_format, webhook_private, web_jwt_key, web_jwt_jwks, web_jwt_algorithms, "
-        "web_jwt_issuer, web_jwt_audience, web_jwt_admin, web_jwt_viewer, web_tasks, web_direct, "
-        "redact, web_url, web_flower_url",
+        "track, task_log_lines, finish, job_max_attempts, job_retry_base, job_retry_cap, "
+        "task_policies, log_format, webhook_private, web_jwt_key, web_jwt_jwks, "
+        "web_jwt_algorithms, web_jwt_issuer, web_jwt_audience, web_jwt_admin, web_jwt_viewer, "
+        "web_tasks, web_direct, redact, web_url, web_flower_url",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
         "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",

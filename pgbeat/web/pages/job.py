@@ -1,13 +1,14 @@
 """`/console/jobs/ID`: one job, its executions, and its verbs."""
 
 from collections.abc import Callable
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
-from pgbeat.jobs import dependencies, executions, permissions, trace_rows
+from pgbeat.jobs import dependencies, executions, permissions, task_logs, trace_rows
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import model as groups
@@ -24,14 +25,22 @@ from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, un
 
 router = APIRouter(route_class=PageRoute)
 
-_MEMBERS = 50
+#: Executions and members of a group that are shown.
+_RUNS, _MEMBERS = 20, 50
 
 
 @router.get("/console/jobs/{job_id}")
-def job_page(visit: TheVisit, job_id: str) -> Response:
-    """Shows a job, or to those who see everything the result of a task that is not a job."""
+def job_page(
+    visit: TheVisit,
+    job_id: str,
+    log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+) -> Response:
+    """Shows a job, or to those who see everything the result of a task that is not a job.
+
+    `log` is the number of the execution whose lines are shown; by default the newest that has some.
+    """
     try:
-        return _show(visit, job_id)
+        return _show(visit, job_id, log=log)
     except NotFound:
         with visit.reading() as connection:
             if not visit.caller.sees_all:
@@ -49,11 +58,18 @@ def _result(connection: Connection, visit: Visit, task_id: str) -> TaskResult | 
 
 
 def _show(
-    visit: Visit, job_id: str, *, form: Form | None = None, error: Exception | None = None
+    visit: Visit,
+    job_id: str,
+    *,
+    form: Form | None = None,
+    error: Exception | None = None,
+    log: int | None = None,
 ) -> Response:
     with visit.reading() as connection:
         job = visible_job(connection, *visit.who, job_id)
-        runs = executions.of_job(connection, job.id, limit=20)
+        runs = executions.of_job(connection, job.id, limit=_RUNS)
+        logged = task_logs.numbers(connection, job, limit=_RUNS)
+        logs = task_logs.of_job(connection, visit.redactor, job, number=log, limit=1)
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         trace = trace_rows.of_job(connection, job, visit.now)
@@ -75,6 +91,8 @@ def _show(
         error=error,
         job=job,
         runs=runs,
+        logged=logged,
+        log=logs[0] if logs else None,
         result=redactor.row(result, job.task),
         where=where,
         trace=trace_chart.drawing(trace, visit.now),

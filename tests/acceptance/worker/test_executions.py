@@ -42,6 +42,7 @@ def test_each_end_is_recorded(crew: Crew, pool: str) -> None:
         ("leave", "cancelled"): ("cancelled", "cancelled", "enough", None),
     }  # fmt: skip
     made = {crew.one(*call): ends for call, ends in expected.items()}
+    talking = crew.one("log")
     for seen in crew.ended(*made):
         state, job_state, error, result = made[str(seen.job.id)]
         [run] = seen.runs
@@ -59,6 +60,16 @@ def test_each_end_is_recorded(crew: Crew, pool: str) -> None:
         if seen.job.task == "tests.fail" and error == "ValueError: no such thing":
             assert run.traceback is not None
             assert run.traceback.endswith("ValueError: no such thing\n")
+    crew.ended(talking)
+    [(log,)] = crew.sql("SELECT log FROM pgbeat.executions WHERE job_id = %s", talking)
+    *lines, last = [line[1:] for line in log["lines"]]
+    assert lines == [
+        ["INFO", "shop", "1 of nul\\0"], ["WARNING", "shop.tasks", "twice?"],
+        ["WARNING", "celery.redirected", "printed"], ["INFO", "shop", "inner"],
+    ]  # fmt: skip
+    assert last[:2] == ["ERROR", "shop"]
+    assert last[2].startswith("It failed\nTraceback") and last[2].endswith("ValueError: caught")
+    assert crew.sql("SELECT count(*) FROM pgbeat.executions WHERE log IS NOT NULL") == [(1,)]
 
 
 @pools

@@ -29,7 +29,8 @@ READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
     "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "history",
-    "jobs list", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list", "lanes show",
+    "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list",
+    "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
+from psycopg.types.json import Jsonb
 
 from pgbeat.access.actors import Actor
 from pgbeat.database import connections
@@ -191,6 +192,32 @@ def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
     assert (overview["jobs"]["completed"], overview["executions"]["total"]) == (2, 3)
     one = read(database, "jobs", "stats", str(job.id))
     assert (one["failed"], one["total"], one["success_rate"]) == (1, 1, 0)
+
+
+def test_what_it_logged(did: Did, sql: Sql) -> None:
+    job = make_job(sql)
+    assert did("logs", job) == "It has logged nothing that was kept.\n"
+    lines = [[1, "INFO", "shop", "one"], [2, "ERROR", "shop", "two\n  three\x1b[1m"]]
+    for number, log in (
+        (1, {"omitted": 0, "lines": lines[:1]}),
+        (2, {"omitted": 7, "lines": lines}),
+    ):
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at,"
+            " log) VALUES (%s, %s, 'w', 'completed', '2026-01-01T00:00:00Z', now(), %s)"
+            " RETURNING id", job, number, Jsonb(log),
+        )  # fmt: skip
+    assert did("logs", job[:8]).splitlines() == [
+        "Execution 1, completed",
+        "2026-01-01 00:00:01 INFO shop: one",
+        "Execution 2, completed",
+        "… 7 lines before these",
+        "2026-01-01 00:00:01 INFO shop: one",
+        "2026-01-01 00:00:02 ERROR shop: two",
+        "    three\N{REPLACEMENT CHARACTER}[1m",
+    ]
+    [found] = json.loads(did("logs", job, "--execution", "2", "--json"))
+    assert (found["number"], found["omitted"], len(found["lines"])) == (2, 7, 2)
 
 
 # -- made

@@ -6,6 +6,7 @@ settings, as JSON; gates are files in `TESTS_FOLDER`.
 
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery.exceptions import Ignore, Reject
+from celery.utils.log import get_task_logger
 
 import pgbeat
 from tests.support.apps.basic import app as stock_app
@@ -79,6 +81,28 @@ def retry(self: Any, countdown: float = 0) -> None:
     if self.request.retries == 0:
         raise self.retry(countdown=countdown, exc=OSError("not yet"))
     sys.stdout.write("second\n")
+
+
+@app.task(name="tests.log", shared=False)
+def log() -> None:
+    """Logs in every way, also what another task does that it calls."""
+    logging.getLogger("shop").info("%d of %s", 1, "nul\0")
+    get_task_logger("shop.tasks").warning("twice?")
+    print("printed")
+    inner.apply()
+    other = threading.Thread(target=logging.getLogger("shop").info, args=("in another thread",))
+    other.start()
+    other.join()
+    try:
+        raise ValueError("caught")
+    except ValueError:
+        logging.getLogger("shop").exception("It failed")
+
+
+@app.task(name="tests.inner", shared=False)
+def inner() -> None:
+    """Logs."""
+    logging.getLogger("shop").info("inner")
 
 
 @app.task(name="tests.leave", shared=False, acks_late=True)

@@ -12,6 +12,7 @@ from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import outbox as outboxes
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.outbox import Outbox
+from pgbeat.worker.task_logs import TaskLog
 from tests.support.processes import until
 
 REPORT = JobReport("j", "cancelled", "revoked", "cancelled", lost=False, began=False)
@@ -87,6 +88,21 @@ def test_the_oldest_are_dropped_once_there_are_too_many(
     assert list(outbox.attempts) == many[3:]
     assert [each.is_queued for each in many] == [False, False, False, True, True]
     assert len(caplog.records) == 1
+
+
+def test_only_some_keep_what_their_tasks_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outboxes, "WITH_LOGS", 2)
+    outbox, many = Outbox(), [attempt() for _ in range(4)]
+    for each in many:
+        outbox.add(each)
+        each.log = TaskLog(10)
+    many[0].end("completed")
+    outbox.add(many[0])
+    outbox.take()
+    outbox.take()
+    many[1].end("completed")
+    outbox.add(many[1])
+    assert [each.log is None for each in many] == [True, False, False, False]
 
 
 def test_the_first_attempt_wakes_a_recorder_that_sleeps() -> None:

@@ -45,10 +45,11 @@ def places(sql: Sql) -> dict[str, str]:
     )  # fmt: skip
     [(run,)] = sql(
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
-                                          traceback, result, progress_message, metadata)
-           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object('a', %s::text))
+                                          traceback, result, progress_message, metadata, log)
+           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object('a', %s::text),
+                   json_build_object('lines', ARRAY[ARRAY['0', 'INFO', 'a', %s]]))
            RETURNING id""",
-        job, *[f"Declined: {SECRET}"] * 5,
+        job, *[f"Declined: {SECRET}"] * 6,
     )  # fmt: skip
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
@@ -104,7 +105,8 @@ def test_no_route_shows_what_is_masked(
             assert SECRET not in alice.get(path).text, path
             shown_to_root.add(path.replace(places["job_id"], "JOB"))
     assert {
-        "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/events", "/results/JOB",
+        "/errors", "/jobs", "/jobs/JOB", "/jobs/JOB/tree", "/jobs/JOB/logs", "/jobs/JOB/events",
+        "/results/JOB",
         "/templates", "/templates/t", "/audit", "/admin/scheduled-jobs", "/admin/scheduled-jobs/s",
         "/admin/scheduled-jobs/s/forecast", "/console/jobs", "/console/jobs/JOB",
         "/console/jobs/JOB/tree", "/console/templates", "/console/templates/t", "/console/audit",

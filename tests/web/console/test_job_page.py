@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from psycopg.types.json import Jsonb
+
 from tests.support.pages import after, html
 from tests.support.rows import Sql, make_lane
 from tests.support.web import Web, done
@@ -82,3 +84,27 @@ def test_jobs_whose_arguments_one_does_not_see(web: Web, page: Any, sql: Sql) ->
     assert web.other.post("/jobs", json={"like": made["id"]}).status_code == 404
     copy = done(web.admin.post("/jobs", json={"like": made["id"], "kwargs": {"y": 3}}), 201)
     assert (copy["kwargs"], copy["created_by"]) == ({"x": 1, "y": 3}, "user:root")
+
+
+def test_what_a_job_logged(web: Web, page: Any, job: Any, sql: Sql) -> None:
+    """The newest lines are open, others a click away; the API has all."""
+    own = job(state="failed")
+    for number, message in ((1, "<b>one"), (2, "two"), (3, None)):
+        log = Jsonb({"omitted": 4, "lines": [[1.5, "ERROR", "shop", message]]})
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at,"
+            " finished_at, log) VALUES (%s, %s, 'w1', 'failed', '2026-01-01T00:00:00Z', now(), %s)"
+            " RETURNING id", own, number, log if message else None,
+        )  # fmt: skip
+    shown = html(page.get(f"/console/jobs/{own}"))
+    assert "two" in shown.words and "&lt;b&gt;one" not in shown
+    assert f"/console/jobs/{own}?log=1#log-1" in shown and "log=3" not in shown
+    shown = html(page.get(f"/console/jobs/{own}?log=1"))
+    assert "&lt;b&gt;one" in shown and "00:00:01" in shown and "4 lines before" in shown.words
+    found = done(web.admin.get(f"/jobs/{own}/logs"))["executions"]
+    assert [(each["execution_number"], each["omitted"]) for each in found] == [(2, 4), (1, 4)]
+    assert found[0]["lines"] == [
+        {"at": "2026-01-01T00:00:01.500000Z", "level": "ERROR", "logger": "shop", "message": "two"}
+    ]
+    [only] = done(web.admin.get(f"/jobs/{own}/logs?execution=1"))["executions"]
+    assert only["lines"][0]["message"] == "<b>one"

@@ -43,7 +43,7 @@ BEGIN
             acks_late boolean, retry_attempt integer, began_at timestamptz, ended_at timestamptz,
             lost boolean, duration_ms float8, cpu_time_ms float8, memory_peak_mb float8,
             progress_done float8, progress_total float8, progress_message text, result text,
-            error text, traceback text, metadata jsonb) ORDER BY job_id LOOP
+            error text, traceback text, metadata jsonb, log json) ORDER BY job_id LOOP
         SELECT o.schedule_id, o.state, o.cancel_reason INTO j FROM pgbeat.jobs o
          WHERE o.id = r.job_id;
         CONTINUE WHEN NOT FOUND
@@ -59,14 +59,14 @@ BEGIN
                (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id, pid,
                 acks_late, started_at, finished_at, recorded_at, duration_ms, cpu_time_ms,
                 memory_peak_mb, progress_done, progress_total, progress_message, result, error,
-                traceback, metadata)
+                traceback, metadata, log)
         VALUES (r.id, r.job_id, j.schedule_id, number, r.state, coalesce(r.lost, false),
                 coalesce(r.retry_attempt, 0), coalesce(r.worker, ''), r.worker_id, r.pid,
                 coalesce(r.acks_late, false), r.began_at, r.ended_at,
                 CASE WHEN r.state <> 'running' THEN clock_timestamp() END, r.duration_ms,
                 r.cpu_time_ms, r.memory_peak_mb, r.progress_done, r.progress_total,
                 r.progress_message, r.result, pgbeat.end_error(r.state, j.cancel_reason, r.error),
-                r.traceback, coalesce(r.metadata, '{}'));
+                r.traceback, coalesce(r.metadata, '{}'), r.log);
         count := count + 1;
     END LOOP;
     RETURN count;
@@ -84,7 +84,7 @@ BEGIN
             id uuid, job_id uuid, state text, ended_at timestamptz, lost boolean,
             duration_ms float8, cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
             progress_total float8, progress_message text, result text, error text, traceback text,
-            metadata jsonb) ORDER BY job_id LOOP
+            metadata jsonb, log json) ORDER BY job_id LOOP
         UPDATE pgbeat.ended_executions e
            SET state = r.state, lost = coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled'),
                finished_at = coalesce(
@@ -98,7 +98,7 @@ BEGIN
                error = CASE WHEN r.state = 'cancelled'
                             THEN pgbeat.cancelled_error(r.job_id, r.error)
                             ELSE r.error END,
-               metadata = e.metadata || coalesce(r.metadata, '{}')
+               metadata = e.metadata || coalesce(r.metadata, '{}'), log = coalesce(r.log, e.log)
          WHERE e.job_id = r.job_id AND e.id = r.id AND e.lost;
         count := count + 1;
     END LOOP;

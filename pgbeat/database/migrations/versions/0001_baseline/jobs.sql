@@ -200,6 +200,7 @@ CREATE TABLE pgbeat.executions (
     error            text,
     traceback        text,
     metadata         jsonb NOT NULL DEFAULT '{}',     -- what the task reported
+    log              json,                            -- its last lines (worker/task_logs.py)
     CONSTRAINT executions_state CHECK (
         state IN ('running', 'completed', 'failed', 'cancelled', 'skipped', 'snoozed')),
     CONSTRAINT executions_finished CHECK ((state = 'running') = (finished_at IS NULL)),

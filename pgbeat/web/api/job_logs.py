@@ -1,0 +1,62 @@
+"""`/jobs/ID/logs`: the last lines that a job's executions logged."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from pgbeat.jobs import task_logs
+from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.visible import visible_job
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheCaller
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+class JobLogLine(BaseModel):
+    """What a task logged at one time."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    at: datetime
+    level: str = Field(examples=["INFO"])
+    logger: str = Field(examples=["shop.tasks"])
+    message: str
+
+
+class ExecutionLogs(BaseModel):
+    """The last lines of an execution."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    execution_id: UUID
+    execution_number: int = Field(validation_alias="number")
+    status: str = Field(validation_alias="state")
+    started_at: datetime
+    omitted: int = Field(description="Lines before them that were not kept.")
+    lines: list[JobLogLine]
+
+
+class JobLogs(BaseModel):
+    """The logs of a job's executions, the newest first."""
+
+    executions: list[ExecutionLogs]
+
+
+@router.get("/{job_id}/logs", summary="Get what a job logged")
+def job_logs(
+    backend: TheBackend,
+    caller: TheCaller,
+    job_id: JobId,
+    execution: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Only that of this number.")
+    ] = None,
+) -> JobLogs:
+    """Returns the last lines that the newest 20 executions logged, of those that logged any."""
+    with backend.transaction() as connection:
+        job = visible_job(connection, backend, caller, job_id)
+        found = task_logs.of_job(connection, backend.redactor(caller), job, number=execution)
+    return JobLogs(executions=[ExecutionLogs.model_validate(each) for each in found])
