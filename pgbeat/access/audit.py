@@ -155,10 +155,10 @@ def _entry(
     if row is None:
         return None
     kind, subject, values = row.audited
-    old, new = None if before is None else _plain(values), None
+    old, new = None if before is None else plain(values), None
     if after is not None:
         _, own, values = after.audited
-        new = {**_plain(values), **more}
+        new = {**plain(values), **more}
         if own != subject:
             old, new = None, {"id": own, **new}
     old, new = differing(old, new)
@@ -176,7 +176,8 @@ def _write(
         connection.execute(_INSERT, {**values, "batch": json.dumps(batch, ensure_ascii=False)})
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as the audit log keeps them: JSON."""
     return {name: _as_json(value) for name, value in values.items()}
 
 

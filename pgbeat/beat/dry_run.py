@@ -51,6 +51,13 @@ def dry_run(connection: Connection, app: Celery | None, settings: Settings, name
     checked then. Raises `NotFound`, and `InvalidSchedule` for a calendar that is invalid.
     """
     row = schedules.get(connection, name, namespace=settings.namespace)
+    return dry_run_of(connection, app, settings, row)
+
+
+def dry_run_of(
+    connection: Connection, app: Celery | None, settings: Settings, row: Schedule
+) -> DryRun:
+    """Evaluates a schedule, which need not be stored, as `dry_run` does."""
     now = connections.now(connection)
     evaluator = Evaluator(
         app or Celery("pgbeat", set_as_current=False),

@@ -6,11 +6,11 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
+from pgbeat.access import audit, audit_words
 from pgbeat.access.actors import user
 from pgbeat.cli import printing
 from pgbeat.cli.actors import find, find_group
-from pgbeat.cli.printing import json_option, line, literal, utc
+from pgbeat.cli.printing import json_option, line, utc
 from pgbeat.cli.tables import glued
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import NotFound
@@ -80,23 +80,15 @@ def _subject(
 
 def _change(before: Any, after: Any) -> Text:
     """Returns `key: old → new` for each changed column; the values of a new or deleted row."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        said = [
-            f"{line(key)}: {_value(before.get(key))} → {_value(after.get(key))}"
-            for key in {**before, **after}
-        ]
-        return Text(", ".join(said))
-    known = after if before is None else before
-    if isinstance(known, dict):
-        return Text(
-            ", ".join(
-                f"{line(key)}: {_value(v)}" for key, v in known.items() if v not in (None, {})
-            )
-        )
-    return Text("" if known is None else _value(known))
+    found = []
+    for each in audit_words.changes(before, after):
+        values = (each.before, each.after)
+        shown = " → ".join(_glued(value) for value in values if value is not None)
+        found.append(f"{line(each.column)}: {shown}")
+    return Text(", ".join(found))
 
 
-def _value(value: Any) -> str:
-    """Returns a value in words, which stay on one line if they are as few as a cron's."""
-    said = line(literal(value))
+def _glued(said: str) -> str:
+    """Returns a value that stays on one line if it is as short as a cron."""
+    said = line(said)
     return glued(said).plain if len(said) <= _SHORT else said

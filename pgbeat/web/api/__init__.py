@@ -21,6 +21,7 @@ from pgbeat.web.api import (
     jobs,
     lanes,
     load,
+    previews,
     queues,
     results,
     schedules,
@@ -33,6 +34,7 @@ from pgbeat.web.api.queries import only_known
 
 router = APIRouter(dependencies=[Depends(only_known)])
 for _each in (
+    previews,  # before `schedules`, for which it would be a name
     schedules,
     decisions,
     calendars,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.jobs import model as jobs
@@ -15,6 +16,7 @@ from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.registry import check, check_condition
@@ -36,7 +38,7 @@ from pgbeat.web.api.schedule_models import (
     shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.identity import Caller, TheAdmin, TheViewer
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
@@ -85,15 +87,26 @@ def list_schedules(
 @router.post("", status_code=201, summary="Create a schedule")
 def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
     """Creates a schedule, once its task, launcher, arguments and condition are checked."""
-    values = body.model_dump(exclude_unset=True, exclude_none=True)
-    name = values.pop("name")
-    require_call(caller, values.get("task"), values.get("options", {}))
-    _try_condition(backend, values)
+    values = new_values(backend, caller, body)
     with backend.unit(caller) as unit:
-        row = schedule_control.add(unit, name, **values)
-        check(backend.celery, row)
+        row = add(unit, backend, values)
         health = healths(backend, unit.connection, [row])[row.id]
     return _found(row, health)
+
+
+def new_values(backend: Backend, caller: Caller, body: NewSchedule) -> Json:
+    """Returns the values of a new schedule, once its call and condition are checked."""
+    values = body.model_dump(exclude_unset=True, exclude_none=True)
+    require_call(caller, values.get("task"), values.get("options", {}))
+    _try_condition(backend, values)
+    return values
+
+
+def add(unit: UnitOfWork, backend: Backend, values: Json) -> Schedule:
+    """Adds a schedule with `new_values`, and checks it against the app."""
+    row = schedule_control.add(unit, **values)
+    check(backend.celery, row)
+    return row
 
 
 def _try_condition(backend: Backend, values: Json) -> None:
@@ -111,6 +124,19 @@ def update_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
 ) -> ScheduleDone:
     """Changes the given fields. A new timetable replaces the old one, and starts now."""
+    values, enabled = changed_values(backend, caller, body)
+    with backend.unit(caller) as unit:
+        row = edit(unit, backend, name, values, enabled).after
+    note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
+    return ScheduleDone(
+        message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
+    )
+
+
+def changed_values(
+    backend: Backend, caller: Caller, body: ScheduleChanges
+) -> tuple[Json, bool | None]:
+    """Returns the changes, and whether to enable it, once its call and condition are checked."""
     values = body.model_dump(exclude_unset=True)
     enabled = values.pop("enabled", None)
     if not values and enabled is None:
@@ -122,14 +148,17 @@ def update_schedule(
         values = dict.fromkeys(schedules.TIMETABLES) | values
     require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
-    with backend.unit(caller) as unit:
-        row = schedule_control.edit(unit, name, values, enabled=enabled).after
-        if _CHECKED & values.keys():
-            check(backend.celery, row)
-    note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
-    return ScheduleDone(
-        message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
-    )
+    return values, enabled
+
+
+def edit(
+    unit: UnitOfWork, backend: Backend, name: str, values: Json, enabled: bool | None
+) -> Switched:
+    """Makes `changed_values`, and checks them against the app."""
+    edited = schedule_control.edit(unit, name, values, enabled=enabled)
+    if _CHECKED & values.keys():
+        check(backend.celery, edited.after)
+    return edited
 
 
 #: Fields that are checked against the app.

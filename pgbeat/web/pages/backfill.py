@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules import timetable_words
 from pgbeat.web.api import decisions
 from pgbeat.web.api.decisions import Backfilled, BackfillSpan
 from pgbeat.web.pages import forms, humanize
@@ -50,7 +51,7 @@ def _show(
         "schedules",
         form=form,
         row=row,
-        timetable=humanize.timetable(row, visit.backend.timezone),
+        timetable=timetable_words.timetable(row, visit.backend.timezone),
         fields=_FIELDS,
         found=found,
         sure=sure,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules import ticks
+from pgbeat.schedules import ticks, timetable_words
 from pgbeat.schedules.model import Schedule
 from pgbeat.web.api import decisions
 from pgbeat.web.api import schedules as api
@@ -17,7 +17,7 @@ from pgbeat.web.api.paging import moment, number, read, split
 from pgbeat.web.api.schedule_models import ScheduleChanges, ScheduleDone
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
-from pgbeat.web.pages import forms, humanize, job_fields, schedule_form, summaries
+from pgbeat.web.pages import forms, job_fields, schedule_form, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (
     AdminVisit,
@@ -72,7 +72,7 @@ def _show(
         form=form or forms.original(schedule_form.written(row)),
         error=error,
         row=row,
-        timetable=humanize.timetable(row, visit.backend.timezone),
+        timetable=timetable_words.timetable(row, visit.backend.timezone),
         history=history,
         next=following,
         after=after,

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Response
 
 from pgbeat.monitoring import beats
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules import timetable_words
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
 from pgbeat.web.api.schedule_models import PauseReason
-from pgbeat.web.pages import humanize, summaries
+from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 
@@ -49,7 +50,10 @@ def schedules_page(
     return visit.page(
         "schedules.html",
         "schedules",
-        rows=[(row, humanize.timetable(row, zone), sparks[row.id], health[row.id]) for row in rows],
+        rows=[
+            (row, timetable_words.timetable(row, zone), sparks[row.id], health[row.id])
+            for row in rows
+        ],
         next=following,
         troubles=status.troubles,
         search=search,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pgbeat.web.pages import humanize as words
+from pgbeat.schedules import timetable_words
 from tests.support.command_line import Sql
 from tests.support.pages import EVIL, html
 from tests.support.web import Web
@@ -171,4 +171,4 @@ def test_what_others_write_is_text(web: Web, page: Any, schedule: Any, job: Any,
     ],
 )
 def test_cron_in_words(cron: str, said: str | None) -> None:
-    assert words.cron(cron) == said
+    assert timetable_words.cron(cron) == said

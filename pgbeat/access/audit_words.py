@@ -1,0 +1,80 @@
+"""Says in words what a record of the audit log changed: `paused: no → yes`, `every: 1 h → 2 h`."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pgbeat.timetables import span
+
+#: Durations, which are recorded in seconds.
+_LENGTHS = {
+    "every", "grace", "jitter", "min_interval", "probe_after", "retry_base", "retry_cap",
+    "must_start_within", "must_end_within", "rate_period", "temporary_period",
+}  # fmt: skip
+#: Times of which only matters whether there is one, and what that means.
+_SWITCHES = {"paused_at": "paused"}
+_NONE = "none"
+
+
+class Change(NamedTuple):
+    """A changed column, with both values in words; `None` of a thing that did not exist."""
+
+    column: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        if self.before is None or self.after is None:
+            return f"{self.column}: {self.after if self.before is None else self.before}"
+        return f"{self.column}: {self.before} → {self.after}"
+
+
+def changes(before: Any, after: Any) -> list[Change]:
+    """Returns the changes of a record's `before` and `after`.
+
+    Of a thing that was made or deleted, they are its values without those that are empty.
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return [
+            Change(_name(key), said(key, before.get(key)), said(key, after.get(key)))
+            for key in {**before, **after}
+        ]
+    known = after if before is None else before
+    if not isinstance(known, Mapping):
+        return [] if known is None else [Change("value", None, said("", known))]
+    found = [
+        (_name(key), said(key, value))
+        for key, value in known.items()
+        if value not in (None, {}, [], "")
+    ]
+    is_new = before is None
+    return [Change(key, None if is_new else value, value if is_new else None)
+            for key, value in found]  # fmt: skip
+
+
+def _name(key: str) -> str:
+    return _SWITCHES.get(key, key)
+
+
+def said(key: str, value: Any) -> str:
+    """Returns a value of a column in words."""
+    if key in _SWITCHES:
+        return "no" if value is None else "yes"
+    if value is None or value in ({}, [], ""):
+        return _NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key in _LENGTHS and isinstance(value, int | float):
+        return span(timedelta(seconds=value), units=4)
+    if isinstance(value, str):
+        return _moment(value) if key.endswith(("_at", "_run")) else value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _moment(value: str) -> str:
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return f"{found:%Y-%m-%d %H:%M:%S} UTC" if found.tzinfo is not None else value

@@ -1,0 +1,152 @@
+"""`/admin/scheduled-jobs/preview`: what a schedule would be, before it is saved."""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from pgbeat.access import audit, audit_words
+from pgbeat.beat.dry_run import dry_run_of
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database import connections
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.forecast import Expected, exclusion, upcoming
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.timetable_words import timetable
+from pgbeat.web.api import schedules as api
+from pgbeat.web.api.schedule_models import Name, NewSchedule, ScheduleChanges
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import TheAdmin
+
+router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
+
+_TIMES = 5
+
+Checked = Annotated[bool, Query(description="Evaluate its condition and its policies, too.")]
+
+
+class PreviewedTime(BaseModel):
+    """A due time."""
+
+    at: datetime
+    local: str = Field(
+        description="In the schedule's time zone.", examples=["Fri 2026-11-27 02:00 CET"]
+    )
+    skip: str | None = Field(description="Why it will be skipped, if that is known.")
+
+
+class PreviewedChange(BaseModel):
+    """A field that changes, in words."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
+class ConditionResult(BaseModel):
+    """What its launcher and its policies say now."""
+
+    outcome: str = Field(examples=["launched", "skipped", "failed", "waiting"])
+    reason: str | None
+    error: str | None
+    seconds: float = Field(description="How long that took.")
+
+
+class SchedulePreview(BaseModel):
+    """What a schedule would be. Nothing was saved or launched."""
+
+    timetable: str = Field(description="In words.", examples=["every day at 02:00 (Europe/Oslo)"])
+    timezone: str
+    upcoming: list[PreviewedTime]
+    changes: list[PreviewedChange] = Field(description="What an edit would change.")
+    condition: ConditionResult | None = Field(description="With `check`.")
+
+
+@router.post("/preview", summary="Preview a new schedule")
+def preview_schedule(
+    backend: TheBackend, caller: TheAdmin, body: NewSchedule, check: Checked = False
+) -> SchedulePreview:
+    """Checks a schedule as if it were created, and says when it would be due. Saves nothing."""
+    values = api.new_values(backend, caller, body)
+    with backend.work(caller) as unit:
+        with unit.transaction(dry_run=True):
+            row = api.add(unit, backend, values)
+            found = _preview(backend, unit, None, row)
+        return _checked(backend, unit, found, row) if check else found
+
+
+@router.post("/{name}/preview", summary="Preview changes of a schedule")
+def preview_changes(
+    backend: TheBackend,
+    caller: TheAdmin,
+    name: Name,
+    body: ScheduleChanges,
+    check: Checked = False,
+) -> SchedulePreview:
+    """Checks changes as if they were made, and says what would change. Saves nothing."""
+    values, enabled = api.changed_values(backend, caller, body)
+    with backend.work(caller) as unit:
+        with unit.transaction(dry_run=True):
+            edited = api.edit(unit, backend, name, values, enabled)
+            found = _preview(backend, unit, edited.before, edited.after)
+        return _checked(backend, unit, found, edited.after) if check else found
+
+
+def _preview(
+    backend: Backend, unit: UnitOfWork, before: Schedule | None, row: Schedule
+) -> SchedulePreview:
+    now = connections.now(unit.connection)
+    named = [row.calendar] if row.calendar else []
+    known = calendars.load(unit.connection, named, namespace=row.namespace)
+    zone = row.timezone or backend.timezone
+    words, plain = timetable(row, backend.timezone)
+    return SchedulePreview(
+        timetable=words or plain,
+        timezone=zone,
+        upcoming=[
+            PreviewedTime(at=each.at, local=_local(each.at, zone), skip=each.skip)
+            for each in _upcoming(row, known, now, backend.timezone)
+        ],
+        changes=[PreviewedChange(field=each.column, before=each.before, after=each.after)
+                 for each in _changes(before, row)],
+        condition=None,
+    )  # fmt: skip
+
+
+def _upcoming(
+    row: Schedule, known: Mapping[str, Calendar], now: datetime, timezone: str
+) -> list[Expected]:
+    found = row.timetable(timezone)
+    if found is None:
+        return []
+    excluded = exclusion(known, row, timezone)
+    return list(islice(upcoming(row, found, now, excluded=excluded), _TIMES))
+
+
+def _local(at: datetime, zone: str) -> str:
+    return f"{at.astimezone(ZoneInfo(zone)):%a %Y-%m-%d %H:%M:%S %Z}"
+
+
+def _changes(before: Schedule | None, after: Schedule) -> list[audit_words.Change]:
+    if before is None:
+        return []
+    old, new = audit.plain(before.audited[2]), audit.plain(after.audited[2])
+    return audit_words.changes(*audit.differing(old, new))
+
+
+def _checked(
+    backend: Backend, unit: UnitOfWork, found: SchedulePreview, row: Schedule
+) -> SchedulePreview:
+    began = time.monotonic()
+    result = dry_run_of(unit.connection, backend.celery, backend.settings, row)
+    condition = ConditionResult(
+        outcome=result.outcome, reason=result.reason, error=result.error,
+        seconds=round(time.monotonic() - began, 3),
+    )  # fmt: skip
+    return found.model_copy(update={"condition": condition})
