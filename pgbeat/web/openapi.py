@@ -18,6 +18,7 @@ TAGS = [
     {"name": "direct execution", "description": "A task in this process, in a lane's next slot."},
     {"name": "queues", "description": "The broker's queues."},
     {"name": "dead letters", "description": "Messages that could not be handled."},
+    {"name": "workers", "description": "Workers, and what they run and use."},
     {"name": "webhooks", "description": "Events that are sent to other programs."},
     {"name": "scheduler", "description": "Beats, and statistics of all jobs."},
     {"name": "health", "description": "For probes, without a token."},

@@ -14,15 +14,16 @@ from pgbeat.access import audit, audit_words
 from pgbeat.beat.dry_run import dry_run_of
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendars, control
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import Expected, exclusion, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api import schedules as api
+from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.schedule_models import Name, NewSchedule, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.identity import Caller, TheAdmin
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -98,6 +99,13 @@ def preview_changes(
         return _checked(backend, unit, found, edited.after) if check else found
 
 
+def due_times(backend: Backend, caller: Caller, values: Json) -> SchedulePreview:
+    """Returns when a new schedule with these values would be due; its task is not checked."""
+    with backend.work(caller) as unit, unit.transaction(dry_run=True):
+        found = _preview(backend, unit, None, control.add(unit, **values))
+    return found
+
+
 def _preview(
     backend: Backend, unit: UnitOfWork, before: Schedule | None, row: Schedule
 ) -> SchedulePreview:
@@ -130,7 +138,8 @@ def _upcoming(
 
 
 def _local(at: datetime, zone: str) -> str:
-    return f"{at.astimezone(ZoneInfo(zone)):%a %Y-%m-%d %H:%M:%S %Z}"
+    clock = "%H:%M:%S" if at.second else "%H:%M"
+    return f"{at.astimezone(ZoneInfo(zone)):%a %Y-%m-%d {clock} %Z}"
 
 
 def _changes(before: Schedule | None, after: Schedule) -> list[audit_words.Change]:

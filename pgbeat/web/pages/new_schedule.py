@@ -4,9 +4,10 @@ from fastapi import APIRouter, Response
 
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.schedule_models import NewSchedule
-from pgbeat.web.pages import forms, job_fields, schedule_form
+from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path
+from pgbeat.web.pages.schedule_preview import ShownPreview
 
 router = APIRouter(route_class=PageRoute)
 
@@ -20,7 +21,7 @@ def new_schedule_page(visit: AdminVisit, task: str = "", template: str = "") -> 
     return _show(visit, Form(schedule_form.START | values))
 
 
-def _show(visit: Visit, form: Form) -> Response:
+def _show(visit: Visit, form: Form, preview: ShownPreview | None = None) -> Response:
     with visit.reading() as connection:
         offers = job_fields.offers(connection, visit.backend, _ALL)
     return visit.page(
@@ -31,6 +32,8 @@ def _show(visit: Visit, form: Form) -> Response:
         sections=schedule_form.SECTIONS,
         offers=offers,
         timezone=visit.backend.timezone,
+        shown_preview=preview,
+        labels=schedule_preview.LABELS,
     )
 
 
@@ -38,6 +41,8 @@ def _show(visit: Visit, form: Form) -> Response:
 def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
     """Creates the schedule, or shows the form with its mistakes."""
     written = forms.given(_ALL, posted)
+    if posted.get("do") in ("preview", "test"):
+        return _show(visit, Form(written), schedule_preview.of_form(visit, posted, name=None))
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
         made = api.create_schedule(*visit.who, body)

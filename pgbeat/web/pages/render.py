@@ -21,6 +21,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from pgbeat import __version__
+from pgbeat.access import audit_words
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
@@ -326,4 +327,6 @@ _environment.filters |= {
     "pretty": _pretty, "compact": _compact, "ms": _milliseconds, "number": _number,
     "counted": words.counted, "first_line": words.first_line, "span": span, "lasting": words.length,
 }  # fmt: skip
-_environment.globals |= {"moment": moment, "path": path, "words": words}
+_environment.globals |= {
+    "moment": moment, "path": path, "words": words, "changed": audit_words.changes,
+}  # fmt: skip

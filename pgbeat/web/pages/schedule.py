@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from pgbeat.access import audit
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
@@ -17,7 +18,7 @@ from pgbeat.web.api.paging import moment, number, read, split
 from pgbeat.web.api.schedule_models import ScheduleChanges, ScheduleDone
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
-from pgbeat.web.pages import forms, job_fields, schedule_form, summaries
+from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (
     AdminVisit,
@@ -29,12 +30,15 @@ from pgbeat.web.pages.render import (
     path,
     unknown_verb,
 )
+from pgbeat.web.pages.schedule_preview import ShownPreview
 from pgbeat.web.pages.schedules import pause_reason
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(route_class=PageRoute)
 
 _PAGE = 25
+#: The newest changes that the page shows.
+_CHANGES = 5
 
 
 @router.get("/console/schedules/{name:path}")
@@ -51,6 +55,7 @@ def _show(
     form: Form | None = None,
     error: Exception | None = None,
     checked: CheckedSchedule | None = None,
+    preview: ShownPreview | None = None,
 ) -> Response:
     before = read(after or None, moment, number)
     with visit.reading() as connection:
@@ -61,10 +66,14 @@ def _show(
         sparks = summaries.sparks(connection, [row.id])[row.id]
         health = api.healths(visit.backend, connection, [row])[row.id]
         offers = job_fields.offers(connection, visit.backend, schedule_form.FIELDS)
+        changed = audit.listing(
+            connection, namespace=visit.namespace, kind="schedule", subject=name, limit=_CHANGES
+        )
     history, following = split(found, _PAGE, "due_at", "id")
     coming, trouble = _forecast(visit, row)
     redactor = visit.redactor
     row, health = redactor.row(row, row.task), redactor.health(health, row.task)
+    changed = [redactor.audited(each) for each in changed]
     history = [redactor.tick(tick, row.task) for tick in history]
     return visit.page(
         "schedule.html",
@@ -85,6 +94,9 @@ def _show(
         sections=schedule_form.SECTIONS,
         offers=offers,
         checked=checked,
+        shown_preview=preview,
+        labels=schedule_preview.LABELS,
+        history_of=changed,
     )
 
 
@@ -110,6 +122,10 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
     try:
         if verb == "check":
             return _show(visit, name, checked=decisions.check_schedule(*visit.who, name))
+        if verb in ("preview", "test"):
+            form = Form(forms.given(schedule_form.FIELDS, fields), before=fields.get("before", ""))
+            shown = schedule_preview.of_form(visit, fields, name=name)
+            return _show(visit, name, form=form, preview=shown)
         if verb == "edit":
             return _edit(visit, name, fields)
         if verb == "trigger":

@@ -37,6 +37,11 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /load": (ADMIN, None),
     "GET /errors": (ADMIN, None),
     "GET /find": (ANY, None),
+    "POST /admin/scheduled-jobs/preview": (
+        ADMIN, {"name": "p", "task": "jobs.add", "args": [1], "every": 60},
+    ),
+    "POST /admin/scheduled-jobs/{name}/preview": (ADMIN, {"every": 60}),
+    "POST /console/preview": (ADMIN_PAGE, {"name": "p"}),
     "GET /workers": (ADMIN, None),
     "POST /workers/{name:path}/{verb}": ((401, 403, 403, 404), None),
     "POST /login": ((303, 303, 303, 303), None),
@@ -428,6 +433,8 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
     world = World(web, sql)
     silent = {
         "POST /admin/scheduled-jobs/{name}/check",
+        "POST /admin/scheduled-jobs/preview",
+        "POST /admin/scheduled-jobs/{name}/preview",
         "POST /admin/scheduled-jobs/{name}/backfill",  # as it is asked here, a dry run
         "POST /admin/scheduled-jobs/{name}/enable",  # it is enabled
         "POST /admin/scheduled-jobs/{name}/resume",  # it isn't paused

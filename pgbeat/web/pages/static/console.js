@@ -290,3 +290,31 @@ addEventListener("keydown", (event) => {
     }
   });
 })();
+
+// A form that has a preview shows it while somebody writes; its buttons do so at once.
+(() => {
+  for (const form of document.querySelectorAll("form[data-preview]")) {
+    const place = form.querySelector(".preview");
+    let timer, asked = 0;
+    const show = async (verb) => {
+      const mine = ++asked;
+      const body = new URLSearchParams(new FormData(form));
+      body.set("do", verb);
+      const answer = await fetch(form.dataset.preview, { method: "POST", body }).catch(() => null);
+      if (mine !== asked || !answer?.ok) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      place.replaceChildren(...page.body.childNodes);
+    };
+    form.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(show, 350, "preview");
+    });
+    form.addEventListener("click", (event) => {
+      const button = event.target.closest("button[name=do]");
+      if (button?.value !== "preview" && button?.value !== "test") return;
+      event.preventDefault();
+      clearTimeout(timer);
+      show(button.value);
+    });
+  }
+})();

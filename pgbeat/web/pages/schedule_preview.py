@@ -1,0 +1,83 @@
+"""`/console/preview`: what the form of a schedule would make, while it is being written."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from fastapi import APIRouter, Response
+from fastapi.responses import HTMLResponse
+
+from pgbeat.schedules import model as schedules
+from pgbeat.web.api import previews
+from pgbeat.web.api.previews import SchedulePreview
+from pgbeat.web.api.schedule_models import NewSchedule, ScheduleChanges
+from pgbeat.web.pages import forms, schedule_form
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit
+
+router = APIRouter(route_class=PageRoute)
+
+#: Fields that say when it is due.
+_WHEN = ("kind", "timetable", "timezone", "starts_at", "ends_at", "calendar", "after_outcome")
+#: Labels of the form's fields by name.
+LABELS = {each.name: each.label for each in (schedule_form.NAME, *schedule_form.FIELDS)}
+
+
+class ShownPreview(NamedTuple):
+    """What the page shows beside a form."""
+
+    #: `None` if the timetable is not yet valid.
+    found: SchedulePreview | None
+    #: What is wrong, with the label of its field.
+    problems: list[tuple[str, str]]
+    is_edit: bool
+    #: Whether the condition was asked for.
+    is_check: bool
+
+
+@router.post("/console/preview")
+def preview(visit: AdminVisit, posted: Fields) -> Response:
+    """Shows the preview of a form; `of` is the name of an existing schedule, `do` may be `test`."""
+    shown = of_form(visit, posted, name=posted.get("of") or None)
+    return HTMLResponse(visit.fragment("preview.html", preview=shown, labels=LABELS))
+
+
+def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> ShownPreview:
+    """Returns the preview of a new schedule, or of changes of an existing one."""
+    is_check = posted.get("do") == "test"
+    fields = schedule_form.FIELDS if name else (schedule_form.NAME, *schedule_form.FIELDS)
+    written = forms.given(fields, posted)
+    try:
+        if name is not None:
+            found = _changed(visit, name, written, posted, is_check)
+        else:
+            body = NewSchedule.model_validate(schedule_form.values(written))
+            found = previews.preview_schedule(*visit.who, body, is_check)
+        return ShownPreview(found, [], name is not None, is_check)
+    except forms.REFUSED as error:
+        form = forms.refused(visit.request, error, written, "", others=schedule_form.OTHERS)
+        problems = [(LABELS.get(key, key), said) for key, said in form.errors.items()]
+    return ShownPreview(_times(visit, written), problems, name is not None, is_check)
+
+
+def _changed(
+    visit: Visit, name: str, written: dict[str, str], posted: Mapping[str, str], is_check: bool
+) -> SchedulePreview:
+    with visit.reading() as connection:
+        row = schedules.get(connection, name, namespace=visit.namespace)
+    changed = forms.changed(written, posted)
+    changes: Any = schedule_form.changes(written, changed, row.job_policy)
+    if not changes:  # the same owner again changes nothing
+        changes = {"owner": row.owner}
+    body = ScheduleChanges.model_validate(changes)
+    return previews.preview_changes(*visit.who, name, body, is_check)
+
+
+def _times(visit: Visit, written: Mapping[str, str]) -> SchedulePreview | None:
+    """Returns when it would be due, whatever else is wrong; `None` if that is."""
+    when = {name: written.get(name, "") for name in _WHEN} | {"name": f"preview {uuid4()}"}
+    try:
+        body = NewSchedule.model_validate(schedule_form.values(when))
+        values = body.model_dump(exclude_unset=True, exclude_none=True)
+        return previews.due_times(*visit.who, values | {"task": "-"})
+    except forms.REFUSED:
+        return None
