@@ -55,6 +55,13 @@ PATHS = (
     "/console/queues", "/console/webhooks", "/console/webhooks/w1", "/console/beats",
     "/console/audit", "/console/errors", "/console/errors?span=90d", "/console/tasks/shop.task7",
     "/errors", "/errors?since=7d", "/docs",
+    "/console/overview", "/console/overview?span=1d", "/console/overview?span=1w",
+    "/console/overview?search=x9", "/timeline", "/timeline?since=7d", "/console/workers", "/workers",
+    "/console/tasks", "/tasks", "/console/find?text=x9", "/find?text=nothing",
+    "/jobs?q=error:5", "/jobs?q=error:nothing", "/jobs?q=task:shop.task7*",
+    "/jobs?q=arg.site=nothing", "/jobs?q=task7 since:30d", "/console/jobs?q=error:5",
+    "/console/jobs?q=error:nothing", "/console/jobs?q=arg.site=nothing",
+    "/console/jobs?q=task:shop.task7* state:completed",
 )  # fmt: skip
 
 #: Schedules beside those of the tests, disabled and paused ones among them; changes; messages.

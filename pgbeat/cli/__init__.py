@@ -54,6 +54,7 @@ COMMANDS = {
     "resume": ("switches", "Resume a paused schedule, or all."),
     "status": ("views", "Show all about a schedule."),
     "sync": ("files", "Make the schedules match a file."),
+    "tasks": ("tasks", "Show how often each task ran in 24 hours, and how long it took."),
     "templates": ("templates", "Look at templates, and change them."),
     "tokens": (
         "tokens",

@@ -296,6 +296,15 @@ rollups = Table(
     Column("depth", BigInteger, nullable=False, server_default=text("0")),
 )
 
+untracked_tasks = Table(
+    "untracked_tasks",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("task", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+)
+
 error_rollups = Table(
     "error_rollups",
     metadata,

@@ -18,6 +18,7 @@ from pgbeat.monitoring import (
     policies,
     schedule_health,
     task_coverage,
+    tasks,
 )
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
@@ -69,11 +70,20 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)
+                if number := tasks.untracked(connection, settings.namespace):
+                    yield _untracked(number)
                 if failing := check_ins.check(connection, settings.namespace):
                     yield Check("check-ins", *failing)
                 if found := policies.check(connection, settings, app):
                     yield Check("task policies", *found)
         yield from _broker(connection, settings, app)
+
+
+def _untracked(number: int) -> Check:
+    said = "1 task ran" if number == 1 else f"{number:,} tasks ran"
+    return Check(
+        "tracking", "ok", f"{said} untracked in the last 24 hours; pgbeat_track = 'all' tracks them"
+    )
 
 
 def _server(connection: Connection, settings: Settings) -> Check:

@@ -117,6 +117,8 @@ _WRITE_DEPTHS = text(
     """  # noqa: S608
 )
 # What is added up is kept until then.
+#: For so long, the numbers of untracked tasks are kept.
+_UNTRACKED_KEPT = timedelta(days=8)
 _PRUNE = text(
     """
     WITH settled AS MATERIALIZED (
@@ -130,7 +132,10 @@ _PRUNE = text(
                                          (SELECT hour FROM settled))
                 OR step = 3600 AND at < least(now() - CAST(:error_hours AS interval),
                                               (SELECT day FROM settled))
-                OR step = 86400 AND at < now() - CAST(:hours AS interval)))
+                OR step = 86400 AND at < now() - CAST(:hours AS interval))),
+    untracked AS (
+        DELETE FROM pgbeat.untracked_tasks
+         WHERE namespace = :namespace AND at < now() - CAST(:untracked_hours AS interval))
     DELETE FROM pgbeat.rollups
      WHERE namespace = :namespace
        AND (step = 60 AND at < least(now() - CAST(:minutes AS interval),
@@ -283,4 +288,5 @@ def sample_depth(connection: Connection, namespace: str, route: Route) -> None:
 def prune(connection: Connection, namespace: str) -> None:
     """Deletes minutes and hours that are old; minutes not before their hour is added up."""
     values = {"namespace": namespace, "minutes": MINUTES_KEPT, "hours": HOURS_KEPT}
-    connection.execute(_PRUNE, values | {"error_hours": error_rollups.HOURS_KEPT})
+    values |= {"error_hours": error_rollups.HOURS_KEPT, "untracked_hours": _UNTRACKED_KEPT}
+    connection.execute(_PRUNE, values)

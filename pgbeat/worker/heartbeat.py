@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.jobs import rescue, workers
+from pgbeat.jobs import rescue, untracked_tasks, workers
 from pgbeat.jobs.lanes.model import to_dispatch
+from pgbeat.jobs.untracked_tasks import Tally
 from pgbeat.jobs.workers import WorkerReport
 from pgbeat.worker.shared_notes import is_alive
 
@@ -43,14 +44,15 @@ class Heartbeat:
         patience: float = 12.0,
         tasks: Sequence[str] | None = None,
         describe: Callable[[], WorkerReport] | None = None,
+        untracked: Tally | None = None,
     ) -> None:
-        """`describe` returns what the worker reports of itself."""
+        """`describe` returns what the worker reports of itself, `untracked` what it received."""
         #: When the next heartbeat is due (`time.monotonic()`).
         self.next_at = 0.0
         self._settings, self._id, self._name = settings, worker_id, name
         self._pool, self._concurrency = pool, concurrency
         self._tasks = tasks
-        self._describe, self._report_at = describe, 0.0
+        self._describe, self._untracked, self._report_at = describe, untracked, 0.0
         self._lives = False
         self._rescue_at = time.monotonic() + random.uniform(0, 2)  # noqa: S311
         #: Executions whose process is gone, and since when. Celery reports what becomes of them
@@ -80,6 +82,8 @@ class Heartbeat:
         if self._describe is not None and now >= self._report_at:
             self._report_at = now + _REPORT_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311
             workers.report(connection, self._id, self._describe())
+            if self._untracked is not None:
+                untracked_tasks.add(connection, self._settings.namespace, self._untracked.take())
         lanes = self._end_own_lost(connection, publisher)
         if now >= self._rescue_at:
             lanes |= rescue.rescue(connection, publisher, self._settings)

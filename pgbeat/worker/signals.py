@@ -30,6 +30,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.jobs import canvas
 from pgbeat.jobs.canvas import NOWHERE, Place
 from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.untracked_tasks import Tally
 from pgbeat.jobs.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
@@ -49,6 +50,8 @@ logger = logging.getLogger("celery.worker.pgbeat")
 #: Seconds for an ending process to write what is left to record.
 _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
 _UUID = re.compile("[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+#: Tasks of Celery and pgbeat.
+_INTERNAL = ("celery.", "pgbeat.")
 #: Pools with one process a task, and with one task a thread.
 _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
@@ -74,6 +77,8 @@ class TrackedWorker:
         self.logs = TaskLogHandler(lines) if lines else None
         self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
         self.main = os.getpid()
+        #: What the main process has received and nobody records.
+        self.untracked = Tally()
         # Chosen here, not by the database, so that children inherit it.
         self.id = random.SystemRandom().randrange(1, 2**31)
 
@@ -84,7 +89,7 @@ class TrackedWorker:
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
         heartbeat = Heartbeat(
             self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
-            tasks=sorted(self.app.tasks), describe=self._describe,
+            tasks=sorted(self.app.tasks), describe=self._describe, untracked=self.untracked,
         )  # fmt: skip
         # The heartbeat needs a session lock, which a pooler would break.
         url = direct_url(self.app.conf, self.settings.url)
@@ -128,6 +133,8 @@ def set_up(worker: Any) -> None:
     message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
+    if settings.track != "all":
+        signals.task_received.connect(_count_untracked, weak=False)
     if pool == "gevent":
         signals.task_received.connect(_wait_for_room, weak=False)
 
@@ -159,6 +166,7 @@ def _disconnect() -> None:
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
     signals.task_received.disconnect(_wait_for_room)
+    signals.task_received.disconnect(_count_untracked)
 
 
 # ----- in the process that runs the task
@@ -289,6 +297,15 @@ def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
     meanwhile would begin.
     """
     sender.pool._pool.wait_available()
+
+
+def _count_untracked(request: Any, **kwargs: Any) -> None:
+    """Counts a task that is no job."""
+    tracked = _tracked
+    if tracked is not None and not (
+        request.request_dict.get(JOB_HEADER) or request.name.startswith(_INTERNAL)
+    ):
+        tracked.untracked.count(request.name)
 
 
 def _revoke(

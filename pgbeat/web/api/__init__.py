@@ -25,6 +25,7 @@ from pgbeat.web.api import (
     queues,
     results,
     schedules,
+    tasks,
     templates,
     timeline,
     webhooks,
@@ -58,6 +59,7 @@ for _each in (
     load,
     timeline,
     errors,
+    tasks,
     find,
     audit,
 ):

@@ -24,6 +24,7 @@ _MARKS = {
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
     "errors": {"ended"},
+    "tasks": {"ended"},
     "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},
     "queues": {"audit", "messages"},
     "workers": {"audit", "messages", "began", "ended"},

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.monitoring import beats
+from pgbeat.monitoring import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api.job_models import progress_of
@@ -67,4 +68,5 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
         "summary": summary,
         "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
         "troubles": status.troubles,
+        "untracked": task_usage.untracked(connection, visit.namespace),
     }

@@ -52,7 +52,7 @@ _JOBS, _GROUPS, _TEMPLATES = ("jobs", "Jobs"), ("groups", "Groups"), ("templates
 _ADMINS = (
     NavSection("Overview", (("overview", "Overview"),)),
     NavSection("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
-    NavSection("Jobs", (_JOBS, ("errors", "Errors"), _GROUPS, _TEMPLATES)),
+    NavSection("Jobs", (_JOBS, ("errors", "Errors"), ("tasks", "Tasks"), _GROUPS, _TEMPLATES)),
     NavSection("Lanes", (("lanes", "Lanes"),)),
     NavSection("Queues", (("queues", "Queues"),)),
     NavSection("Workers", (("workers", "Workers"),)),

@@ -1,8 +1,9 @@
-"""`/console/tasks`: the page of a task."""
+"""`/console/tasks`: all tasks, and the page of one."""
 
 from fastapi import APIRouter, Response
 
 from pgbeat.jobs import model as jobs
+from pgbeat.monitoring import tasks
 from pgbeat.web.pages.errors import error_list
 from pgbeat.web.pages.load_chart import SPANS, USUAL, chart
 from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path
@@ -11,6 +12,17 @@ router = APIRouter(route_class=PageRoute)
 
 #: Jobs and errors on the page.
 _NEWEST, _ERRORS = 20, 5
+#: Tasks of the list.
+_LISTED = 100
+
+
+@router.get("/console/tasks")
+def tasks_page(visit: ViewerVisit, search: str = "") -> Response:
+    """Shows how often each task ran in the last 24 hours, tracked or not."""
+    search = search.strip()[:200]
+    with visit.reading() as connection:
+        found = tasks.listing(connection, visit.namespace, search=search, limit=_LISTED)
+    return visit.page("tasks.html", "tasks", found=found, search=search)
 
 
 @router.get("/console/tasks/{name:path}")

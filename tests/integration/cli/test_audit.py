@@ -32,7 +32,7 @@ READING = {
     "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list",
     "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
-    "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
+    "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
 #: They need a store of another beat's, or a worker: the tests of these look into the audit.
 ELSEWHERE = {

@@ -134,6 +134,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "templates",
         "ticks",
         "tokens",
+        "untracked_tasks",
         "webhooks",
         "workers",
     ]

@@ -37,6 +37,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /load": (ADMIN, None),
     "GET /errors": (ADMIN, None),
     "GET /find": (ANY, None),
+    "GET /tasks": (ADMIN, None),
     "POST /admin/scheduled-jobs/preview": (
         ADMIN, {"name": "p", "task": "jobs.add", "args": [1], "every": 60},
     ),
@@ -62,6 +63,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /console/groups/{group_id}": ((303, 0, 404, 0), None),
     "GET /console/jobs": (PAGE, None),
     "GET /console/find": (PAGE, None),
+    "GET /console/tasks": (ADMIN_PAGE, None),
     "GET /console/workers": (ADMIN_PAGE, None),
     "POST /console/workers": (ADMIN_PAGE, None),
     "GET /console/jobs/{job_id}": ((303, 0, 404, 0), None),

@@ -42,6 +42,15 @@ CREATE TABLE pgbeat.error_rollups (
 -- The first and the last time of one.
 CREATE INDEX error_rollups_of_error ON pgbeat.error_rollups (namespace, task, md5(error), last_at);
 
+-- Tasks that workers received without tracking them, by the hour; '' is all beyond a worker's 500.
+CREATE TABLE pgbeat.untracked_tasks (
+    namespace text NOT NULL,
+    at        timestamptz NOT NULL,                    -- the hour's beginning
+    task      text NOT NULL,
+    number    bigint NOT NULL,
+    PRIMARY KEY (namespace, at, task)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+
 -- How far the ends of a namespace's jobs are counted: for now, and for good.
 CREATE TABLE pgbeat.rollup_progress (
     namespace     text PRIMARY KEY,

@@ -1,0 +1,52 @@
+"""`/tasks`: how often each task ran in the last 24 hours."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from pgbeat.monitoring import tasks
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheViewer
+
+router = APIRouter(tags=["scheduler"])
+
+
+class FoundTaskUsage(BaseModel):
+    """A task in the last 24 hours. Durations are seconds, of jobs that began and have ended."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str = Field(examples=["shop.sync"])
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+    untracked: int = Field(description="Messages that workers received without tracking them.")
+    running_p50: float | None
+    running_p95: float | None
+
+
+class TaskList(BaseModel):
+    """Tasks, the most frequent first."""
+
+    tasks: list[FoundTaskUsage]
+    has_more: bool
+    untracked: int = Field(description="Of all tasks.")
+
+
+@router.get("/tasks", summary="List tasks")
+def list_tasks(
+    backend: TheBackend,
+    caller: TheViewer,
+    search: Annotated[str, Query(max_length=200, description="A part of the name.")] = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> TaskList:
+    """Lists the tasks that ran in the last 24 hours, as jobs or untracked (`pgbeat_track`)."""
+    with backend.transaction() as connection:
+        found = tasks.listing(connection, backend.namespace, search=search, limit=limit)
+    return TaskList(
+        tasks=[FoundTaskUsage.model_validate(each) for each in found.rows],
+        has_more=found.has_more,
+        untracked=found.untracked,
+    )
