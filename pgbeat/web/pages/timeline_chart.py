@@ -65,8 +65,8 @@ class Drawing(NamedTuple):
     lines: list[Line]
     #: Where the line of now is.
     now: float
-    #: Places and times of the axis.
-    axis: list[tuple[float, str]]
+    #: Places and times of the axis, and how these are written in UTC.
+    axis: list[tuple[float, datetime, str]]
 
 
 def drawing(found: Timeline) -> Drawing:
@@ -211,10 +211,10 @@ def _label(row: Row) -> str:
     return ", ".join(said) or "nothing yet"
 
 
-def _axis(found: Timeline, x: Callable[[datetime], float]) -> Iterable[tuple[float, str]]:
+def _axis(found: Timeline, x: Callable[[datetime], float]) -> Iterable[tuple[float, datetime, str]]:
     distance, written = _TICKS[found.span]
     seconds = int(distance.total_seconds())
     moment = datetime.fromtimestamp(-(-int(found.since.timestamp()) // seconds) * seconds, UTC)
     while moment < found.until:
-        yield round(x(moment), 2), f"{moment:{written}}"
+        yield round(x(moment), 2), moment, f"{moment:{written}}"
         moment += distance

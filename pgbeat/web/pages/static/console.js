@@ -19,6 +19,61 @@
   if (form) setTimeout(() => form.requestSubmit(form.querySelector("[name=sure]")), 50);
 })();
 
+// Times are written in UTC, or in the browser's time zone for whoever wants that. `localized`
+// rewrites what the server sends.
+const localized = (() => {
+  const KEY = "pgbeat-local-time";
+  const UTC = /\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d)? UTC\b/g;
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const button = document.getElementById("zone");
+  let isLocal = false;
+  try {
+    isLocal = localStorage.getItem(KEY) === "yes";
+  } catch {}  // storage may be forbidden
+  const two = (number) => String(number).padStart(2, "0");
+  const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
+  const said = (text) =>
+    text.replace(UTC, (whole, date, minutes, seconds = "") => {
+      const at = new Date(`${date}T${minutes}${seconds}Z`);
+      return isNaN(at) ? whole : `${day(at)} ${clock(at)}${seconds} local time`;
+    });
+
+  const rewrite = (root) => {
+    if (!isLocal) return root;
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (!node.parentElement?.closest("pre, code, textarea") && node.data.includes("UTC"))
+        node.data = said(node.data);
+    }
+    for (const each of root.querySelectorAll("[title*=UTC]")) each.title = said(each.title);
+    for (const each of root.querySelectorAll("[data-at]")) {
+      const at = new Date(each.dataset.at);
+      each.textContent = each.textContent.includes(":")
+        ? clock(at)
+        : at.toLocaleDateString("en", { weekday: "short", day: "2-digit" });
+    }
+    return root;
+  };
+
+  if (button) {
+    button.hidden = false;
+    button.setAttribute("aria-pressed", String(isLocal));
+    if (isLocal) document.getElementById("zone-said").textContent = `Times are in ${zone}`;
+    button.addEventListener("click", () => {
+      try {
+        localStorage.setItem(KEY, isLocal ? "no" : "yes");
+      } catch {
+        return;
+      }
+      location.reload();
+    });
+  }
+  rewrite(document.getElementById("main"));
+  return rewrite;
+})();
+
 addEventListener("keydown", (event) => {
   const asked = event.key === "Escape" && document.querySelector("details.sure[open]");
   if (!asked) return;
@@ -75,7 +130,7 @@ addEventListener("keydown", (event) => {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const part of document.querySelectorAll("[data-live]")) {
         const fresh = page.getElementById(part.id);
-        if (fresh && !isInUse(part)) replace(part, fresh);
+        if (fresh && !isInUse(part)) replace(part, localized(fresh));
       }
       failures = 0;
       say("Live");
