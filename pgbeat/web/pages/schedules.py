@@ -1,47 +1,72 @@
 """`/console/schedules`: the list of schedules."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import get_args
 
 from fastapi import APIRouter, Response
+from sqlalchemy import Connection
 
-from pgbeat.monitoring import beats
+from pgbeat.monitoring import beats, timeline_schedules
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words
+from pgbeat.schedules.model import Schedule
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
 from pgbeat.web.api.schedule_models import PauseReason
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    PageRoute,
+    ViewerVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
 _PAGE = 25
 _STATES = get_args(schedules.State)
+#: How far back failed jobs make a schedule one of the worst.
+_RECENT = timedelta(days=7)
 
 
 @router.get("/console/schedules")
 def schedules_page(
-    visit: ViewerVisit, search: str = "", state: str = "", after: str = "", label: str = ""
+    visit: ViewerVisit,
+    search: str = "",
+    state: str = "",
+    after: str = "",
+    label: str = "",
+    sort: str = "",
 ) -> Response:
-    """Shows schedules by name, with filters."""
+    """Shows schedules by name, with filters; with `sort=health` those that fail or are late first.
+
+    These are chosen by what is newest, and are one page.
+    """
     search, label = search.strip()[:200], label.strip()
     wanted = next((each for each in _STATES if each == state), None)
     labels = labels_of([label]) if label else None
     name = read_one(after or None, str)
     with visit.reading() as connection:
-        found = schedules.page(
-            connection,
-            namespace=visit.namespace,
-            state=wanted,
-            search=search or None,
-            after=name,
-            limit=_PAGE + 1,
-            labels=labels,
-        )
-        rows, following = split(found, _PAGE, "name")
+        is_by_health = sort == "health" and not (wanted or labels)
+        if is_by_health:
+            rows, following = _by_health(visit, connection, search or None), None
+        else:
+            found = schedules.page(
+                connection,
+                namespace=visit.namespace,
+                state=wanted,
+                search=search or None,
+                after=name,
+                limit=_PAGE + 1,
+                labels=labels,
+            )
+            rows, following = split(found, _PAGE, "name")
         sparks = summaries.sparks(connection, [row.id for row in rows])
         health = api.healths(visit.backend, connection, rows)
         health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
@@ -61,7 +86,15 @@ def schedules_page(
         states=_STATES,
         after=after,
         label=label,
+        is_by_health=is_by_health,
     )
+
+
+def _by_health(visit: Visit, connection: Connection, search: str | None) -> list[Schedule]:
+    patience = timedelta(seconds=beats.patience(visit.backend.settings))
+    return timeline_schedules.chosen(
+        connection, visit.namespace, patience, since=visit.now - _RECENT, search=search, limit=_PAGE
+    ).schedules
 
 
 def pause_reason(fields: Mapping[str, str]) -> PauseReason:

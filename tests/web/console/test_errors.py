@@ -29,6 +29,16 @@ def test_errors_that_are_alike_are_one(page: Any, sql: Sql) -> None:
     assert html(page.get("/console/errors?task=c")).all(".errors") == []
 
 
+def test_all_jobs_of_an_error_are_retried_at_once(page: Any, sql: Sql) -> None:
+    for error in ("Boom: order 1\nand more", "Boom: order 22", "Bust: order 3"):
+        make_job(sql, "failed", task="tests.add", error=error)
+    shown = html(page.get("/console/errors"))
+    [boom] = [each for each in shown.all(".errors li") if "Boom" in words_of(each)]
+    form = {each.get("name"): each.get("value") for each in boom.cssselect("form input")}
+    asked = html(page.post("/console/bulk", data=form | {"do": "retry"}))
+    assert "Retry 2 jobs?" in asked.words
+
+
 def test_a_task_shows_its_errors(page: Any, sql: Sql) -> None:
     for number in range(7):
         make_job(sql, "failed", task="a", error=f"{'ABCDEFG'[number]}: no")

@@ -9,7 +9,8 @@ import pytest
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql
-from tests.support.pages import after, html
+from tests.support.pages import after, html, words_of
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web
 
 Beat = Callable[..., Scheduler]
@@ -216,3 +217,16 @@ def test_what_others_changed_meanwhile_stays(page: Any, schedule: Any, sql: Sql)
     sql("UPDATE pgbeat.schedules SET cron = '5 5 * * *' RETURNING id")
     after(page, page.post(f"{LIST}/s", data=form | {"owner": "me"}))
     assert sql("SELECT cron, owner FROM pgbeat.schedules") == [("5 5 * * *", "me")]
+
+
+def test_the_worst_schedules_come_first(page: Any, sql: Sql) -> None:
+    for name in ("a", "b", "c"):
+        key = make_schedule(sql, name)
+        if name == "b":
+            make_job(sql, "failed", schedule=name, schedule_id=key, error="no")
+    shown = html(page.get("/console/schedules?sort=health"))
+    assert [words_of(each) for each in shown.all("#list tbody th a")] == ["b", "a", "c"]
+    by_name = html(page.get("/console/schedules"))
+    assert [words_of(each) for each in by_name.all("#list tbody th a")] == ["a", "b", "c"]
+    [link] = by_name.all("#list thead a")
+    assert link.get("href") == "/console/schedules?sort=health"
