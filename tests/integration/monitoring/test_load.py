@@ -28,10 +28,16 @@ def connection(database: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def now(sql: Sql) -> datetime:
-    """The beginning of this minute."""
-    [(moment,)] = sql("SELECT date_trunc('minute', now())")
-    found: datetime = moment
-    return found.astimezone(UTC)
+    """The beginning of this minute, once the one before it is counted as over."""
+
+    def minute() -> datetime | None:
+        [(found, is_fresh)] = sql(
+            "SELECT date_trunc('minute', now()), now() < date_trunc('minute', now()) + %s",
+            rollups.FRESH,
+        )
+        return None if is_fresh else found
+
+    return until(minute).astimezone(UTC)
 
 
 def route(task: str) -> str | None:
