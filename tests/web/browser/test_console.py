@@ -281,7 +281,8 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
     page = shown.sign_in(web.token("root", "admin"))
     found = {}
     for path in ("schedules", "schedules/hourly", "jobs", f"jobs/{job_id}", "lanes", "lanes/gpu",
-                 "new/lane", "queues", "beats", "audit", "errors", "tasks/tests.add"):  # fmt: skip
+                 "new/lane", "queues", "beats", "audit", "errors", "tasks/tests.add", "overview",
+                 "workers", "tasks", "find", "jobs?q=state:failed", "new/schedule"):  # fmt: skip
         page.goto(f"/console/{path}")
         for summary in page.query_selector_all("details.edit summary"):
             summary.click()

@@ -16,9 +16,9 @@ def test_the_reference(window: Any, address: str, scheme: str) -> None:
     page.on("request", lambda request: asked.append(request.url))
     page.goto("/docs")
     assert fits(page)
-    page.fill("input[name=search]", "cancel a job")
+    page.fill("input[name=search]", "job_id}/cancel")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[role=status]:has-text('cancel a job')")
+    page.wait_for_selector("[role=status]:has-text('job_id}/cancel')")
     # What is one of few is open, its body's fields too; a model is reached by its link.
     page.wait_for_selector(".operation[open] td:has-text('the source is down')")
     page.click(".operation:has(code:text-is('/jobs/{job_id}/cancel')) dd a:has-text('FoundJob')")
