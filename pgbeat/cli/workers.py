@@ -10,7 +10,7 @@ from pgbeat.cli.printing import Cell, json_option, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import Order
+from pgbeat.jobs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
 
@@ -60,7 +60,7 @@ def _cells(row: WorkerUsage, now: datetime) -> dict[str, Cell]:
     }
 
 
-def _send(target: Target, name: str, order: Order) -> None:
+def _send(target: Target, name: str, order: WorkerCommand) -> None:
     with target.work() as unit:
         said = worker_control.send(unit, name, order)
     if said:
@@ -77,7 +77,7 @@ def _send(target: Target, name: str, order: Order) -> None:
 def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
     if sure("shut down", "shut down", f"worker {name!r}", yes=yes, dry_run=dry_run):
-        _send(target, name, Order("shutdown"))
+        _send(target, name, WorkerCommand("shutdown"))
 
 
 _by = click.argument("by", type=click.IntRange(1, 1000), default=1)
@@ -90,7 +90,7 @@ _by = click.argument("by", type=click.IntRange(1, 1000), default=1)
 @pass_target
 def grow_command(target: Target, name: str, by: int) -> None:
     """Let a worker run more at once: by 1, or BY. Needs the app."""
-    _send(target, name, Order("grow", by))
+    _send(target, name, WorkerCommand("grow", by))
 
 
 @workers_command.command("shrink")
@@ -100,7 +100,7 @@ def grow_command(target: Target, name: str, by: int) -> None:
 @pass_target
 def shrink_command(target: Target, name: str, by: int) -> None:
     """Let a worker run less at once: by 1, or BY. Needs the app."""
-    _send(target, name, Order("shrink", by))
+    _send(target, name, WorkerCommand("shrink", by))
 
 
 @workers_command.command("add-consumer")
@@ -110,7 +110,7 @@ def shrink_command(target: Target, name: str, by: int) -> None:
 @pass_target
 def add_consumer_command(target: Target, name: str, queue: str) -> None:
     """Let a worker consume from a QUEUE, too, until it ends. Needs the app."""
-    _send(target, name, Order("add-consumer", queue=queue))
+    _send(target, name, WorkerCommand("add-consumer", queue=queue))
 
 
 @workers_command.command("cancel-consumer")
@@ -120,4 +120,4 @@ def add_consumer_command(target: Target, name: str, queue: str) -> None:
 @pass_target
 def cancel_consumer_command(target: Target, name: str, queue: str) -> None:
     """Let a worker consume no longer from a QUEUE, until it ends. Needs the app."""
-    _send(target, name, Order("cancel-consumer", queue=queue))
+    _send(target, name, WorkerCommand("cancel-consumer", queue=queue))

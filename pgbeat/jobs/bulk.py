@@ -64,7 +64,7 @@ class Preview(NamedTuple):
     at: datetime
 
 
-class Problem(NamedTuple):
+class LeftAlone(NamedTuple):
     """Why a job was left alone."""
 
     job_id: UUID
@@ -81,7 +81,7 @@ class Progress(NamedTuple):
     #: How many jobs were left alone, by the error's code.
     left: dict[str, int]
     #: The first of them.
-    problems: list[Problem]
+    problems: list[LeftAlone]
     #: Where to go on; `None` at the end.
     position: Position | None
 
@@ -124,7 +124,7 @@ def carry_out(
         unit.connection, unit.settings, replace(unit.actor, origin=None), app=lambda: unit.app
     )
     log = _Log(unit, order, which, action)
-    done, left, problems, seen = 0, Counter[str](), list[Problem](), 0
+    done, left, problems, seen = 0, Counter[str](), list[LeftAlone](), 0
     while True:
         size = BATCH if limit is None else min(BATCH, limit - seen)
         batch = _next(unit.connection, found, after, size) if size > 0 else []
@@ -177,7 +177,7 @@ def _next(
 # -- changing
 
 
-def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[Problem]:
+def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[LeftAlone]:
     """Changes jobs in one transaction, or after a deadlock in one for each."""
     try:
         return _batch(unit, order, ids, log)
@@ -187,7 +187,7 @@ def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") ->
     return [problem for each in ids for problem in _batch(unit, order, [each], log)]
 
 
-def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[Problem]:
+def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[LeftAlone]:
     act = _function(order.verb)
     failed = []
     with unit.transaction():
@@ -197,7 +197,7 @@ def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> 
                 with _savepoint(unit.connection):
                     act(unit, job_id, **order.options)
             except PgbeatError as error:
-                failed.append(Problem(job_id, error.code, str(error)))
+                failed.append(LeftAlone(job_id, error.code, str(error)))
         entry = log.write(len(ids) - len(failed), failed)
     log.entry = entry
     return failed
@@ -243,7 +243,7 @@ class _Log:
                 raise NotFound(f"there is no action {action} of yours to go on with")
             self.entry = _Entry(action, found["done"], Counter(found["left"]))
 
-    def write(self, done: int, failed: Sequence[Problem]) -> _Entry:
+    def write(self, done: int, failed: Sequence[LeftAlone]) -> _Entry:
         """Adds what a batch did, in its transaction. Returns the entry, for after the commit."""
         before = self.entry
         left = before.left + Counter(each.code for each in failed)

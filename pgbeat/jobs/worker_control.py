@@ -27,7 +27,7 @@ _NAMES = text(
 )
 
 
-class Order(NamedTuple):
+class WorkerCommand(NamedTuple):
     """What a worker must do."""
 
     verb: Verb
@@ -55,7 +55,7 @@ def names(connection: Connection, namespace: str) -> list[str]:
     return sorted(connection.scalars(_NAMES, {"namespace": namespace}))
 
 
-def send(unit: UnitOfWork, name: str, order: Order, *, timeout: float = TIMEOUT) -> str:
+def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = TIMEOUT) -> str:
     """Sends an order to a worker, and returns its answer; `shutdown` has none.
 
     `unit` is not open. Raises `NotFound` for a worker that is unknown or dead, `InvalidInput`,

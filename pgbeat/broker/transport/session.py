@@ -375,8 +375,7 @@ class _Guarded:
         try:
             if error is None:
                 if self.session.hear() and len(self.session._wakers) > 1:
-                    # Another thread that waits for the socket finds nothing there.
-                    self.session.wake()
+                    self.session.wake()  # another thread finds nothing in the socket
                 return
             self.session._fail(error)
         finally:

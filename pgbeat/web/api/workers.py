@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import Order, Verb
+from pgbeat.jobs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.backend import TheBackend
@@ -90,7 +90,7 @@ def control_worker(
 
     It is told by Celery's remote control, and answers within five seconds or not at all (503).
     """
-    order = Order(verb, body.by, body.queue) if body else Order(verb)
+    order = WorkerCommand(verb, body.by, body.queue) if body else WorkerCommand(verb)
     with backend.work(caller) as unit:
         said = worker_control.send(unit, name, order)
     return WorkerDone(message=said or "it was told to shut down")

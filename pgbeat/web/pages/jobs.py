@@ -1,6 +1,6 @@
 """`/console/jobs`: the list of jobs, which a query narrows down."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
@@ -11,6 +11,7 @@ from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, NotFound
 from pgbeat.jobs import executions, query, search
 from pgbeat.jobs.bulk import STATES
+from pgbeat.jobs.model import Job
 from pgbeat.web.api.job_models import progress_of
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read
@@ -77,7 +78,12 @@ def jobs_page(
         asked = query.join([query.parse(q), named])
     except InvalidInput as mistakes:
         remark = str(mistakes)
-    text = q if remark else str(asked)
+    return _show(visit, asked, q if remark else str(asked), remark, span, after)
+
+
+def _show(
+    visit: Visit, asked: query.Query, text: str, remark: str, span: str, after: str
+) -> Response:
     shown = span if span in load_chart.SPANS and span != load_chart.USUAL else ""
     before = read(after or None, moment, UUID)
     found, counts, chart = search.Found([], None, is_cut=False), None, None
@@ -90,37 +96,34 @@ def jobs_page(
             else:
                 found = search.page(connection, which, after=before, limit=_PAGE)
                 counts = search.counts(connection, which) if not after else None
-        page = visit.redactor.rows(found.rows)
-        running = {row.id: row.task for row in page if row.state == "running"}
-        runs = executions.newest(connection, list(running))
+        progress = _progress(visit, connection, found.rows)
         if visit.caller.sees_all and not after:
             chart = _chart(visit, connection, asked, span, shown)
-    states = asked.get("state").split(",")
     return visit.page(
-        "jobs.html",
-        "jobs",
-        rows=page,
-        progress={
-            job_id: progress_of(visit.redactor.row(run, running[job_id]))
-            for job_id, run in runs.items()
-        },
-        text=text,
-        asked=asked,
+        "jobs.html", "jobs",
+        rows=visit.redactor.rows(found.rows), progress=progress, text=text, asked=asked,
         terms=[(str(each), path("jobs", q=asked.less(each), span=shown)) for each in asked.terms],
         facets=_facets(asked, counts, shown) if counts else None,
-        counts=counts,
-        span=shown,
-        chart=chart,
-        verbs={
-            verb: VERBS[verb]
-            for verb, can in STATES.items()
-            if states == [""] or set(states) & set(can)
-        },
-        after=after,
-        remark=remark,
-        found=found,
-        next=cursor(*found.next) if found.next else None,
-    )
+        counts=counts, span=shown, chart=chart, verbs=_verbs(asked.get("state")), after=after,
+        remark=remark, found=found, next=cursor(*found.next) if found.next else None,
+    )  # fmt: skip
+
+
+def _progress(visit: Visit, connection: Connection, rows: list[Job]) -> dict[UUID, Any]:
+    """Returns the progress of those that run."""
+    running = {row.id: row.task for row in rows if row.state == "running"}
+    return {
+        job_id: progress_of(visit.redactor.row(run, running[job_id]))
+        for job_id, run in executions.newest(connection, list(running)).items()
+    }
+
+
+def _verbs(state: str) -> dict[str, tuple[str, str]]:
+    """Returns the verbs that apply to jobs in one of these states."""
+    states = set(state.split(","))
+    return {
+        verb: VERBS[verb] for verb, can in STATES.items() if not state or not states.isdisjoint(can)
+    }
 
 
 def _chart(

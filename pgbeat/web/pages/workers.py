@@ -6,7 +6,7 @@ from pgbeat.broker import queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
 from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import Order
+from pgbeat.jobs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 
@@ -39,7 +39,7 @@ def control_worker(visit: AdminVisit, fields: Fields) -> Response:
     verb = next((each for each in worker_control.VERBS if each == fields.get("do")), None)
     if verb is None:
         raise unknown_verb(fields)
-    order = Order(verb, queue=fields.get("queue", "").strip() or None)
+    order = WorkerCommand(verb, queue=fields.get("queue", "").strip() or None)
     try:
         with visit.backend.work(visit.caller) as unit:
             said = worker_control.send(unit, name, order)

@@ -10,7 +10,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput, NoReply, NotFound
 from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import Order
+from pgbeat.jobs.worker_control import WorkerCommand
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 
@@ -26,7 +26,7 @@ def unit(app: Celery, connection: Any, database: str) -> UnitOfWork:
 def test_a_worker_that_is_silent_is_in_the_audit(unit: UnitOfWork, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.workers (name, pid) VALUES ('w@x', 1)")
     with pytest.raises(NoReply):
-        worker_control.send(unit, "w@x", Order("grow"), timeout=0.1)
+        worker_control.send(unit, "w@x", WorkerCommand("grow"), timeout=0.1)
     assert sql("SELECT verb, kind, subject, after FROM pgbeat.audit") == [
         ("grow", "worker", "w@x", {"n": 1})
     ]
@@ -37,20 +37,20 @@ def test_only_living_workers_of_the_namespace_are_told(unit: UnitOfWork, sql: Sq
     sql("INSERT INTO pgbeat.workers (name, pid, namespace) VALUES ('other@x', 1, 'other')")
     for name in ("dead@x", "other@x", "nobody"):
         with pytest.raises(NotFound):
-            worker_control.send(unit, name, Order("shutdown"))
+            worker_control.send(unit, name, WorkerCommand("shutdown"))
     assert sql("SELECT count(*) FROM pgbeat.audit") == [(0,)]
 
 
 @pytest.mark.parametrize(
     ("order", "field"),
     [
-        (Order("grow", 0), "by"),
-        (Order("shrink", 5000), "by"),
-        (Order("add-consumer"), "queue"),
-        (Order("cancel-consumer", queue="q" * 300), "queue"),
+        (WorkerCommand("grow", 0), "by"),
+        (WorkerCommand("shrink", 5000), "by"),
+        (WorkerCommand("add-consumer"), "queue"),
+        (WorkerCommand("cancel-consumer", queue="q" * 300), "queue"),
     ],
 )
-def test_orders_are_checked_first(unit: UnitOfWork, order: Order, field: str) -> None:
+def test_orders_are_checked_first(unit: UnitOfWork, order: WorkerCommand, field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         worker_control.send(unit, "w@x", order)
     assert [each.field for each in caught.value.problems] == [field]
