@@ -459,3 +459,15 @@ def test_a_line_that_is_wrong(
     path.write_text(lines)
     assert where in refused(run_with(app, "jobs", "run-many", str(path)))
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_a_query_finds_jobs(database: str, sql: Sql) -> None:
+    for error in ("HTTPError: 503", "KeyError"):
+        make_job(sql, "failed", task="shop.prices", error=error, kwargs='{"site": "x"}')
+    make_job(sql, "completed", task="shop.prices")
+    found = read(database, "jobs", "list", "task:shop.*", "error:503", "arg.site=x")
+    assert [(each["state"], each["error"]) for each in found] == [("failed", "HTTPError: 503")]
+    assert read(database, "jobs", "list", "state:completed", "--state", "failed") != []
+    wrong = run(database, "jobs", "list", "stat:failed", "lanes:x", "--json")
+    problems = json.loads(wrong.stdout)["error"]["problems"]
+    assert [(each["field"], each["code"]) for each in problems] == [("q", "unknown")] * 2
