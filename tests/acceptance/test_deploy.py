@@ -244,6 +244,7 @@ def test_prometheus_understands_its_configuration_and_rules() -> None:
     promtool("check", "rules", "rules.yml")
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should() -> None:
     promtool("test", "rules", "rules_test.yml")
 

@@ -75,7 +75,11 @@ def history(sql: Sql, job: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "pool", ["prefork", "threads", "solo", pytest.param("gevent", marks=pytest.mark.slow)]
+    "pool",
+    [
+        "prefork",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("threads", "solo", "gevent")),
+    ],
 )
 def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) -> None:
     """Whether its message is acknowledged early or late, and if it is no job at all."""

@@ -106,7 +106,9 @@ def test_attempts_are_one_task(site: Site, sql: Sql) -> None:
     until(lambda: rows() == [("completed", 3, 1)], 30, "the job has ended")
 
 
-@pytest.mark.parametrize("task", ["replaced", "late_replaced"])
+@pytest.mark.parametrize(
+    "task", ["replaced", pytest.param("late_replaced", marks=pytest.mark.slow)]
+)
 def test_a_task_that_another_one_replaces(site: Site, sql: Sql, task: str) -> None:
     """It goes on as the same job; where more than one replaces it, its job ends."""
     site.start("-P", "prefork", "-c", "2")

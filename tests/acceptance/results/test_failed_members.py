@@ -25,6 +25,7 @@ def assert_failed(workers: Workers, chord: Any, cause: type[Exception]) -> None:
     assert len(workers.journal()) == 2
 
 
+@pytest.mark.slow
 def test_a_member_that_takes_too_long(workers: Workers, client: Client, sql: Sql) -> None:
     workers.start("-P", "prefork", "-c", "2")
     body = client.body().on_error(client.errback())
@@ -43,6 +44,7 @@ def test_a_member_whose_process_is_lost(workers: Workers, client: Client, sql: S
     assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
 
 
+@pytest.mark.slow
 def test_a_member_that_is_delivered_again(workers: Workers, client: Client, sql: Sql) -> None:
     """Its worker dies after its part was counted, and before its message is acknowledged."""
     (workers.folder / "armed").touch()
@@ -69,7 +71,10 @@ def bodies(client: Client, kind: str) -> Any:
     return kinds[kind]
 
 
-@pytest.mark.parametrize("kind", ["task", "chain", "group", "chord"])
+@pytest.mark.parametrize(
+    "kind",
+    ["task", *(pytest.param(each, marks=pytest.mark.slow) for each in ("chain", "group", "chord"))],
+)
 def test_an_inner_chord_that_fails(workers: Workers, client: Client, kind: str) -> None:
     """It fails the outer chord, which does not wait for ever for the inner one's body."""
     workers.start("-P", "prefork", "-c", "2")

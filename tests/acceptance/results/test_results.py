@@ -51,9 +51,16 @@ def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) 
         client.fail().delay().get(timeout=30)
 
 
-@pytest.mark.parametrize("first", ["", "from gevent import monkey; monkey.patch_all()",
-                                   "import eventlet; eventlet.monkey_patch()"],
-                         ids=["threads", "gevent", "eventlet"])  # fmt: skip
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("", id="threads"),
+        pytest.param("from gevent import monkey; monkey.patch_all()", id="gevent"),
+        pytest.param(
+            "import eventlet; eventlet.monkey_patch()", id="eventlet", marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_every_kind_of_caller_waits(workers: Workers, first: str) -> None:
     workers.start("-P", "prefork", "-c", "2")
     caller = subprocess.run(

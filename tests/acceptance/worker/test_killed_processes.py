@@ -94,6 +94,7 @@ def test_killed_between_a_tasks_return_and_its_record(
     assert worker.poll() is None
 
 
+@pytest.mark.slow
 def test_recycled_while_its_record_is_locked(crew: Crew) -> None:
     """A process that ends waits three seconds for the lock; then its worker waits in its place."""
     first, second = in_lane(crew, "add")

@@ -190,6 +190,7 @@ def test_monitors_know_what_sentry_can_express(fleet: Fleet, sentry: Sentry, sql
     assert configs["days"]["schedule"] == {"type": "interval", "value": 2, "unit": "day"}
 
 
+@pytest.mark.slow
 def test_a_launch_by_hand_is_no_check_in(fleet: Fleet, sentry: Sentry, sql: Sql) -> None:
     (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     add(sql, "hourly")

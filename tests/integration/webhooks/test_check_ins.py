@@ -215,6 +215,7 @@ def test_command_line(database: str, sql: Sql, deliver: Deliver, receiver: Recei
     assert read(database, "status", "s")["check_in_url"] is None
 
 
+@pytest.mark.slow
 def test_a_killed_beat_is_noticed_and_the_next_one_reports_what_waited(
     processes: Processes, sql: Sql, receiver: Receiver
 ) -> None:

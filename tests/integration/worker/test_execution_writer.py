@@ -79,6 +79,7 @@ def test_records_of_a_locked_job_are_written_in_order(
     ) == [("failed",), ("completed",)]
 
 
+@pytest.mark.slow
 def test_a_report_waits_for_what_is_known_of_the_same_job(
     ward: Ward, recorder: Recorder, other: psycopg.Connection
 ) -> None:

@@ -64,6 +64,7 @@ def test_only_pgbeats_database_is_upgraded(
     assert asked.execute("SELECT to_regclass('pgbeat.migrations')").fetchone() is None
 
 
+@pytest.mark.slow
 def test_the_broker_is_the_projects_database_unless_a_setting_says_otherwise(database: str) -> None:
     own = re.sub(r"^\w+", "postgresql", sqlalchemy_url(database).replace("+psycopg", ""))
     assert Shop(database).broker().startswith(f"pgbeat+{own.partition('?')[0]}")
@@ -108,6 +109,7 @@ def test_check_finds_no_celery_app(database: str, tmp_path: Path) -> None:
     assert "pgbeat.E001" in Shop(database).manage("check", **env).stderr
 
 
+@pytest.mark.slow
 def test_manage_py_passes_arguments_and_exit_codes(database: str) -> None:
     shop = Shop(database)
     settings = ("--settings", f"{PROJECT}.settings")

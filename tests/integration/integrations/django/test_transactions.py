@@ -1,5 +1,7 @@
 """What is sent inside Django's `atomic()` exists if and only if the block commits."""
 
+import pytest
+
 from tests.support.django_shop import PROJECT, Shop
 from tests.support.processes import Processes, until
 from tests.support.rows import Sql
@@ -31,6 +33,7 @@ def test_djangos_own_tests_pass_in_its_test_databases(database: str) -> None:
     assert "Ran 0 tests" not in done.stderr
 
 
+@pytest.mark.slow
 def test_tests_in_parallel_have_their_own_brokers(database: str) -> None:
     labels = (f"{PROJECT}.shop.tests.Jobs", f"{PROJECT}.shop.tests.Requests")
     done = Shop(database).manage("test", *labels, "--noinput", "--parallel", "2")

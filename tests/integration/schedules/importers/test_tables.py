@@ -506,6 +506,7 @@ def test_nothing_is_written_to_the_old_store(database: str, django: Django) -> N
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_row_that_somebody_holds(database: str, django: Django) -> None:
     django.task("s", interval=django.interval(), last_run_at=datetime.now(UTC) - DAY)
     command = ("import", "django-celery-beat", "--from", django.url)
