@@ -27,7 +27,7 @@ from pgbeat.web.recent import Recent
 #: Milliseconds that a statement may take, and wait for a lock.
 _STATEMENT, _LOCK = 10_000, 3_000
 #: Idle connections, further ones under load, and seconds to wait for one.
-_POOL, _OVERFLOW, _POOL_WAIT = 5, 15, 5
+_POOL, _OVERFLOW, _POOL_WAIT = 10, 10, 5
 #: Seconds for which viewers share the overview.
 _SHARED = 2.0
 

@@ -49,7 +49,7 @@ class Caller(Actor):
 def identify(backend: Backend, written: str) -> Caller:
     """Returns the caller of a token or JWT. Raises `InvalidToken` and `IssuerAway`."""
     if written.startswith(tokens.PREFIX):
-        with backend.transaction() as connection:
+        with backend.session() as connection:
             token = tokens.verify(connection, backend.namespace, written)
         return _caller_of(backend, token.actor, token.scope, token=token.id)
     if backend.issuer is None:
