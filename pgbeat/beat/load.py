@@ -3,31 +3,16 @@
 import time
 from datetime import timedelta
 
-from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
+from pgbeat.jobs.queue_routes import Route
 from pgbeat.monitoring import rollups
-from pgbeat.monitoring.rollups import MINUTE, Route
+from pgbeat.monitoring.rollups import MINUTE
 
 #: Seconds that a transaction should take at most while the beat catches up, and the longest span
 #: that one counts.
 _AIM, _LONGEST = 0.2, timedelta(hours=4)
-
-
-def route_of(app: Celery) -> Route:
-    """Returns the function that says where the app's messages of a task go by default."""
-    known: dict[str, str | None] = {}
-
-    def route(task: str) -> str | None:
-        if task not in known:
-            try:
-                known[task] = app.amqp.router.route({}, task)["queue"].name
-            except Exception:  # a router of the app's own raised
-                known[task] = None
-        return known[task]
-
-    return route
 
 
 def keep(connection: Connection, settings: Settings, route: Route) -> None:

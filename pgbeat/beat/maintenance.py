@@ -21,6 +21,7 @@ from pgbeat.jobs import deadlines, dependencies, dispatch, lifecycle, rescue
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.queue_routes import route_of
 from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
 
@@ -43,7 +44,7 @@ class LeaderMaintenance:
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
         self._app, self._settings, self._publisher = app, settings, publisher
         self._pruner = Pruner(settings, leaves_periods=True)
-        route = load.route_of(app)
+        route = route_of(app)
         self._background = (
             Background(settings, "retention", self._keep_histories, first=60.0, every=600.0),
             Background(

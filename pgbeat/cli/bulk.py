@@ -18,7 +18,6 @@ from pgbeat.cli.options import F, Option, adding, duration, read_labels
 from pgbeat.cli.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
-from pgbeat.jobs import search
 from pgbeat.jobs.model import Filter, Job
 from pgbeat.jobs.permissions import BulkVerb
 from pgbeat.schedules import model as schedules
@@ -159,7 +158,7 @@ def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any])
         created_from=ago(given["since"]),
         created_until=ago(given["before"]),
     )
-    return search.visible(actor, target.redactor(actor), which)
+    return target.visible(actor, which)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def list_command(
             ).id
         which = asked.filter(target.namespace, now)
         which = which._replace(**{key: each for key, each in given.items() if each is not None})
-        which = search.visible(actor, target.redactor(actor), which)
+        which = target.visible(actor, which)
         found = search.page(connection, which, limit=limit)
         rows = found.rows
         made = (

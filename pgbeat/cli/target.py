@@ -26,6 +26,8 @@ from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, lock_waits
 from pgbeat.errors import InvalidSchedule
+from pgbeat.jobs import queue_routes, search
+from pgbeat.jobs.model import Filter
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
@@ -175,6 +177,15 @@ class Target:
         """
         app = None if actor.is_admin else self.registry
         return Redactor(actor, self.settings.redact, {} if app is None else app.tasks)
+
+    def visible(self, actor: Actor, which: Filter) -> Filter:
+        """Returns the filter, limited to jobs that the actor may see and search.
+
+        Raises `Forbidden`.
+        """
+        if which.queue is not None and self.registry is not None:
+            which = queue_routes.routed(which, self.registry)
+        return search.visible(actor, self.redactor(actor), which)
 
     def broker(self, connection: Connection) -> BrokerTables:
         """Returns the broker's tables, by the names that the app gives them.

@@ -12,7 +12,19 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, literal, or_, select, text, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Text,
+    and_,
+    cast,
+    false,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from pgbeat.database.tables import jobs
@@ -176,7 +188,10 @@ class Filter(NamedTuple):
     #: When it was created: not before the first time, and before the second.
     created_from: datetime | None = None
     created_until: datetime | None = None
+    #: The queue that a job names; if it names none, the task decides by one of the next two.
     queue: str | None = None
+    routed_here: Sequence[str] | None = None
+    routed_elsewhere: Sequence[str] | None = None
     #: A glob of the error, in upper or lower case; without `*` and `?`, a part of it.
     error: str | None = None
     #: In one of these states.
@@ -201,7 +216,7 @@ class Filter(NamedTuple):
         """Returns the conditions for which there are indexes, or which take little beside one."""
         given = [(name, value) for name, value in self._asdict().items() if name not in _OTHERS]
         found = [jobs.c[name] == value for name, value in given if value is not None]
-        if self.task is not None and not _is_glob(self.task):
+        if self.task is not None and not is_glob(self.task):
             found.append(jobs.c.task == self.task)
         if self.states is not None:
             found.append(jobs.c.state.in_(self.states))
@@ -224,13 +239,13 @@ class Filter(NamedTuple):
     def unindexed(self, columns: Any) -> list[ColumnElement[bool]]:
         """Returns the others, of a table's or a subquery's columns."""
         found: list[ColumnElement[bool]] = []
-        if self.task is not None and _is_glob(self.task):
+        if self.task is not None and is_glob(self.task):
             found.append(columns.task.like(like(self.task)))
         if self.error is not None:
-            glob = self.error if _is_glob(self.error) else f"*{self.error}*"
+            glob = self.error if is_glob(self.error) else f"*{self.error}*"
             found.append(columns.error.ilike(like(glob)))
         if self.queue is not None:
-            found.append(columns.queue == self.queue)
+            found.append(self._is_in_queue(columns))
         if self.tags:
             found.append(columns.tags.contains(list(self.tags)))
         found += [_argument(columns, *each) for each in self.arguments or ()]
@@ -238,17 +253,27 @@ class Filter(NamedTuple):
         found += [columns.task.not_like(like(each)) for each in self.not_tasks or ()]
         return found
 
+    def _is_in_queue(self, columns: Any) -> ColumnElement[bool]:
+        if self.routed_here is not None:
+            is_routed = columns.task.in_(self.routed_here)
+        elif self.routed_elsewhere is not None:
+            is_routed = columns.task.not_in(self.routed_elsewhere)
+        else:
+            is_routed = false()
+        return or_(columns.queue == self.queue, and_(columns.queue.is_(None), is_routed))
+
 
 #: Fields of a filter that are no columns to compare.
 _OTHERS = {
     "task", "late", "labels", "created_from", "created_until", "error", "states", "is_retried",
-    "ids", "queue", "tags", "arguments", "words", "not_tasks",
+    "ids", "queue", "routed_here", "routed_elsewhere", "tags", "arguments", "words", "not_tasks",
 }  # fmt: skip
 _GLOB = frozenset("*?")
 _TO_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
-def _is_glob(text: str) -> bool:
+def is_glob(text: str) -> bool:
+    """Returns whether a text is a glob rather than a name."""
     return not _GLOB.isdisjoint(text)
 
 

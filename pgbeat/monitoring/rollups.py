@@ -7,7 +7,7 @@ later: an end is written after the time that it has, and committed after it is w
 are committed later than that are left out. Hours are added up from minutes that are settled.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
+from pgbeat.jobs.queue_routes import Route
 from pgbeat.monitoring import error_rollups
 from pgbeat.monitoring.histograms import BOUNDS, Histogram
 
@@ -26,8 +27,6 @@ FRESH, SETTLED = timedelta(seconds=2), timedelta(minutes=15)
 #: The first time, minutes are counted back to here.
 _FROM = timedelta(days=1)
 
-#: Returns the queue that a task's messages go to if the job names none.
-Route = Callable[[str], str | None]
 #: A kind, a name and a time.
 Key = tuple[str, str, datetime]
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.jobs import search
+from pgbeat.jobs import queue_routes, search
 from pgbeat.jobs.model import Filter
 from pgbeat.jobs.query import parse
 from pgbeat.schedules import model as schedules
@@ -45,6 +45,7 @@ def queried(
     schedule = schedule or query.get("schedule") or None
     if schedule is not None:
         which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
+    which = queue_routes.routed(which, backend.celery)
     return search.visible(caller, backend.redactor(caller), which)
 
 

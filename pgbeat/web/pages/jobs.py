@@ -11,7 +11,7 @@ from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, NotFound
 from pgbeat.jobs import executions, query, search
 from pgbeat.jobs.bulk import STATES
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.model import Job, is_glob
 from pgbeat.web.api.job_models import progress_of
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read
@@ -52,6 +52,7 @@ def jobs_page(
     task: Text = "",
     schedule: Text = "",
     lane: Text = "",
+    queue: Text = "",
     by: Text = "",
     template: Text = "",
     group: Text = "",
@@ -69,8 +70,8 @@ def jobs_page(
     named = query.of(
         {
             "state": state, "is": "late" if late else "", "task": task, "schedule": schedule,
-            "lane": lane, "by": by, "template": template, "group": group, "label": label,
-            "error": error, "since": since, "before": until,
+            "lane": lane, "queue": queue, "by": by, "template": template, "group": group,
+            "label": label, "error": error, "since": since, "before": until,
         }
     )  # fmt: skip
     asked, remark = named, ""
@@ -129,10 +130,12 @@ def _verbs(state: str) -> dict[str, tuple[str, str]]:
 def _chart(
     visit: Visit, connection: Connection, asked: query.Query, span: str, shown: str
 ) -> load_chart.Chart:
-    task, lane = asked.get("task"), asked.get("lane")
+    # Loads are kept of each task, lane and queue, and of none of their combinations.
+    named = [(key, asked.get(key)) for key in ("task", "lane", "queue") if asked.get(key)]
+    if len(named) > 1 or (named and is_glob(named[0][1])):
+        named = []
     return load_chart.chart(
-        connection, visit.namespace, span,
-        task=task or None, lane=None if task else lane or None,
+        connection, visit.namespace, span, **dict(named),
         here=lambda each: path("jobs", q=asked, span=each),
         filters={"q": str(asked.without("since", "before")), "span": shown},
     )  # fmt: skip

@@ -70,6 +70,7 @@ def chart(
     here: Callable[[str], str],
     task: str | None = None,
     lane: str | None = None,
+    queue: str | None = None,
     filters: Mapping[str, str],
 ) -> Chart:
     """Reads the load of a span and draws it.
@@ -78,7 +79,7 @@ def chart(
     `filters`.
     """
     span = span if span in SPANS else USUAL
-    found = load(connection, namespace, task=task, lane=lane, since=SPANS[span])
+    found = load(connection, namespace, task=task, lane=lane, queue=queue, since=SPANS[span])
     most = max((point.ended for point in found.points), default=0)
     longest = max(
         (max(point.running_p95 or 0, point.waiting_p95 or 0) for point in found.points), default=0

@@ -1,16 +1,29 @@
-"""`/console/queues`: the broker's queues, and the dead letters."""
+"""`/console/queues`: the broker's queues, the page of one, and the dead letters."""
 
 from fastapi import APIRouter, Response
 
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import query, queue_routes, search
+from pgbeat.monitoring import worker_usage
+from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    Name,
+    PageRoute,
+    ViewerVisit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
-_DEAD = 50
+#: Dead letters, and jobs of a queue's page.
+_DEAD, _NEWEST = 50, 20
 
 
 @router.get("/console/queues")
@@ -38,6 +51,27 @@ def queues_page(visit: ViewerVisit, dead: str = "") -> Response:
     )
 
 
+@router.get("/console/queues/{name:path}")
+def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> Response:
+    """Shows the load of a queue, who consumes from it, and its newest jobs."""
+    with visit.reading() as connection:
+        row = queues.get(connection, visit.backend.tables(connection), name)
+        chart = load_chart.chart(
+            connection, visit.namespace, span, queue=name,
+            here=lambda each: path("queues", name, span=each),
+            filters={"q": str(query.of({"queue": name}))},
+        )  # fmt: skip
+        which = queue_routes.routed(jobs.Filter(visit.namespace, queue=name), visit.backend.celery)
+        newest = search.page(connection, which, limit=_NEWEST)
+        workers = worker_usage.listing(connection, visit.namespace, tasks=0)
+    return visit.page(
+        "queue.html", "queues", of="queues", row=row, chart=chart,
+        jobs=visit.redactor.rows(newest.rows), is_cut=newest.is_cut,
+        workers=[each for each in workers if name in (each.queues or ())],
+        is_stock=not delays_in_table(visit.backend.celery.conf),
+    )  # fmt: skip
+
+
 @router.post("/console/queues")
 def change_queue(visit: AdminVisit, fields: Fields) -> Response:
     """Pauses, resumes or purges a queue, by the form's `do`."""
@@ -55,7 +89,8 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
         else:
             control.resume(unit, tables, name)
             said = f"Queue '{name}' goes on."
-    return visit.redirect(path("queues"), said)
+    here = path("queues", name) if fields.get("from") == "queue" else path("queues")
+    return visit.redirect(here, said)
 
 
 @router.post("/console/dead")

@@ -87,6 +87,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/new/webhook": (ADMIN_PAGE, None),
     "POST /console/new/webhook": (ADMIN_PAGE, None),
     "GET /console/queues": (ADMIN_PAGE, None),
+    "GET /console/queues/{name:path}": (ADMIN_PAGE, None),
     "POST /console/queues": (ADMIN_PAGE, None),
     "POST /console/dead": (ADMIN_PAGE, None),
     "GET /console/calendars": (ADMIN_PAGE, None),
@@ -251,6 +252,7 @@ class World:
         names = {
             "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
+            "/console/queues": "celery",
             "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
             "/calendars": "c", "/console/calendars": "c", "/console/tasks": "t",
             "/workers": "nowhere", "/console/{": "nowhere",

@@ -12,6 +12,7 @@ from tests.support.command_line import Sql
 from tests.support.databases import connected
 from tests.support.pages import html, words_of
 from tests.support.rows import make_job, make_lane
+from tests.support.web import Web
 
 
 @pytest.fixture
@@ -68,6 +69,50 @@ def test_a_task_has_a_page(page: Any, ended: Callable[..., None]) -> None:
     assert len(shown.all("#newest-box li")) == 3
     nothing = html(page.get("/console/tasks/nowhere"))
     assert nothing.all("svg.ends") == []
+
+
+def test_a_queue_has_a_page(page: Any, web: Web, sql: Sql, ended: Callable[..., None]) -> None:
+    celery = web.app.state.pgbeat.celery
+    celery.conf.task_routes = {"gpu.*": {"queue": "gpu"}}
+
+    @celery.task(name="gpu.render", shared=False)
+    def render() -> None:
+        """Is never run."""
+
+    sql("INSERT INTO kombu_queue (name) VALUES ('gpu') RETURNING name")
+    ended("failed", task="gpu.render")  # to where its task is routed
+    ended("failed", task="any", queue="gpu")
+    ended("completed", task="any")
+    ended("completed", task="gpu.render", queue="celery")
+    counts = {}
+    for queue in ("gpu", "celery"):
+        shown = html(page.get(f"/console/queues/{queue}"))
+        assert shown.words.count("Load of queue " + queue) == 1
+        counts[queue] = sorted(words_of(each)[9:] for each in shown.all("#newest-box li"))
+        (every,) = shown.all("#newest-box p a")
+        listed = html(page.get(every.get("href"))).all("#list tbody tr")
+        assert len(listed) == len(counts[queue])
+    found = {queue: [each.split()[:2] for each in rows] for queue, rows in counts.items()}
+    assert found == {
+        "gpu": [["failed", "any"], ["failed", "gpu.render"]],
+        "celery": [["completed", "any"], ["completed", "gpu.render"]],
+    }
+    (bar,) = html(page.get("/console/queues/celery?span=1h")).all(".load svg.ends a")
+    assert "queue%3Acelery" in bar.get("href")
+    assert html(page.get("/console/queues/nowhere"), 404)
+
+
+def test_the_chart_says_whose_load_it_is(page: Any, ended: Callable[..., None]) -> None:
+    ended("completed", task="shop.a", lane="gpu")
+
+    def whose(query: str) -> str:
+        return words_of(html(page.get(f"/console/jobs?{query}")).one("#load"))
+
+    assert whose("") == "Load of all jobs"
+    assert whose("task=shop.a&state=failed") == "Load of task shop.a"
+    assert whose("queue=celery") == "Load of queue celery"
+    # It is kept of neither globs nor combinations.
+    assert whose("task=shop.*") == whose("task=shop.a&lane=gpu") == "Load of all jobs"
 
 
 def test_users_see_no_chart_of_what_others_run(user: Any, ended: Callable[..., None]) -> None:
