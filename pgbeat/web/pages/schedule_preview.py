@@ -54,9 +54,15 @@ def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> Sho
             found = previews.preview_schedule(*visit.who, body, is_check)
         return ShownPreview(found, [], name is not None, is_check)
     except forms.REFUSED as error:
-        form = forms.refused(visit.request, error, written, "", others=schedule_form.OTHERS)
-        problems = [(LABELS.get(key, key), said) for key, said in form.errors.items()]
-    return ShownPreview(_times(visit, written), problems, name is not None, is_check)
+        wrong = _mistakes(visit, error, written)
+    times, also_wrong = _times(visit, written)
+    problems = [(LABELS.get(key, key), said) for key, said in (also_wrong | wrong).items()]
+    return ShownPreview(times, problems, name is not None, is_check)
+
+
+def _mistakes(visit: Visit, error: Exception, written: Mapping[str, str]) -> dict[str, str]:
+    form = forms.refused(visit.request, error, written, "", others=schedule_form.OTHERS)
+    return dict(form.errors)
 
 
 def _changed(
@@ -72,12 +78,15 @@ def _changed(
     return previews.preview_changes(*visit.who, name, body, is_check)
 
 
-def _times(visit: Visit, written: Mapping[str, str]) -> SchedulePreview | None:
-    """Returns when it would be due, whatever else is wrong; `None` if that is."""
+def _times(
+    visit: Visit, written: Mapping[str, str]
+) -> tuple[SchedulePreview | None, dict[str, str]]:
+    """Returns when it would be due, whatever else is wrong, or the mistakes in just that."""
     when = {name: written.get(name, "") for name in _WHEN} | {"name": f"preview {uuid4()}"}
     try:
         body = NewSchedule.model_validate(schedule_form.values(when))
         values = body.model_dump(exclude_unset=True, exclude_none=True)
-        return previews.due_times(*visit.who, values | {"task": "-"})
-    except forms.REFUSED:
-        return None
+        return previews.due_times(*visit.who, values | {"task": "-"}), {}
+    except forms.REFUSED as error:
+        wrong = _mistakes(visit, error, when)
+        return None, {field: said for field, said in wrong.items() if field in _WHEN}

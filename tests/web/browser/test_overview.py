@@ -1,0 +1,61 @@
+"""The overview in a real browser."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.browser import fits
+from tests.support.command_line import Sql
+from tests.support.rows import insert, make_job, make_schedule
+from tests.support.web import Web
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def make_run(sql: Sql, name: str, ago: str) -> str:
+    """Writes a schedule whose job failed that long ago; returns the job's id."""
+    key = make_schedule(sql, name)
+    [(at,)] = sql("SELECT now() - %s::interval", ago)
+    values = {"state": "failed", "schedule_id": key, "started_at": at, "finished_at": at}
+    job_id = make_job(sql, schedule=name, created_at=at, **values)
+    insert(sql, "executions", values | {"job_id": job_id, "number": 1, "worker": "w"}, "id")
+    return job_id
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_run_is_found_on_the_timeline_and_opened(
+    window: Any, web: Web, sql: Sql, width: int
+) -> None:
+    job_id = make_run(sql, "nightly", "5 hours")
+    make_run(sql, "hourly", "10 minutes")
+    page = window(viewport={"width": width, "height": 800}).sign_in(web.token("root", "admin"))
+    page.click("nav >> text=Overview")
+    page.wait_for_selector(".spans [aria-current]:has-text('1h')")
+    assert page.locator(".timeline tbody rect.bad").count() == 1
+    page.click(".spans a:has-text('1d')")
+    page.wait_for_selector(".spans [aria-current]:has-text('1d')")
+    assert page.locator(".timeline tbody rect.bad").count() == 2
+    assert fits(page)
+    page.fill(".timeline input[type=search]", "night")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**search=night*")
+    assert page.locator(".timeline tbody th a").all_inner_texts() == ["nightly"]
+    page.click(".timeline tbody rect.bad")
+    page.wait_for_url(f"**/console/jobs/{job_id}")
+    page.wait_for_selector("h1 .chip:has-text('failed')")
+
+
+def test_without_scripts_it_is_a_picture_in_a_table(window: Any, web: Web, sql: Sql) -> None:
+    job_id = make_run(sql, "nightly", "10 minutes")
+    shown = window(viewport={"width": 1280, "height": 800}, java_script_enabled=False)
+    page = shown.sign_in(web.token("root", "admin"))
+    page.click("nav >> text=Overview")
+    row = page.locator(".timeline tbody tr")
+    assert row.count() == 1
+    assert row.locator("th a").inner_text() == "nightly"
+    assert "1 failed" in row.locator("td").text_content()
+    assert not page.is_visible("#live")
+    page.click(".spans a:has-text('1w')")
+    page.wait_for_selector(".spans [aria-current]:has-text('1w')")
+    page.click(".timeline tbody rect.bad")
+    page.wait_for_url(f"**/console/jobs/{job_id}")
