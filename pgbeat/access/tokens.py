@@ -112,7 +112,7 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
     """
     parts = _WRITTEN.fullmatch(written)
     if parts is None:
-        raise InvalidToken("the token is invalid or has expired")
+        raise InvalidToken("invalid or expired token")
     token_id, secret = parts.groups()
     query = select(*_COLUMNS, tokens.c.hash, func.now()).where(
         tokens.c.id == token_id, tokens.c.namespace == namespace
@@ -120,7 +120,7 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
     row = connection.execute(query).one_or_none()
     known = b"" if row is None else bytes(row[-2])
     if not hmac.compare_digest(known, _hash(secret)) or row is None:
-        raise InvalidToken("the token is invalid or has expired")
+        raise InvalidToken("invalid or expired token")
     token, now = Token(*row[:-2]), row[-1]
     if token.revoked_at is not None:
         raise InvalidToken("the token was revoked; `pgbeat tokens create` makes another")

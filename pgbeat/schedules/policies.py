@@ -1,6 +1,6 @@
 """Policies of a due schedule that need no database: catch-up, grace, minimum spacing."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from pgbeat.schedules.model import Schedule
@@ -117,7 +117,9 @@ def _missed(count: int, since: datetime, row: Schedule) -> str | None:
         return None
     times = "1 due time" if count == 1 else f"{count} due times"
     policy = "overlap buffer_all" if row.overlap == "buffer_all" else f"catch_up {row.catch_up}"
-    return f"{times} before it, since {since:%Y-%m-%d %H:%M:%S%z}, missed ({policy})"
+    return (
+        f"{times} before it, since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, missed ({policy})"
+    )
 
 
 def _ended(row: Schedule) -> str | None:

@@ -24,7 +24,9 @@ def parse_duration(text: str) -> timedelta:
     written = text.strip().lower()
     parts = _PART.findall(written)
     total = 0.0
-    problem = "" if parts and not _PART.sub("", written).strip(" ,") else "it is no length of time"
+    problem = (
+        "" if parts and not _PART.sub("", written).strip(" ,") else "it is not a length of time"
+    )
     for number, unit in parts:
         singular = unit.removesuffix("s")
         size = next((size for size, names in _UNITS.items() if {unit, singular} & names), None)

@@ -53,7 +53,7 @@ def identify(backend: Backend, written: str) -> Caller:
             token = tokens.verify(connection, backend.namespace, written)
         return _caller_of(backend, token.actor, token.scope, token=token.id)
     if backend.issuer is None:
-        raise InvalidToken("the token is invalid or has expired")
+        raise InvalidToken("invalid or expired token")
     name, scope, seconds = backend.issuer.verify(written)
     return _caller_of(backend, name, scope, seconds=seconds)
 

@@ -43,7 +43,7 @@ def login(
     written, seconds = token.strip(), _MAX_AGE
     try:
         if not written.isascii():
-            raise InvalidToken("the token is invalid or has expired")
+            raise InvalidToken("invalid or expired token")
         if written.startswith(sign_in_links.PREFIX):
             with backend.transaction() as connection:
                 _, written = sign_in_links.accept(connection, backend.namespace, written)

@@ -103,7 +103,7 @@ class Duration(Kind):
     def _read(self, value: Any) -> timedelta:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(
-                f"is {shown(value)}, which is no length of time; write seconds, or for example "
+                f"is {shown(value)}, which is not a length of time; write seconds, or for example "
                 f"{self.example!r}"
             )
         try:
@@ -111,7 +111,7 @@ class Duration(Kind):
         except InvalidTimetable as error:
             raise ValueError(str(error)) from None
         except (OverflowError, ValueError):  # infinite, not a number
-            raise ValueError(f"is {shown(value)}, which is no length of time") from None
+            raise ValueError(f"is {shown(value)}, which is not a length of time") from None
         if length < timedelta(0) or not (length or self.may_be_nothing):
             least = "must not be negative" if self.may_be_nothing else "must be longer than nothing"
             raise ValueError(f"is {shown(value)}; it {least}")

@@ -9,7 +9,7 @@ from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, rea
 
 NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _WHEN = (
-    FormField("kind", "Timetable, by", "choice", options=tuple(TIMETABLES)),
+    FormField("kind", "Kind of timetable", "choice", options=tuple(TIMETABLES)),
     FormField(
         "timetable",
         "Timetable",
@@ -22,10 +22,10 @@ _WHEN = (
 _BOUNDS = (
     FormField("starts_at", "Not before", "moment", "UTC"),
     FormField("ends_at", "Not after", "moment", "UTC"),
-    FormField("max_runs", "Most runs", "number", "then it is done"),
+    FormField("max_runs", "Maximum runs", "number", "then it is done"),
     FormField(
         "after_outcome",
-        "After another: once its job",
+        "After another schedule: when its job has",
         "choice",
         options=("completed", "failed", "finished"),
     ),
@@ -57,22 +57,22 @@ _HOW = (
 _BETWEEN = (
     FormField(
         "overlap",
-        "While the job before it goes on",
+        "While the previous job runs",
         "choice",
         options=("allow", "skip", "queue_one", "buffer_all", "cancel_previous"),
     ),
-    FormField("catch_up", "Of missed times", "choice", options=("latest", "all", "none")),
-    FormField("catch_up_limit", "Of all, at most", "number"),
+    FormField("catch_up", "Missed times", "choice", options=("latest", "all", "none")),
+    FormField("catch_up_limit", "Catch up at most", "number"),
     FormField("grace", "Grace", "length", "how late it may launch: 15 min; empty: however late"),
-    FormField("min_interval", "Least interval", "length", "between two launches: 1 h"),
+    FormField("min_interval", "Minimum interval", "length", "between two launches: 1 h"),
     FormField("jitter", "Jitter", "length", "delays it by up to: 2 min"),
     FormField("calendar", "Calendar", offer="calendars", hint="for times to skip"),
 )
 _FAILS = (
     FormField("max_retries", "Retries", "number", "then it is disabled"),
-    FormField("retry_base", "First after", "length", "such as 1 min"),
-    FormField("retry_factor", "Then times", hint="such as 2"),
-    FormField("retry_cap", "But no later than", "length", "such as 1 h"),
+    FormField("retry_base", "First retry after", "length", "such as 1 min"),
+    FormField("retry_factor", "Factor", hint="such as 2"),
+    FormField("retry_cap", "Longest delay", "length", "such as 1 h"),
     FormField("probe_after", "Once disabled, try after", "length", "such as 1 day; empty: never"),
     FormField(
         "pause_after_failures",
@@ -87,8 +87,8 @@ SECTIONS = (
     FormSection("When", _WHEN, is_open=True),
     FormSection("What", _WHAT, is_open=True),
     job_fields.ABOUT,
-    FormSection("From when, until when", _BOUNDS, "not before, not after, most runs"),
-    FormSection("What may skip it", _BETWEEN, "overlap, missed times, grace, calendar"),
+    FormSection("Start and end", _BOUNDS, "not before, not after, maximum runs"),
+    FormSection("Overlap and skipping", _BETWEEN, "overlap, missed times, grace, calendar"),
     FormSection("If launching fails", _FAILS, "retries, and when to disable it"),
     FormSection("How it is launched", _HOW, "queue, launcher, publish options"),
     *(

@@ -13,7 +13,7 @@ def test_latest_launches_once_and_tells_how_many_were_missed(sql: Sql, at: At) -
     [tick] = down(at(), "5h 30m")
     assert (tick.outcome, tick.missed, hours([tick])) == ("launched", 4, [5])
     assert tick.note == (
-        "4 due times before it, since 2030-01-07 13:00:00+0000, missed (catch_up latest)"
+        "4 due times before it, since 2030-01-07 13:00:00 UTC, missed (catch_up latest)"
     )
     assert row(sql, "next_run") == (START + 6 * HOUR,)
 

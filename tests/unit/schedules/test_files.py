@@ -433,7 +433,7 @@ schedules:
 """
     assert mistakes(text) == [
         "3:11: s: task is 5, which is no text; put it in quotes '5'",
-        "4:12: s: every 'soon': it is no length of time; write seconds, or for example '15 "
+        "4:12: s: every 'soon': it is not a length of time; write seconds, or for example '15 "
         "minutes', '1h 30m' or '2 days'",
         "5:14: s: it has both every and once_at; keep one",
         "5:14: s: once_at is 'tomorrow', which is no time; write ISO 8601, for example "
@@ -749,8 +749,8 @@ schedules:
         "6:7: s: job_policy: 'lan' is not a key of it; did you mean 'lane'?",
         "7:17: s: job_policy: priority: 'high' is not a whole number",
         "9:18: s: job_policy: retry_cap: must not be below retry_base",
-        "10:19: s: job_policy: unique_for: 'soon': it is no length of time; write seconds, or for "
-        "example '15 minutes', '1h 30m' or '2 days'",
+        "10:19: s: job_policy: unique_for: 'soon': it is not a length of time; write seconds, or "
+        "for example '15 minutes', '1h 30m' or '2 days'",
         "11:13: s: job_policy: tags: must be a list of names, got 'one'",
         '12:18: s: job_policy: resources: must be an object of amounts such as {"gpu": 1}, '
         "got {'gpu': -1}",

@@ -170,7 +170,7 @@ def test_what_is_overdue_comes_now_by_its_catch_up() -> None:
     late: dict[str, Any] = {"next_run": NOW - 3 * HOUR}
     [due] = expect(row(**late), length=HOUR).times
     assert (due.at, due.due_at, due.note) == (
-        NOW, NOW, "3 due times before it, since 2030-01-07 09:00:00+0000, missed (catch_up latest)",
+        NOW, NOW, "3 due times before it, since 2030-01-07 09:00:00 UTC, missed (catch_up latest)",
     )  # fmt: skip
     found = expect(row(catch_up="all", **late), length=2 * HOUR)
     assert hours(found) == [0, 0, 0, 0, 1]

@@ -33,7 +33,7 @@ def test_no_length_of_time(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("soon", "it is no length of time"),
+        ("soon", "it is not a length of time"),
         ("5 parsecs", "'parsecs' is no unit of time"),
         ("2 years", "months and years have no fixed length, use cron (for example '0 0 1 * *')"),
     ],

@@ -21,14 +21,14 @@ def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web,
     page.fill("#f-timetable", "61 2 * * *")
     page.fill("#f-task", "tests.add")
     assert page.get_attribute("#f-task", "list") == "l-tasks"
-    page.click("summary:has-text('What may skip it')")
+    page.click("summary:has-text('Overlap and skipping')")
     page.select_option("#f-overlap", "skip")
     page.click("button:has-text('Create schedule')")
     page.wait_for_selector("#e-timetable:has-text('minute')")
     assert fits(page)
     assert page.input_value("#f-overlap") == "skip"
     page.fill("#f-timetable", "0 * * * *")
-    page.click("summary:has-text('From when')")
+    page.click("summary:has-text('Start and end')")
     page.fill("#f-starts_at", "2026-01-01T10:30:00")
     page.click("button:has-text('Create schedule')")
     page.wait_for_selector("[role=status]:has-text('was created')")

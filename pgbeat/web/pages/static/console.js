@@ -74,6 +74,9 @@ const localized = (() => {
   return rewrite;
 })();
 
+// On a phone the navigation is wider than the window: the current page's link is in sight.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 addEventListener("keydown", (event) => {
   const asked = event.key === "Escape" && document.querySelector("details.sure[open]");
   if (!asked) return;
