@@ -32,8 +32,8 @@ SIZE_GOAL = 150.0
 #: What is asked for; `{job}`, `{group}`, `{execution}` … are rows that there are.
 PATHS = (
     "/admin/scheduled-jobs", "/admin/scheduled-jobs?limit=200",
-    "/admin/scheduled-jobs?state=disabled", "/admin/scheduled-jobs?search=s99",
-    "/admin/scheduled-jobs?search=nothing",
+    "/admin/scheduled-jobs?sort=health", "/admin/scheduled-jobs?state=disabled",
+    "/admin/scheduled-jobs?search=s99", "/admin/scheduled-jobs?search=nothing",
     "/admin/scheduled-jobs/{schedule}", "/admin/scheduled-jobs/{schedule}/history",
     "/admin/scheduled-jobs/{schedule}/forecast",
     "/jobs", "/jobs?limit=200", "/jobs?state=failed", "/jobs?state=running",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import connections
 from pgbeat.database.tables import schedules as table
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
@@ -16,6 +17,8 @@ from pgbeat.schedules.model import Schedule
 _TICKS, _JOBS = 2000, 300
 #: Schedules with failures whose health is looked at.
 _SUSPECTS = 100
+#: How far back failed jobs make a schedule one of the worst.
+_RECENT = timedelta(days=7)
 #: A kind of candidates below.
 _RUNNING = 1
 
@@ -105,6 +108,18 @@ def chosen(
     rows = sorted(rows, key=lambda row: _rank(healths[row.id]))[:limit]
     rows.sort(key=lambda row: (_rank(healths[row.id]), row.id not in running, row.name))
     return Chosen(rows, healths, has_more)
+
+
+def worst(
+    connection: Connection, namespace: str, patience: timedelta, *, search: str | None, limit: int
+) -> Chosen:
+    """Returns up to `limit` schedules by their health, those that fail or are late first.
+
+    A failed job of the last days makes a schedule a candidate. With `search`, it is the schedules
+    that have it in their names.
+    """
+    since = connections.now(connection) - _RECENT
+    return chosen(connection, namespace, patience, since=since, search=search, limit=limit)
 
 
 def _rank(health: Health) -> int:

@@ -2,18 +2,19 @@
 
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.errors import ConditionError, InvalidSchedule
+from pgbeat.errors import ConditionError, InvalidInput, InvalidSchedule
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.prepare import require_call
-from pgbeat.monitoring import beats, schedule_health
+from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
+from pgbeat.monitoring.timeline_schedules import Chosen
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.control import Switched
@@ -54,6 +55,14 @@ def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> d
     return schedule_health.of_schedules(connection, rows, patience)
 
 
+def worst(backend: Backend, connection: Connection, search: str | None, limit: int) -> Chosen:
+    """Returns schedules by their health, the worst first."""
+    patience = timedelta(seconds=beats.patience(backend.settings))
+    return timeline_schedules.worst(
+        connection, backend.namespace, patience, search=search, limit=limit
+    )
+
+
 @router.get("", summary="List schedules")
 def list_schedules(
     backend: TheBackend,
@@ -61,22 +70,36 @@ def list_schedules(
     state: Annotated[schedules.State | None, Query()] = None,
     search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
     label: LabelFilter = None,
+    sort: Annotated[
+        Literal["name", "health"],
+        Query(
+            description="`health` returns the worst, chosen by what is newest, as one page. "
+            "It goes with `search` only."
+        ),
+    ] = "name",
     limit: Limit = 50,
     after: After = None,
 ) -> SchedulePage:
-    """Lists schedules by name."""
-    name = read_one(after, str)
+    """Lists schedules by name, or those first that fail or are late."""
+    name, labels = read_one(after, str), labels_of(label)
+    following = None
     with backend.transaction() as connection:
-        rows = schedules.page(
-            connection,
-            namespace=backend.namespace,
-            state=state,
-            search=search,
-            after=name,
-            labels=labels_of(label),
-            limit=limit + 1,
-        )
-        page, following = split(rows, limit, "name")
+        if sort == "health":
+            if state or labels or name is not None:
+                said = "sort=health goes neither with state and label nor with after"
+                raise InvalidInput.of("sort", "conflict", said)
+            page = worst(backend, connection, search, limit).schedules
+        else:
+            rows = schedules.page(
+                connection,
+                namespace=backend.namespace,
+                state=state,
+                search=search,
+                after=name,
+                labels=labels,
+                limit=limit + 1,
+            )
+            page, following = split(rows, limit, "name")
         found = healths(backend, connection, page)
     redactor = backend.redactor(caller)
     rows = redactor.rows(page)

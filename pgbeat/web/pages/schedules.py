@@ -1,16 +1,13 @@
 """`/console/schedules`: the list of schedules."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import get_args
 
 from fastapi import APIRouter, Response
-from sqlalchemy import Connection
 
-from pgbeat.monitoring import beats, timeline_schedules
+from pgbeat.monitoring import beats
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words
-from pgbeat.schedules.model import Schedule
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
@@ -22,7 +19,6 @@ from pgbeat.web.pages.render import (
     Fields,
     PageRoute,
     ViewerVisit,
-    Visit,
     path,
     unknown_verb,
 )
@@ -31,8 +27,6 @@ router = APIRouter(route_class=PageRoute)
 
 _PAGE = 25
 _STATES = get_args(schedules.State)
-#: How far back failed jobs make a schedule one of the worst.
-_RECENT = timedelta(days=7)
 
 
 @router.get("/console/schedules")
@@ -55,7 +49,8 @@ def schedules_page(
     with visit.reading() as connection:
         is_by_health = sort == "health" and not (wanted or labels)
         if is_by_health:
-            rows, following = _by_health(visit, connection, search or None), None
+            worst = api.worst(visit.backend, connection, search or None, _PAGE)
+            rows, following = worst.schedules, None
         else:
             found = schedules.page(
                 connection,
@@ -88,13 +83,6 @@ def schedules_page(
         label=label,
         is_by_health=is_by_health,
     )
-
-
-def _by_health(visit: Visit, connection: Connection, search: str | None) -> list[Schedule]:
-    patience = timedelta(seconds=beats.patience(visit.backend.settings))
-    return timeline_schedules.chosen(
-        connection, visit.namespace, patience, since=visit.now - _RECENT, search=search, limit=_PAGE
-    ).schedules
 
 
 def pause_reason(fields: Mapping[str, str]) -> PauseReason:

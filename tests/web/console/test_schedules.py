@@ -224,6 +224,11 @@ def test_the_worst_schedules_come_first(page: Any, sql: Sql) -> None:
         key = make_schedule(sql, name)
         if name == "b":
             make_job(sql, "failed", schedule=name, schedule_id=key, error="no")
+    [listed] = [page.get("/admin/scheduled-jobs", params={"sort": "health", "limit": 2}).json()]
+    assert [each["name"] for each in listed["schedules"]] == ["b", "a"]
+    assert listed["next"] is None
+    wrong = page.get("/admin/scheduled-jobs?sort=health&state=active")
+    assert [each["code"] for each in wrong.json()["errors"]] == ["conflict"]
     shown = html(page.get("/console/schedules?sort=health"))
     assert [words_of(each) for each in shown.all("#list tbody th a")] == ["b", "a", "c"]
     by_name = html(page.get("/console/schedules"))
