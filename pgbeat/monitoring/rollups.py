@@ -9,6 +9,7 @@ are committed later than that are left out. Hours are added up from minutes that
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from heapq import nlargest
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -24,6 +25,8 @@ MINUTE, HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 MINUTES_KEPT, HOURS_KEPT = timedelta(days=1), timedelta(days=92)
 #: How long after its end a minute is counted, and is counted for the last time.
 FRESH, SETTLED = timedelta(seconds=2), timedelta(minutes=15)
+#: Names of tasks, lanes or queues that are kept of a minute or hour, at most.
+NAMES = 1000
 #: The first time, minutes are counted back to here.
 _FROM = timedelta(days=1)
 
@@ -270,9 +273,21 @@ def _write(
     statement: Any = _WRITE,
 ) -> None:  # fmt: skip
     if found:
-        rows = recordset(sums.as_rollup(*key) for key, sums in found.items())
+        rows = recordset(sums.as_rollup(*key) for key, sums in _most_frequent(found))
         values = {"namespace": namespace, "step": int(step.total_seconds()), "batch": rows}
         connection.execute(statement, values)
+
+
+def _most_frequent(found: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
+    """Returns the sums of up to `NAMES` names of each kind and time, those with the most jobs."""
+    groups: dict[tuple[str, datetime], list[tuple[Key, Sums]]] = {}
+    for key, sums in found.items():
+        groups.setdefault((key[0], key[2]), []).append((key, sums))
+    return [
+        each
+        for group in groups.values()
+        for each in nlargest(NAMES, group, lambda each: sum(each[1].ends.values()) + each[1].depth)
+    ]
 
 
 def sample_depth(connection: Connection, namespace: str, route: Route) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -88,6 +89,18 @@ def test_ends_are_counted_by_task_lane_and_queue(
     assert total.waiting_p50 == pytest.approx(0.1, rel=0.42)
     assert total.running_p95 == pytest.approx(4, rel=0.42)
     assert load(connection, "default", queue="slow").total.running_p50 is None
+
+
+def test_of_very_many_names_the_most_frequent_are_kept(
+    sql: Sql, settings: Settings, connection: Connection, now: datetime, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(rollups, "NAMES", 2)
+    for task in ("c", "b", "b", "a", "a", "a"):
+        ended(sql, now - MINUTE, task=task)
+    keep(connection, settings)
+    kept = sql("SELECT name FROM pgbeat.rollups WHERE kind = 'task' AND completed > 0 ORDER BY 1")
+    assert kept == [("a",), ("b",)]
+    assert counts(load(connection, "default")) == (6, 0, 0, 0)
 
 
 def test_a_job_waits_from_when_it_may_run(
