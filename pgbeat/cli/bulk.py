@@ -18,7 +18,8 @@ from pgbeat.cli.options import F, Option, adding, duration, read_labels
 from pgbeat.cli.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import BulkVerb
 from pgbeat.schedules import model as schedules
 

@@ -16,7 +16,8 @@ from pgbeat.cli.printing import line, styled
 from pgbeat.database import connections
 from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 
 #: Jobs that are looked at in a query.
 _MANY = 1000

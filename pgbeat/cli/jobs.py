@@ -29,7 +29,7 @@ from pgbeat.jobs import executions, search
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.depends_on import OUTCOMES
-from pgbeat.jobs.model import Filter
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.query import parse
 from pgbeat.monitoring import statistics

@@ -27,7 +27,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, lock_waits
 from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs import queue_routes, search
-from pgbeat.jobs.model import Filter
+from pgbeat.jobs.filters import Filter
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 

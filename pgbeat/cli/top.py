@@ -26,8 +26,9 @@ from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.model import Job
 from pgbeat.monitoring import beats, gauges, worker_usage
 
 #: Running jobs that are read, at most.

@@ -23,7 +23,8 @@ from pgbeat.database.tables import jobs as table
 from pgbeat.errors import InvalidInput, NotFound, PgbeatError
 from pgbeat.jobs import changes, control, permissions
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import BulkVerb
 
 #: Jobs of a transaction; matching ones that are counted; those that a preview names.

@@ -19,9 +19,10 @@ from pgbeat.database.tables import jobs as jobs_table
 from pgbeat.errors import Forbidden, NotFound
 from pgbeat.jobs import ids
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.model import Job
 
 Verb = Literal[
     "show", "cancel", "retry", "pause", "resume", "approve", "update", "move", "delete"

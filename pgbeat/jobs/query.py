@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, InvalidTimetable, Problems
-from pgbeat.jobs.model import Filter
+from pgbeat.jobs.filters import Filter
 from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables.durations import parse_duration

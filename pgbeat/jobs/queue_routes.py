@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from celery import Celery
 
-from pgbeat.jobs.model import Filter
+from pgbeat.jobs.filters import Filter
 
 #: Returns the queue of a task, or `None` if a router of the app's own raises.
 Route = Callable[[str], str | None]

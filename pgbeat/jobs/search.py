@@ -16,7 +16,8 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.database.tables import jobs as table
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import permissions
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 
 #: Jobs that a search reads for a page, and jobs of which the counts tell.
 _WINDOW, _COUNTED = 20_000, 10_000

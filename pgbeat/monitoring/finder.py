@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, select, text
 from pgbeat.access.actors import Actor
 from pgbeat.database import tables
 from pgbeat.jobs import ids
-from pgbeat.jobs.model import like
+from pgbeat.jobs.filters import like
 
 Kind = Literal["schedule", "task", "lane", "queue", "calendar", "template", "job"]
 #: Names of each kind that are returned, at most.

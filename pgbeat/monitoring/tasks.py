@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs.model import like
+from pgbeat.jobs.filters import like
 from pgbeat.monitoring.load import PROGRESS
 from pgbeat.monitoring.rollups import Sums
 

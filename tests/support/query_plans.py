@@ -25,10 +25,10 @@ from pgbeat.jobs import dispatch, executions, lifecycle, new_jobs, permissions, 
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.model import Filter
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer

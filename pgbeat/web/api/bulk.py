@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import bulk
 from pgbeat.jobs.bulk import Order, Preview, Progress
-from pgbeat.jobs.model import Filter, State
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import State
 from pgbeat.jobs.permissions import BulkVerb
 from pgbeat.web.api.bodies import Body, example
 from pgbeat.web.api.job_models import FoundJob, found

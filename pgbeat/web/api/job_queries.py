@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs import queue_routes, search
-from pgbeat.jobs.model import Filter
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.query import parse
 from pgbeat.schedules import model as schedules
 from pgbeat.web.backend import Backend

@@ -15,7 +15,8 @@ from pgbeat.jobs import changes as job_changes
 from pgbeat.jobs import control, dependencies, executions, likeness, retries, search, submit_many
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
 from pgbeat.web.api.bodies import Body, Done, Length, example

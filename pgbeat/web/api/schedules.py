@@ -11,6 +11,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidInput, InvalidSchedule
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.prepare import require_call
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
@@ -301,7 +302,7 @@ def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> Schedule
     """Returns a schedule with its newest jobs."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
-        which = jobs.Filter(backend.namespace, schedule_id=row.id)
+        which = Filter(backend.namespace, schedule_id=row.id)
         newest = jobs.listing(connection, which, limit=10)
         check_in = check_ins.last(connection, row.id)
         health = healths(backend, connection, [row])[row.id]

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import permissions
+from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.groups import model as groups
 from pgbeat.web.api import groups as api
 from pgbeat.web.api.paging import moment, read, split
@@ -88,7 +89,7 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
         callback = jobs.find(connection, [group.callback_id] if group.callback_id else [])
         failed = []
         if progress.counts.get("failed") and len(members) > _MEMBERS:
-            which = jobs.Filter(visit.namespace, group_id=str(group.id), state="failed")
+            which = Filter(visit.namespace, group_id=str(group.id), state="failed")
             failed = jobs.listing(connection, which, limit=_FAILED)
     return visit.page(
         "group.html",

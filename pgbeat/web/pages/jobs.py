@@ -11,7 +11,8 @@ from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, NotFound
 from pgbeat.jobs import executions, query, search
 from pgbeat.jobs.bulk import STATES
-from pgbeat.jobs.model import Job, is_glob
+from pgbeat.jobs.filters import is_glob
+from pgbeat.jobs.model import Job
 from pgbeat.web.api.job_models import progress_of
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read

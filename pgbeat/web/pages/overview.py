@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
@@ -53,7 +54,7 @@ def _body(visit: Visit, span: str, search: str) -> Markup:
 
 def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
     """Reads what stands above and below the timeline."""
-    which = jobs.Filter(visit.namespace, state="running")
+    which = Filter(visit.namespace, state="running")
     running = visit.redactor.rows(jobs.listing(connection, which, limit=_LISTED))
     runs = executions.newest(connection, [row.id for row in running])
     summary = summaries.summary(connection, visit.namespace, visit.redactor.error)

@@ -5,8 +5,8 @@ from fastapi import APIRouter, Response
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
-from pgbeat.jobs import model as jobs
 from pgbeat.jobs import query, queue_routes, search
+from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.humanize import counted
@@ -61,7 +61,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
             here=lambda each: path("queues", name, span=each),
             filters={"q": str(query.of({"queue": name}))},
         )  # fmt: skip
-        which = queue_routes.routed(jobs.Filter(visit.namespace, queue=name), visit.backend.celery)
+        which = queue_routes.routed(Filter(visit.namespace, queue=name), visit.backend.celery)
         newest = search.page(connection, which, limit=_NEWEST)
         workers = worker_usage.listing(connection, visit.namespace, tasks=0)
     return visit.page(

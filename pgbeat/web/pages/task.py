@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import tasks
 from pgbeat.web.pages.errors import error_list
 from pgbeat.web.pages.load_chart import SPANS, USUAL, chart
@@ -34,7 +35,7 @@ def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
             connection, visit.namespace, span, task=name,
             here=lambda each: path("tasks", name, span=each), filters={"task": name},
         )  # fmt: skip
-        newest = jobs.listing(connection, jobs.Filter(visit.namespace, task=name), limit=_NEWEST)
+        newest = jobs.listing(connection, Filter(visit.namespace, task=name), limit=_NEWEST)
         errors = error_list(visit, connection, SPANS[span], task=name, limit=_ERRORS)
     return visit.page(
         "task.html", "jobs", name=name, chart=drawn, span=span, rows=visit.redactor.rows(newest),

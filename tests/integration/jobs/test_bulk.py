@@ -12,7 +12,8 @@ from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidInput, NotFound
 from pgbeat.jobs import bulk, control
 from pgbeat.jobs.bulk import Order, Progress
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import BulkVerb
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, Desk, make_app, messages

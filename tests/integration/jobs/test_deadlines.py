@@ -16,7 +16,8 @@ from pgbeat.database import connections
 from pgbeat.jobs import changes, control
 from pgbeat.jobs.deadlines import mark_late
 from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import Filter, Job, listing
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job, listing
 from pgbeat.monitoring import counters
 from tests.support.command_line import run
 from tests.support.jobs import Desk, make_app

@@ -11,7 +11,8 @@ from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidTransition
 from pgbeat.jobs import changes, control
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_admin, visible
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app
