@@ -1,7 +1,7 @@
 """Measures pages and lists of the web side with many rows: `python benchmarks/web.py --help`.
 
 Each is asked for within the process, so that what is measured is the server's time. Rows are those
-of the tests of plans: run it with pgbeat's extras `test` and `web`.
+of `history.py`, and more schedules: run it with pgbeat's extras `test` and `web`.
 """
 
 import argparse
@@ -20,11 +20,17 @@ from rich.table import Table
 from runner import Run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import filling
+
+from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.testing.databases import Databases, TemporaryServer
-from tests.support import query_plans as plans
+from pgbeat.database import connections, migrate
+from pgbeat.testing import embedded
+from pgbeat.testing.embedded import EmbeddedServer
 from tests.support.web import Web
 
+#: The database.
+NAME = "pages"
 #: Milliseconds that a page or a list may take.
 GOAL = 200.0
 #: Kilobytes, uncompressed, that a page may have.
@@ -59,7 +65,7 @@ PATHS = (
     "/console/audit", "/console/errors", "/console/errors?span=90d", "/console/tasks/shop.task7",
     "/errors", "/errors?since=7d", "/docs",
     "/console/overview", "/console/overview?span=1d", "/console/overview?span=1w",
-    "/console/overview?search=x9", "/timeline", "/timeline?since=7d", "/console/workers",
+    "/console/overview?search=x9", "/timeline", "/timeline?span=1w", "/console/workers",
     "/workers",
     "/console/tasks", "/tasks", "/console/find?text=x9", "/find?text=nothing",
     "/jobs?q=error:5", "/jobs?q=error:nothing", "/jobs?q=task:shop.task7*",
@@ -89,19 +95,30 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=100_000, help="100,000")
     parser.add_argument("--messages", type=int, default=20_000, help="waiting ones; 20,000")
     parser.add_argument("--times", type=int, default=20, help="that each is asked for; 20")
+    parser.add_argument(
+        "--folder", type=Path, help="where the database is, and stays: another call goes on there"
+    )
     parser.add_argument("--path", default="", help="only paths with this in them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser.parse_args(arguments)
 
 
-def fill(dsn: str, options: argparse.Namespace) -> dict[str, str]:
-    """Makes the rows; returns those that paths name."""
-    plans.fill(dsn, options.jobs)
+def fill(server: EmbeddedServer, options: argparse.Namespace, run: Run) -> None:
+    """Makes the rows that are not there yet."""
+    url = server.create_database(NAME)
+    migrate.upgrade(url)
+    engine = connections.engine(url, "benchmark")
+    with engine.begin() as connection:
+        TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
+    engine.dispose()
+    dsn = server.dsn(NAME)
+    filling.fill(dsn, options.jobs, run.say, float("inf"))
     with psycopg.connect(dsn, autocommit=True) as connection:
-        more = options.schedules - max(100, options.jobs // 1000)
-        add_more(connection, schedules=more, messages=options.messages)
-        connection.execute("ANALYZE")
-        return names(connection)
+        found = connection.execute("SELECT count(*) FROM pgbeat.schedules").fetchone()
+        more = options.schedules - found[0] if found else 0
+        if more > 0:
+            add_more(connection, schedules=more, messages=options.messages)
+            connection.execute("VACUUM (ANALYZE)")
 
 
 def add_more(connection: "psycopg.Connection[Any]", **numbers: int) -> None:
@@ -155,21 +172,23 @@ def main() -> int:
     """Runs the benchmark."""
     options = parse(sys.argv[1:])
     with Run(options) as run:
-        server = TemporaryServer()
-        run.stack.callback(server.remove)
-        databases = Databases(server.dsn)
-        run.stack.callback(databases.close)
-        dsn = run.stack.enter_context(databases.lent())
+        folder = options.folder or run.folder / "server"
+        run.folder.chmod(0o755)  # Postgres runs as another user, where this is root's
         begun = time.perf_counter()
-        names = fill(dsn, options)
+        with embedded.server(folder, filling.SETTINGS) as server:
+            fill(server, options, run)
         run.say(f"filled in {time.perf_counter() - begun:.0f} s")
+        server = run.stack.enter_context(embedded.server(folder))
+        dsn = server.dsn(NAME)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            named = names(connection)
         url = postgres_url(dsn).render_as_string(hide_password=False)
         web = Web(Celery("bench", broker=f"pgbeat+{url}", set_as_current=False))
         run.stack.callback(web.close)
         with psycopg.connect(dsn) as connection:
             settings = {"server_version": str(connection.info.server_version)}
         run.environment = description(["pgbeat", "fastapi"], settings)
-        run.results = measure(web, names, options)
+        run.results = measure(web, named, options)
     table = Table(title=f"{options.schedules:,} schedules, {options.jobs:,} jobs")
     for title in ("path", "status", "ms", "p95", "worst", "statements", "kB"):
         table.add_column(title, justify="left" if title == "path" else "right")
