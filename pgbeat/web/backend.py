@@ -141,7 +141,7 @@ def root(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
-def _backend(request: Request) -> Backend:
+async def _backend(request: Request) -> Backend:
     found: Backend = request.app.state.pgbeat
     return found
 

@@ -177,17 +177,17 @@ def _netloc(url: str) -> str | None:
 TheCaller = Annotated[Caller, Depends(_caller)]
 
 
-def _admin(request: Request, caller: TheCaller) -> Caller:
+async def _admin(request: Request, caller: TheCaller) -> Caller:
     permissions.require_admin(caller, f"{request.method} {request.url.path}")
     return caller
 
 
-def _changer(request: Request, caller: TheCaller) -> Caller:
+async def _changer(request: Request, caller: TheCaller) -> Caller:
     permissions.require_change(caller, f"use {request.url.path}")
     return caller
 
 
-def _viewer(request: Request, caller: TheCaller) -> Caller:
+async def _viewer(request: Request, caller: TheCaller) -> Caller:
     permissions.require_view(caller, f"{request.method} {request.url.path}")
     return caller
 

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from pgbeat.suggest import did_you_mean
 
 
-def only_known(request: Request) -> None:
+async def only_known(request: Request) -> None:
     """Raises `RequestValidationError` for query parameters that the endpoint doesn't know."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or not request.query_params:

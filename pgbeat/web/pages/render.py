@@ -187,19 +187,20 @@ class Visit:
         return response
 
 
-def _visit(request: Request, backend: TheBackend, caller: TheCaller) -> Visit:
+# What waits for nothing is async: other functions are called in a thread each, which takes longer.
+async def _visit(request: Request, backend: TheBackend, caller: TheCaller) -> Visit:
     return Visit(request, backend, caller)
 
 
-def _admin_visit(request: Request, backend: TheBackend, caller: TheAdmin) -> Visit:
+async def _admin_visit(request: Request, backend: TheBackend, caller: TheAdmin) -> Visit:
     return Visit(request, backend, caller)
 
 
-def _viewer_visit(request: Request, backend: TheBackend, caller: TheViewer) -> Visit:
+async def _viewer_visit(request: Request, backend: TheBackend, caller: TheViewer) -> Visit:
     return Visit(request, backend, caller)
 
 
-def _change_visit(request: Request, backend: TheBackend, caller: TheChanger) -> Visit:
+async def _change_visit(request: Request, backend: TheBackend, caller: TheChanger) -> Visit:
     return Visit(request, backend, caller)
 
 
