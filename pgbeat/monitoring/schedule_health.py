@@ -117,25 +117,26 @@ class _Skips(NamedTuple):
     reason: str | None
 
 
-# Constants, not parameters, are what the planner matches with a partial index.
+# Constants, not parameters, are what the planner matches with a partial index. History alone is in
+# the order of its partitions, of which the newest that has a row is enough.
 _ENDED = """
     LEFT JOIN LATERAL (
-        SELECT j.finished_at FROM pgbeat.jobs j
+        SELECT j.finished_at FROM pgbeat.ended_jobs j
          WHERE j.state = 'completed' AND j.schedule_id = s.id AND j.retried_by IS NULL
          ORDER BY j.finished_at DESC LIMIT 1) AS done ON true
     LEFT JOIN LATERAL (
-        SELECT j.id, j.finished_at, j.error FROM pgbeat.jobs j
+        SELECT j.id, j.finished_at, j.error FROM pgbeat.ended_jobs j
          WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
          ORDER BY j.finished_at DESC LIMIT 1) AS failed ON true
     LEFT JOIN LATERAL (
         SELECT count(*) AS count FROM (
-            SELECT FROM pgbeat.jobs j
+            SELECT FROM pgbeat.ended_jobs j
              WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
                AND j.finished_at > coalesce(done.finished_at, '-infinity')
              LIMIT :most) AS f) AS failures
         ON failed.finished_at > coalesce(done.finished_at, '-infinity')
     LEFT JOIN LATERAL (
-        SELECT j.finished_at FROM pgbeat.jobs j
+        SELECT j.finished_at FROM pgbeat.ended_jobs j
          WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
            AND j.finished_at > coalesce(done.finished_at, '-infinity')
          ORDER BY j.finished_at LIMIT 1) AS first

@@ -137,11 +137,13 @@ _COUNTS = text(
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )
-# The newest of each state, so that a long line of waiting jobs is not read.
+# The newest of each state, so that a long line of waiting jobs is not read. The time leaves out the
+# partitions of before the job; the hour is for clocks of workers.
 _OF_ALL = _statistics(
     """
     WITH newest AS MATERIALIZED (
-        SELECT j.id FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
+        SELECT j.id, j.created_at
+          FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
                AS s (state) CROSS JOIN LATERAL (
                SELECT id, created_at FROM pgbeat.jobs
                 WHERE namespace = :namespace AND state = s.state
@@ -149,7 +151,11 @@ _OF_ALL = _statistics(
          ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1)
     SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
       FROM newest n CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
+           SELECT * FROM pgbeat.running_executions WHERE job_id = n.id
+            UNION ALL
+           SELECT * FROM pgbeat.ended_executions
+            WHERE job_id = n.id AND finished_at >= n.created_at - interval '1 hour'
+            LIMIT :newest + 1) AS e
      ORDER BY e.started_at DESC LIMIT :newest + 1
     """,
     """

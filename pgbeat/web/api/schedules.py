@@ -89,7 +89,8 @@ def list_schedules(
             if state or labels or name is not None:
                 said = "sort=health goes neither with state and label nor with after"
                 raise InvalidInput.of("sort", "conflict", said)
-            page = worst(backend, connection, search, limit).schedules
+            chosen = worst(backend, connection, search, limit)
+            page, found = chosen.schedules, chosen.healths
         else:
             rows = schedules.page(
                 connection,
@@ -101,7 +102,7 @@ def list_schedules(
                 limit=limit + 1,
             )
             page, following = split(rows, limit, "name")
-        found = healths(backend, connection, page)
+            found = healths(backend, connection, page)
     redactor = backend.redactor(caller)
     rows = redactor.rows(page)
     healthy = [redactor.health(found[row.id], row.task) for row in rows]

@@ -50,7 +50,7 @@ def schedules_page(
         is_by_health = sort == "health" and not (wanted or labels)
         if is_by_health:
             worst = api.worst(visit.backend, connection, search or None, _PAGE)
-            rows, following = worst.schedules, None
+            rows, health, following = worst.schedules, worst.healths, None
         else:
             found = schedules.page(
                 connection,
@@ -62,8 +62,8 @@ def schedules_page(
                 labels=labels,
             )
             rows, following = split(found, _PAGE, "name")
+            health = api.healths(visit.backend, connection, rows)
         sparks = summaries.sparks(connection, [row.id for row in rows])
-        health = api.healths(visit.backend, connection, rows)
         health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
         status = beats.status(connection, visit.backend.settings)
     zone = visit.backend.timezone
