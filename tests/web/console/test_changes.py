@@ -102,6 +102,15 @@ def reserve(sql: Sql) -> None:
     )
 
 
+def execute(sql: Sql, state: str) -> None:
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, recorded_at)"
+        " SELECT %s, 1, 'w', state, at, at"
+        "   FROM (SELECT %s AS state, CASE WHEN %s <> 'running' THEN now() END AS at) AS e",
+        make_job(sql, state), state, state,
+    )  # fmt: skip
+
+
 def deliver(sql: Sql) -> None:
     sql(
         """INSERT INTO pgbeat.webhooks (name, url, secret, events)
@@ -128,6 +137,10 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
     "templates": lambda web, sql: web.admin.put("/templates/t", json={"task": "jobs.add"}),
     "calendars": lambda web, sql: web.admin.put("/templates/u", json={"task": "jobs.add"}),
     "audit": lambda web, sql: web.admin.put("/lanes/other", json={"max_running": 1}),
+    "overview": lambda web, sql: tick(sql, make_yearly(sql, "newer")),
+    "errors": lambda web, sql: execute(sql, "failed"),
+    "tasks": lambda web, sql: execute(sql, "completed"),
+    "workers": lambda web, sql: execute(sql, "running"),
 }  # fmt: skip
 
 
