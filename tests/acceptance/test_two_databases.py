@@ -107,6 +107,7 @@ def test_apps_of_one_process_keep_to_their_databases(
         assert side.sql("SELECT count(*) FROM pgbeat.ticks") == [(5,)]
 
 
+@pytest.mark.slow
 def test_beats_and_workers_of_two_databases_side_by_side(
     sides: list[Side], processes: Processes
 ) -> None:

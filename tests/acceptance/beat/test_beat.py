@@ -27,6 +27,7 @@ def outcomes(sql: Sql) -> str:
     return "".join(row[0][0] for row in sql("SELECT outcome FROM pgbeat.ticks ORDER BY id"))
 
 
+@pytest.mark.slow
 def test_check_often_work_rarely(processes: Processes, sql: Sql) -> None:
     """Skip, skip, … until there is work; launch once; skip again, for the job has done it."""
     sql("CREATE TABLE work (id int, done bool DEFAULT false)")

@@ -83,6 +83,7 @@ def test_a_lane_of_limit_one_keeps_its_order(fleet: Fleet, client: Celery) -> No
     assert peak(fleet) == 1
 
 
+@pytest.mark.slow
 def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
     fleet: Fleet, client: Celery
 ) -> None:

@@ -160,7 +160,9 @@ def test_a_gevent_worker_killed_around_a_snooze(
     check_killed(site, sql, moment, runs, "gevent")
 
 
-@pytest.mark.parametrize(("moment", "runs"), [("before", 3), ("after", 2)])
+@pytest.mark.parametrize(
+    ("moment", "runs"), [pytest.param("before", 3, marks=pytest.mark.slow), ("after", 2)]
+)
 def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs: int) -> None:
     """The job runs again: neither lost nor twice at once."""
     check_killed(site, sql, moment, runs, "solo")

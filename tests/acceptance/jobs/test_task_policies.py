@@ -145,7 +145,7 @@ def test_a_retry_of_a_task_that_is_acknowledged_late(site: Site, sql: Sql) -> No
     until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("completed",)], 30, "it has ended")
 
 
-@pytest.mark.parametrize("victim", ["child", "worker"])
+@pytest.mark.parametrize("victim", [pytest.param("child", marks=pytest.mark.slow), "worker"])
 def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victim: str) -> None:
     """The message of one acknowledged late goes back; the next in the lane has to wait for it."""
     first = site.start("-P", "prefork", "-c", "1")

@@ -55,7 +55,9 @@ def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) 
     "first",
     [
         pytest.param("", id="threads"),
-        pytest.param("from gevent import monkey; monkey.patch_all()", id="gevent"),
+        pytest.param(
+            "from gevent import monkey; monkey.patch_all()", id="gevent", marks=pytest.mark.slow
+        ),
         pytest.param(
             "import eventlet; eventlet.monkey_patch()", id="eventlet", marks=pytest.mark.slow
         ),

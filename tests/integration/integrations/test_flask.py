@@ -55,6 +55,7 @@ def orders(sql: Sql) -> list[tuple[int, bool]]:
     return [(n, done) for n, done in sql('SELECT id, is_confirmed FROM "order" ORDER BY 1')]
 
 
+@pytest.mark.slow
 def test_what_a_request_sends_commits_with_its_rows(shop: Processes, sql: Sql) -> None:
     ask(
         shop,

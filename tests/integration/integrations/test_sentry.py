@@ -147,6 +147,7 @@ def len2(found: set[str]) -> bool:
     return len(found) == 2
 
 
+@pytest.mark.slow
 def test_jobs_of_lanes_and_retries_close_the_same_check_in(
     fleet: Fleet, sentry: Sentry, sql: Sql
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_launch_by_hand_is_no_check_in(fleet: Fleet, sentry: Sentry, sql: Sql)
     assert sentry.check_ins == []
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_delays_no_launch(sentry: Sentry, fleet: Fleet, sql: Sql) -> None:
     (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     receiver = sentry._receiver

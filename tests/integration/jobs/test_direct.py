@@ -325,6 +325,7 @@ def test_the_slot_of_a_caller_that_dies_comes_back(
                 process.wait()
 
 
+@pytest.mark.slow
 def test_beat_sees_to_the_slot_of_a_caller_that_died(
     floor: Lanes, processes: Processes, tmp_path: Path
 ) -> None:

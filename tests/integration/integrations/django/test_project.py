@@ -20,6 +20,7 @@ def asked(empty_database: str) -> Iterator["psycopg.Connection[Any]"]:
         yield connection
 
 
+@pytest.mark.slow
 def test_migrate_makes_the_schema_before_the_projects_own(
     empty_database: str, asked: "psycopg.Connection[Any]"
 ) -> None:

@@ -40,6 +40,7 @@ def test_tests_in_parallel_have_their_own_brokers(database: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_workers_get_what_a_killed_process_committed(
     database: str, processes: Processes, sql: Sql
 ) -> None:
