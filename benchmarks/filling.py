@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import psycopg
+from celery import Celery
 from psycopg import sql
 
+from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database import connections, migrate
 from tests.support import many_rows
 from tests.support.partitions import make_partitions
 
@@ -92,10 +94,20 @@ class _Partition(NamedTuple):
     jobs: str
 
 
+def prepare(dsn: str) -> None:
+    """Makes pgbeat's schema and the broker's tables, where they are not there yet."""
+    url = postgres_url(dsn)
+    migrate.upgrade(url)
+    engine = connections.engine(url, "benchmark")
+    with engine.begin() as connection:
+        TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
+    engine.dispose()
+
+
 def fill(dsn: str, jobs: int, say: Callable[[str], None], seconds: float) -> bool:
     """Fills an empty database, or goes on; returns whether all is there after so many seconds."""
     end = time.monotonic() + seconds
-    migrate.upgrade(postgres_url(dsn))
+    prepare(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
         if not connection.execute("SELECT 1 FROM pgbeat.schedules LIMIT 1").fetchone():
             with connection.transaction():

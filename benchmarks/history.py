@@ -33,9 +33,8 @@ import filling
 import web as pages
 
 from pgbeat.beat import histories
-from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
 from pgbeat.testing import embedded
 from pgbeat.testing.embedded import EmbeddedServer
 from tests.support.web import Web
@@ -230,12 +229,7 @@ def fill(server: EmbeddedServer, sizes: Sequence[int], run: Run, seconds: float)
     end = time.monotonic() + seconds
     for jobs in sizes:
         name = f"history_{jobs}"
-        url = server.create_database(name)
-        migrate.upgrade(url)
-        engine = connections.engine(url, "benchmark")
-        with engine.begin() as connection:
-            TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
-        engine.dispose()
+        server.create_database(name)
         if not filling.fill(server.dsn(name), jobs, run.say, end - time.monotonic()):
             return False
     return True

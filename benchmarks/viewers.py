@@ -18,7 +18,6 @@ from beats.machine import Stolen, description
 from beats.measures import Figures, percentiles
 from brokers.contenders import Pgbeat
 from brokers.processes import Workers
-from celery import Celery
 from rich.table import Table
 from runner import Run
 from servers import free_ports, wait_for_port
@@ -26,9 +25,8 @@ from streams import Client, Site, prepare
 from usage import Usage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from pgbeat.broker.publishing.publisher import TransactionPublisher
-from pgbeat.config import postgres_url
-from pgbeat.database import connections
+import filling
+
 from tests.support.many_rows import fill
 
 PAGE = "/console/overview"
@@ -122,14 +120,6 @@ async def measure(site: Site, web: int, contender: Pgbeat, count: int, seconds: 
     }
 
 
-def fill_tables(contender: Pgbeat, jobs: int) -> None:
-    """Makes a month of jobs, of which the newest wait or run."""
-    url = postgres_url(contender.url)
-    with connections.engine(url, "bench").begin() as connection:
-        TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
-    fill(contender.url, jobs)
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -150,7 +140,8 @@ def main() -> int:
         contender = Pgbeat(postgres, run.folder)
         contender.spec = replace(contender.spec, settings={"pgbeat_url": contender.url})
         contender.reset()
-        fill_tables(contender, options.jobs)
+        filling.prepare(contender.url)
+        fill(contender.url, options.jobs)
         token, _ = prepare(contender)
         for count in map(int, options.viewers.split(",")):
             [port] = free_ports(1)

@@ -22,9 +22,7 @@ from runner import Run
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import filling
 
-from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, migrate
 from pgbeat.testing import embedded
 from pgbeat.testing.embedded import EmbeddedServer
 from tests.support.web import Web
@@ -105,12 +103,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def fill(server: EmbeddedServer, options: argparse.Namespace, run: Run) -> None:
     """Makes the rows that are not there yet."""
-    url = server.create_database(NAME)
-    migrate.upgrade(url)
-    engine = connections.engine(url, "benchmark")
-    with engine.begin() as connection:
-        TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
-    engine.dispose()
+    server.create_database(NAME)
     dsn = server.dsn(NAME)
     filling.fill(dsn, options.jobs, run.say, float("inf"))
     with psycopg.connect(dsn, autocommit=True) as connection:
