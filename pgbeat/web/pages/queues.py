@@ -5,9 +5,9 @@ from fastapi import APIRouter, Response
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
-from pgbeat.jobs import query, queue_routes, search
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs import query, search
 from pgbeat.monitoring import worker_usage
+from pgbeat.web.api.job_queries import queried
 from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import (
@@ -54,14 +54,15 @@ def queues_page(visit: ViewerVisit, dead: str = "") -> Response:
 @router.get("/console/queues/{name:path}")
 def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> Response:
     """Shows the load of a queue, who consumes from it, and its newest jobs."""
+    asked = str(query.of({"queue": name}))
     with visit.reading() as connection:
         row = queues.get(connection, visit.backend.tables(connection), name)
         chart = load_chart.chart(
             connection, visit.namespace, span, queue=name,
             here=lambda each: path("queues", name, span=each),
-            filters={"q": str(query.of({"queue": name}))},
+            filters={"q": asked},
         )  # fmt: skip
-        which = queue_routes.routed(Filter(visit.namespace, queue=name), visit.backend.celery)
+        which = queried(connection, *visit.who, asked, None, {})
         newest = search.page(connection, which, limit=_NEWEST)
         workers = worker_usage.listing(connection, visit.namespace, tasks=0)
     return visit.page(
