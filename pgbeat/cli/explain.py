@@ -114,7 +114,7 @@ class _Situation:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=settings.namespace)
         last = next(iter(ticks.history(connection, row.id, limit=1)), None)
-        patience = timedelta(seconds=beats.patience(settings))
+        patience = beats.patience(settings)
         holders = advisory_locks.holders(connection, settings.leader_key)
         return cls(
             row=row,

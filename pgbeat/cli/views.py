@@ -48,7 +48,7 @@ def list_command(
             connection, enabled=enabled, labels=labels, namespace=target.namespace
         )
         patience = beats.patience(target.settings)
-        healths = schedule_health.of_schedules(connection, rows, timedelta(seconds=patience))
+        healths = schedule_health.of_schedules(connection, rows, patience)
     if sort == "health":
         rows.sort(key=lambda row: healths[row.id].rank)
     kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
@@ -144,7 +144,7 @@ def status_command(target: Target, name: str) -> None:
         runs = statistics.of_schedule(connection, row.id)
         check_in = check_ins.last(connection, row.id)
         patience = beats.patience(target.settings)
-        health = schedule_health.of_schedule(connection, row, timedelta(seconds=patience))
+        health = schedule_health.of_schedule(connection, row, patience)
     last = history[0] if history else None
     if printing.is_json():
         found = {"last_tick": last, "runs": figures_json(runs), "health": health_json(health)}

@@ -1,6 +1,6 @@
 """Finds the leader and the standbys, and whether due schedules are being decided."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -79,12 +79,12 @@ _LAST_TICK = text(
 )
 
 
-def patience(settings: Settings) -> float:
-    """Returns for how many seconds a schedule may be due while all is well.
+def patience(settings: Settings) -> timedelta:
+    """Returns for how long a schedule may be due while all is well.
 
     A beat may sleep first, and then evaluate a condition.
     """
-    return settings.loop_interval + settings.condition_timeout
+    return timedelta(seconds=settings.loop_interval + settings.condition_timeout)
 
 
 def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Settings) -> list[str]:
@@ -99,10 +99,11 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
             f"lock {settings.leader_key} is held by session {leader.session.pid}, which is no "
             "beat; set pgbeat_lock_key to another"
         )
-    if backlog.lag > patience(settings):
+    usual = patience(settings).total_seconds()
+    if backlog.lag > usual:
         many = f"{backlog.due} schedules are due, the oldest"
         due = "1 schedule is due" if backlog.due == 1 else many
-        found.append(f"{due} for {backlog.lag:.0f} s; at most {patience(settings):g} s are usual")
+        found.append(f"{due} for {backlog.lag:.0f} s; at most {usual:g} s are usual")
     return found
 
 

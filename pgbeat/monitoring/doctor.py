@@ -253,7 +253,7 @@ def _lag(late: float, figures: Any, settings: Settings) -> Check:
     detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
     if late <= settings.loop_interval:
         return Check("lag", "ok", detail)
-    is_usual = late <= beats.patience(settings)
+    is_usual = late <= beats.patience(settings).total_seconds()
     advice = "`pgbeat explain` says of a schedule why it waits."
     return Check("lag", "warn" if is_usual else "fail", detail, advice)
 

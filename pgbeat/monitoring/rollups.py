@@ -23,6 +23,8 @@ from pgbeat.monitoring.histograms import BOUNDS, Histogram
 MINUTE, HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 #: How long minutes and hours are kept.
 MINUTES_KEPT, HOURS_KEPT = timedelta(days=1), timedelta(days=92)
+#: How long the numbers of untracked tasks are kept.
+_UNTRACKED_KEPT = timedelta(days=8)
 #: How long after its end a minute is counted, and is counted for the last time.
 FRESH, SETTLED = timedelta(seconds=2), timedelta(minutes=15)
 #: Names of tasks, lanes or queues that are kept of a minute or hour, at most.
@@ -119,8 +121,6 @@ _WRITE_DEPTHS = text(
     """  # noqa: S608
 )
 # What is added up is kept until then.
-#: For so long, the numbers of untracked tasks are kept.
-_UNTRACKED_KEPT = timedelta(days=8)
 _PRUNE = text(
     """
     WITH settled AS MATERIALIZED (

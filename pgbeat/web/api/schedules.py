@@ -52,13 +52,13 @@ def _found(row: Schedule, health: Health) -> FoundSchedule:
 
 def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
     """Returns the health of each schedule by its id."""
-    patience = timedelta(seconds=beats.patience(backend.settings))
+    patience = beats.patience(backend.settings)
     return schedule_health.of_schedules(connection, rows, patience)
 
 
 def worst(backend: Backend, connection: Connection, search: str | None, limit: int) -> Chosen:
     """Returns schedules by their health, the worst first."""
-    patience = timedelta(seconds=beats.patience(backend.settings))
+    patience = beats.patience(backend.settings)
     return timeline_schedules.worst(
         connection, backend.namespace, patience, search=search, limit=limit
     )

@@ -1,6 +1,6 @@
 """`/timeline`: what schedules did and what is due next, over time."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -102,7 +102,7 @@ def read_timeline(
     limit: int = timelines.ROWS,
 ) -> Timeline:
     """Reads the timeline, masked."""
-    patience = timedelta(seconds=beats.patience(backend.settings))
+    patience = beats.patience(backend.settings)
     found = timelines.timeline(
         connection, backend.namespace, backend.timezone, patience,
         span=span, search=search, limit=limit,
