@@ -61,7 +61,7 @@ PATHS = (
     "/console/queues", "/console/queues/celery", "/console/webhooks", "/console/webhooks/w1",
     "/console/beats",
     "/console/audit", "/console/errors", "/console/errors?span=90d", "/console/tasks/shop.task7",
-    "/errors", "/errors?since=7d", "/docs",
+    "/errors", "/errors?since=7d", "/docs", "/docs/jobs",
     "/console/overview", "/console/overview?span=1d", "/console/overview?span=1w",
     "/console/overview?search=x9", "/timeline", "/timeline?span=1w", "/console/workers",
     "/workers",

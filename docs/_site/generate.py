@@ -52,7 +52,7 @@ def endpoints() -> str:
         for operation in section.operations:
             lines += _operation(operation)
     lines += ["## Models", ""]
-    for model in reference.models:
+    for model in reference.models.values():
         lines += _model(model)
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Makes the API's reference, which `/docs` shows, from the OpenAPI document."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
@@ -70,6 +70,11 @@ class Section(NamedTuple):
     note: str
     operations: list[Operation]
 
+    @property
+    def slug(self) -> str:
+        """Its name in URLs."""
+        return self.name.replace(" ", "-")
+
 
 class Model(NamedTuple):
     """The fields of a body."""
@@ -88,7 +93,10 @@ class Reference:
         self.title, self.version = document["info"]["title"], document["info"]["version"]
         self.note = str(document["info"].get("description", "")).strip()
         self.sections = list(self._sections(document))
-        self.models = [self._model(name, self._schemas[name]) for name in sorted(self._schemas)]
+        #: By name.
+        self.models = {
+            name: self._model(name, self._schemas[name]) for name in sorted(self._schemas)
+        }
 
     def find(self, search: str) -> list[Section]:
         """Returns the operations with all words in their paths, texts or parameters' names."""
@@ -100,6 +108,21 @@ class Reference:
             if own:
                 found.append(section._replace(operations=own))
         return found
+
+    def models_of(self, operations: Iterable[Operation]) -> list[Model]:
+        """Returns the models that operations take and return, and those that these consist of."""
+        found: set[str] = set()
+        named = {
+            name
+            for each in operations
+            for kind in (each.body, *(answer.kind for answer in each.answers + each.problems))
+            for name in _named(kind)
+        }
+        while named:
+            found |= named
+            fields = [field for name in named for field in self.models[name].fields]
+            named = {name for field in fields for name in _named(field.kind)} - found
+        return [self.models[name] for name in sorted(found)]
 
     def _sections(self, document: Json) -> Iterator[Section]:
         by_tag: dict[str, list[Operation]] = {tag["name"]: [] for tag in document.get("tags", ())}
@@ -236,6 +259,10 @@ def _field(
     ]
     note = note or schema.get("description", "")
     return ReferenceField(name, _kind(schema), is_required, note, example, default, place)
+
+
+def _named(kind: Words) -> Iterator[str]:
+    return (model for _, model in kind if model)
 
 
 def _kind(schema: Json) -> Words:

@@ -1,42 +1,73 @@
 """`/docs`: the API's reference, without anything from other servers."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from markupsafe import Markup, escape
 
 from pgbeat.web.pages.render import PageRoute, open_page
-from pgbeat.web.reference import Reference
+from pgbeat.web.reference import Reference, Section
 
 router = APIRouter(route_class=PageRoute)
 
-#: Up to so many operations that were found are shown open.
-_OPEN = 3
+#: Up to so many operations that were found are shown whole.
+_WHOLE = 3
 
 
 @router.get("/docs")
 def reference_page(
     request: Request, search: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
-    """Shows all operations of the API, or those with the words of `search`."""
-    state = request.app.state
-    if not hasattr(state, "pgbeat_reference"):
-        state.pgbeat_reference = Reference(request.app.openapi())
-    known: Reference = state.pgbeat_reference
+    """Lists all operations of the API, or those with the words of `search`; few are shown whole."""
     search = search.strip()
-    found = known.find(search)
+    found = _reference(request).find(search)
     number = sum(len(section.operations) for section in found)
+    is_whole = bool(search) and number <= _WHOLE
+    return _page(request, found, search=search, number=number, is_whole=is_whole)
+
+
+@router.get("/docs/{section}")
+def section_page(request: Request, section: str) -> Response:
+    """Shows the operations of a section, and their models."""
+    for each in _reference(request).sections:
+        if each.slug == section:
+            return _page(request, [each], here=each, is_whole=True)
+    raise HTTPException(404, f"the API has no section {section!r}")
+
+
+def _page(
+    request: Request,
+    sections: Sequence[Section],
+    *,
+    is_whole: bool,
+    here: Section | None = None,
+    search: str = "",
+    number: int = 0,
+) -> Response:
+    known = _reference(request)
+    operations = [each for section in sections if is_whole for each in section.operations]
     return open_page(
         request,
         "reference.html",
         known=known,
-        sections=found,
+        sections=sections,
+        is_whole=is_whole,
+        models=known.models_of(operations),
+        here=here,
         search=search,
         number=number,
-        is_open=bool(search) and number <= _OPEN,
         prose=prose,
     )
+
+
+def _reference(request: Request) -> Reference:
+    state = request.app.state
+    if not hasattr(state, "pgbeat_reference"):
+        state.pgbeat_reference = Reference(request.app.openapi())
+    made: Reference = state.pgbeat_reference
+    return made
 
 
 _MARKS = (

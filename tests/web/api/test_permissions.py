@@ -31,6 +31,7 @@ Body = Any
 TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /openapi.json": (OPEN, None),
     "GET /docs": (OPEN, None),
+    "GET /docs/{section}": (OPEN, None),
     "GET /healthz": (OPEN, None),
     "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
     "GET /metrics": (ANY, None),
@@ -275,6 +276,7 @@ class World:
             "{task}": lambda: "jobs.add",
             "{number}": self.reservation,
             "{verb}": lambda: "grow",
+            "{section}": lambda: "jobs",
         }
         for place, maker in makers.items():
             if place in path:

@@ -74,7 +74,7 @@ def places(sql: Sql) -> dict[str, str]:
         f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}',
     )
     return {"job_id": job, "execution_id": str(run), "task_id": job, "letter_id": str(letter),
-            "group_id": "0", "delivery_id": "0", "number": "0"}  # fmt: skip
+            "group_id": "0", "delivery_id": "0", "number": "0", "section": "jobs"}  # fmt: skip
 
 
 def paths(places: dict[str, str]) -> Iterator[str]:

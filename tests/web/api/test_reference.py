@@ -9,6 +9,8 @@ from pgbeat.web.reference import Reference
 from tests.support.pages import Page, html
 from tests.support.web import Web
 
+#: Bytes that a page may have.
+LARGEST = 150_000
 DOCUMENT: dict[str, Any] = {
     "info": {"title": "t", "version": "1"},
     "tags": [{"name": "lanes", "description": "Limits."}],
@@ -87,7 +89,7 @@ def test_a_document_as_people_read_it() -> None:
     assert (answer.status, answer.note) == ("200", "")
     assert answer.kind == [("list of ", None), ("Lane", "Lane")]
     assert [each.status for each in operation.problems] == ["404"]
-    [model] = found.models
+    [model] = found.models_of([operation])
     mode, tags, more = model.fields
     assert (mode.kind, mode.is_required, mode.note) == ([("a | b'", None)], True, "How.")
     assert tags.kind == [("list of ", None), ("string, up to 4 characters", None)]
@@ -128,23 +130,46 @@ def test_prose_is_escaped() -> None:
     )
 
 
-def page(web: Web, **query: str) -> Page:
-    return html(web.nobody.get("/docs", params=query))
+def test_an_operation_has_the_models_of_its_models_once() -> None:
+    schemas = {
+        "Lane": {"properties": {"a": {"$ref": "#/components/schemas/Limit"}, "b": {}}},
+        "Limit": {"properties": {"c": {"$ref": "#/components/schemas/Lane"}}},
+        "Other": {"properties": {}},
+    }
+    found = Reference({**DOCUMENT, "components": {"schemas": schemas}})
+    models = found.models_of(found.sections[0].operations)
+    assert [model.name for model in models] == ["Lane", "Limit"]
 
 
-def test_the_page_has_every_operation_and_every_model(web: Web) -> None:
-    text = page(web)
+def page(web: Web, path: str = "/docs", **query: str) -> Page:
+    return html(web.nobody.get(path, params=query))
+
+
+def test_every_operation_and_every_model_has_a_place(web: Web) -> None:
     document = web.app.openapi()
-    ids = text.tree.xpath("//@id")
-    for path, methods in document["paths"].items():
-        for operation in methods.values():
-            assert path in text
-            assert operation["operationId"] in ids
-    for model in document["components"]["schemas"]:
-        assert f"model-{model}" in ids
-    # Each link within the page leads somewhere, and no id is there twice.
-    assert len(ids) == len(set(ids))
-    assert {each.get("href")[1:] for each in text.all("[href^='#']")} <= set(ids)
+    keys = {
+        operation["operationId"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+    }
+    front = page(web)
+    links = {each.get("href") for each in front.all("section .operation a")}
+    assert all(path in front for path in document["paths"])
+    assert {link.partition("#")[2] for link in links} == keys
+    shown = set()
+    for path in sorted({link.partition("#")[0] for link in links}):
+        section = page(web, path)
+        assert len(section.encode()) <= LARGEST
+        ids = section.tree.xpath("//@id")
+        # Each link within the page leads somewhere, and no id is there twice.
+        assert len(ids) == len(set(ids))
+        assert {each.get("href")[1:] for each in section.all("[href^='#']")} <= set(ids)
+        assert {link for link in links if link.startswith(f"{path}#")} <= {
+            f"{path}#{each}" for each in ids
+        }
+        shown |= set(ids)
+    assert {f"model-{name}" for name in document["components"]["schemas"]} <= shown
+    assert web.nobody.get("/docs/nothing").status_code == 404
 
 
 def test_nothing_is_loaded_from_elsewhere(web: Web) -> None:
@@ -160,7 +185,9 @@ def test_what_is_looked_for_is_shown(web: Web) -> None:
     assert "/lanes/{name}/pause" in text
     assert "/admin/scheduled-jobs/{name}/pause" not in text
     assert '<details class="operation" open>' in text
-    assert 'href="/docs#model-LaneDone"' in text
+    assert 'href="#model-LaneDone"' in text
+    assert 'id="model-LaneDone"' in text
+    assert "<details" not in page(web, search="lane")
     assert "No operation has these words" in page(web, search="xyzzy")
     evil = page(web, search='"><script>alert(1)</script>')
     assert "<script>alert" not in evil
