@@ -132,8 +132,9 @@ def timeline(
 
 # -- the past
 
-# What ended has ended since the span began, which leaves out the partitions from before. A run from
-# before that is found if it is among the last few that began then. Jobs that failed are read beside
+# What ended has ended since the span began, which leaves out the partitions from before. The other
+# limit leaves out those to come: with empty ones, all rows were read and sorted. A run from before
+# the span is found if it is among the last few that began then. Jobs that failed are read beside
 # their executions: for those that never began, and for the time before the executions were cut.
 _PIECES = text(
     """
@@ -144,7 +145,7 @@ _PIECES = text(
                        e.finished_at AS until, e.job_id, e.error AS said
                   FROM pgbeat.executions e
                  WHERE e.schedule_id = s.id AND e.started_at >= :since
-                   AND (e.finished_at IS NULL OR e.finished_at >= :since)
+                   AND (e.finished_at IS NULL OR e.finished_at BETWEEN :since AND :soon)
                  ORDER BY e.started_at DESC LIMIT :most)
                UNION ALL
                SELECT 'before', b.* FROM (
@@ -156,7 +157,7 @@ _PIECES = text(
                    (SELECT e.state, e.started_at, e.finished_at, e.job_id, e.error
                       FROM pgbeat.ended_executions e
                      WHERE e.schedule_id = s.id AND e.started_at < :since
-                       AND e.finished_at >= :before
+                       AND e.finished_at BETWEEN :before AND :soon
                      ORDER BY e.started_at DESC LIMIT 3)) AS b
                 WHERE b.finished_at IS NULL OR b.finished_at >= :since
                UNION ALL
@@ -171,14 +172,14 @@ _PIECES = text(
                    SELECT j.state, j.started_at, j.finished_at, j.id, j.error
                      FROM pgbeat.ended_jobs j
                     WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
-                      AND j.finished_at >= :since
+                      AND j.finished_at BETWEEN :since AND :soon
                     ORDER BY j.finished_at DESC LIMIT :failures) AS f
                UNION ALL
                SELECT 'tick', t.outcome, t.decided_at, NULL, t.job_id, t.said FROM (
                    SELECT t.outcome, t.decided_at, t.due_at, t.job_id,
                           coalesce(t.reason, t.error) AS said
                      FROM pgbeat.ticks t
-                    WHERE t.schedule_id = s.id AND t.due_at >= :since
+                    WHERE t.schedule_id = s.id AND t.due_at BETWEEN :since AND :soon
                     ORDER BY t.due_at DESC LIMIT :most) AS t
                ) AS p)
     SELECT id, source, kind, count(*), min(begin), max(until), bool_or(until IS NULL),
@@ -207,7 +208,8 @@ def _pieces(
     cut: dict[int, datetime] = {}
     values = {
         "ids": list(ids), "since": since, "before": since - (now - since),
-        "step": step.total_seconds(), "most": MOST, "failures": MOST_FAILURES,
+        "soon": now + timedelta(minutes=1), "step": step.total_seconds(),
+        "most": MOST, "failures": MOST_FAILURES,
     }  # fmt: skip
     rows = connection.execute(_PIECES, values) if ids else ()
     for key, source, kind, number, begin, until, is_open, job_id, said in rows:
