@@ -1,6 +1,8 @@
 """The REST API: a module for each noun."""
 
 from fastapi import APIRouter, Depends
+from starlette.routing import Match
+from starlette.types import Scope
 
 from pgbeat.web.api import (
     audit,
@@ -33,7 +35,16 @@ from pgbeat.web.api import (
 )
 from pgbeat.web.api.queries import only_known
 
-router = APIRouter(dependencies=[Depends(only_known)])
+
+class _Api(APIRouter):
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Tries none of the many endpoints for a page of the console, whose viewers are many."""
+        if scope["path"].removeprefix(scope.get("root_path", "")).startswith("/console/"):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+router = _Api(dependencies=[Depends(only_known)])
 for _each in (
     previews,  # before `schedules`, for which it would be a name
     schedules,

@@ -39,8 +39,8 @@ from pgbeat.web.pages import (
 
 router = APIRouter(include_in_schema=False)
 for _each in (
+    overview,  # first, for those who watch it: routes are tried one after another
     sign_in,
-    overview,
     schedules,
     schedule,
     schedule_preview,
