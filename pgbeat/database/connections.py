@@ -51,12 +51,12 @@ def engine(
         json_deserializer=_decode,
         **{
             "poolclass": NullPool,
-            "pool_pre_ping": True,
             "isolation_level": "READ COMMITTED",
             **options,
         },
     )
     event.listen(made, "connect", _connected)
+    event.listen(made, "checkout", _check_socket)
     return made
 
 
@@ -64,6 +64,12 @@ def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> N
     record.info[_OWN] = is_direct(raw)
     if not record.info[_OWN]:
         raw.prepare_threshold = None
+
+
+def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
+    """Has a connection replaced whose server is gone; a query would take a round trip."""
+    if not sockets.is_alive(raw):
+        raise DisconnectionError
 
 
 #: Engines of `kept`, by DSN and name.
@@ -90,18 +96,11 @@ def _kept_engine(url: URL, name: str) -> Engine:
     found = _kept.get((url, name))
     if found is None:
         made = engine(
-            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1, pool_pre_ping=False,
+            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1,
             isolation_level="AUTOCOMMIT",
         )  # fmt: skip
-        event.listen(made, "checkout", _check_socket)
         found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
     return found
-
-
-def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
-    """Has a connection replaced whose server is gone; a query would take a round trip."""
-    if not sockets.is_alive(raw):
-        raise DisconnectionError
 
 
 def _drop_kept() -> None:
