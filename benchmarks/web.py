@@ -25,6 +25,7 @@ import filling
 from pgbeat.config import postgres_url
 from pgbeat.testing import embedded
 from pgbeat.testing.embedded import EmbeddedServer
+from pgbeat.web.recent import Recent
 from tests.support.web import Web
 
 #: The database.
@@ -137,6 +138,7 @@ def names(connection: "psycopg.Connection[Any]") -> dict[str, str]:
 
 def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dict[str, Figures]:
     """Of each path: milliseconds, statements and kilobytes."""
+    web.app.state.pgbeat.recent = Recent(0)  # nothing is shared with who asked before
     token = web.token("root", "admin")
     api, browser = web.client(token), web.browser(token)
     found: dict[str, Figures] = {}

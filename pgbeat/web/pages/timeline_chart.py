@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from urllib.parse import quote
 
 from pgbeat.monitoring.timeline import STEPS, Coming, Kind, Piece, Row, Timeline
 from pgbeat.web.pages.humanize import counted, first_line, length
 from pgbeat.web.pages.load_chart import stamp
-from pgbeat.web.pages.render import path
 
 #: Bytes of all shapes of a page, about, and characters of an error in one.
 _BYTES, _SAID = 110_000, 80
@@ -164,22 +164,24 @@ def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeli
     right = x(found.now if piece.end is None else min(piece.end, found.now))
     width = max(_LEAST, right - left)
     title = _title(piece, found.now)
-    # Seen from the overview, which is shorter.
-    href = _href(row, piece, found).removeprefix("/console/")
+    href = _href(row, piece, found)
     kind = _CLASSES[piece.kind] + (" many" if piece.number > 1 else "")
     return Shape(kind, round(left, 2), round(width, 2), href, title)
 
 
 def _href(row: Row, piece: Piece, found: Timeline) -> str:
-    """Returns the page of the job, or of the jobs that began then, or of the schedule."""
-    name = row.schedule.name
+    """Returns the page of the job, or of the jobs that began then, or of the schedule.
+
+    It is seen from the overview, which is shorter, and made by hand: a page has thousands.
+    """
     if piece.number == 1 and piece.job_id is not None:
-        return path("jobs", piece.job_id)
+        return f"jobs/{piece.job_id}"
+    name = quote(row.schedule.name)
     if piece.kind in ("skipped", "not_launched"):
-        return path("schedules", name) + "#history"
+        return f"schedules/{name}#history"
     begins = max(piece.begin, found.since) - timedelta(minutes=1)
     ends = (piece.end or found.now) + timedelta(minutes=1)
-    return path("jobs", schedule=name, **{"from": stamp(begins), "until": stamp(ends)})
+    return f"jobs?schedule={name}&from={stamp(begins)}&until={stamp(ends)}"
 
 
 def _title(piece: Piece, now: datetime) -> str:
