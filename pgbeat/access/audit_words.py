@@ -24,11 +24,6 @@ class Change(NamedTuple):
     before: str | None
     after: str | None
 
-    def __str__(self) -> str:
-        if self.before is None or self.after is None:
-            return f"{self.column}: {self.after if self.before is None else self.before}"
-        return f"{self.column}: {self.before} → {self.after}"
-
 
 def changes(before: Any, after: Any) -> list[Change]:
     """Returns the changes of a record's `before` and `after`.

@@ -24,4 +24,5 @@ from pgbeat.access import audit_words
     ],
 )  # fmt: skip
 def test_changes_are_said_in_words(before: Any, after: Any, said: list[str]) -> None:
-    assert [str(each) for each in audit_words.changes(before, after)] == said
+    found = audit_words.changes(before, after)
+    assert [f"{column}: {' → '.join(filter(None, values))}" for column, *values in found] == said
