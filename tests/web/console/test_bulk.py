@@ -71,6 +71,8 @@ def test_jobs_in_no_fitting_state(page: Any, sql: Sql) -> None:
     ended = make_job(sql, "completed")
     shown = html(page.post("/console/bulk", data={"do": "cancel", "id": ended}))
     assert "None of them is in a state" in shown.words
+    shown = html(page.post("/console/bulk", data={"do": "retry", "id": ended}))
+    assert "None of them can be retried: they have not failed" in shown.words
 
 
 def test_viewers_get_no_ticks(web: Web, sql: Sql) -> None:
