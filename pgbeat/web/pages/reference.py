@@ -22,10 +22,7 @@ def reference_page(
 ) -> Response:
     """Lists all operations of the API, or those with the words of `search`; few are shown whole."""
     search = search.strip()
-    found = _reference(request).find(search)
-    number = sum(len(section.operations) for section in found)
-    is_whole = bool(search) and number <= _WHOLE
-    return _page(request, found, search=search, number=number, is_whole=is_whole)
+    return _page(request, _reference(request).find(search), search=search)
 
 
 @router.get("/docs/{section}")
@@ -33,28 +30,25 @@ def section_page(request: Request, section: str) -> Response:
     """Shows the operations of a section, and their models."""
     for each in _reference(request).sections:
         if each.slug == section:
-            return _page(request, [each], here=each, is_whole=True)
+            return _page(request, [each], here=each)
     raise HTTPException(404, f"the API has no section {section!r}")
 
 
 def _page(
-    request: Request,
-    sections: Sequence[Section],
-    *,
-    is_whole: bool,
-    here: Section | None = None,
-    search: str = "",
-    number: int = 0,
+    request: Request, sections: Sequence[Section], *, here: Section | None = None, search: str = ""
 ) -> Response:
+    """Shows what `search` has found, or the section that is `here`."""
     known = _reference(request)
-    operations = [each for section in sections if is_whole for each in section.operations]
+    operations = [each for section in sections for each in section.operations]
+    number = len(operations)
+    is_whole = here is not None or (bool(search) and number <= _WHOLE)
     return open_page(
         request,
         "reference.html",
         known=known,
         sections=sections,
         is_whole=is_whole,
-        models=known.models_of(operations),
+        models=known.models_of(operations) if is_whole else [],
         here=here,
         search=search,
         number=number,
