@@ -172,7 +172,7 @@ def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeli
 def _href(row: Row, piece: Piece, found: Timeline) -> str:
     """Returns the page of the job, or of the jobs that began then, or of the schedule.
 
-    It is seen from the overview, which is shorter, and made by hand: a page has thousands.
+    It is seen from the overview, which is shorter, and made by hand: a page has hundreds.
     """
     if piece.number == 1 and piece.job_id is not None:
         return f"jobs/{piece.job_id}"
