@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from markupsafe import Markup
 from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
+from starlette.types import Scope
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
@@ -139,6 +140,11 @@ class Backend:
 def root(request: Request) -> str:
     """Returns the path at which the web app is mounted, without a slash at its end."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def path_below_root(scope: Scope) -> str:
+    """Returns the path of a request as it is without a mount."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 async def _backend(request: Request) -> Backend:

@@ -4,6 +4,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pgbeat.web.backend import path_below_root
+
 #: The largest body of a request, in bytes.
 LARGEST = 1_000_000
 
@@ -44,7 +46,7 @@ class Guards:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        path = path_below_root(scope)
         is_head = scope["method"] == "HEAD"
         size, is_over = 0, False
 

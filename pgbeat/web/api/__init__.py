@@ -34,12 +34,13 @@ from pgbeat.web.api import (
     workers,
 )
 from pgbeat.web.api.queries import only_known
+from pgbeat.web.backend import path_below_root
 
 
 class _Api(APIRouter):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Tries none of the many endpoints for a page of the console, whose viewers are many."""
-        if scope["path"].removeprefix(scope.get("root_path", "")).startswith("/console/"):
+        if path_below_root(scope).startswith("/console/"):
             return Match.NONE, {}
         return super().matches(scope)
 
