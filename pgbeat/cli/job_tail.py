@@ -29,6 +29,7 @@ class _Seen(NamedTuple):
     """What is printed of a job when it changes."""
 
     state: str
+    has_ended: bool = False
     number: int | None = None
     progress: str = ""
     error: str | None = None
@@ -80,11 +81,11 @@ def _changing(
         newest = jobs.listing(connection, which, limit=_MANY)
         fresh = [job for job in newest if job.created_at > since and job.id not in old]
         running = jobs.listing(connection, which._replace(state="running"), limit=_MANY)
-        open_ones = [job_id for job_id, seen in seen_by_id.items() if seen.state not in jobs.ENDED]
+        open_ones = [job_id for job_id, seen in seen_by_id.items() if not seen.has_ended]
         found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
         yield from sorted(found.values(), key=lambda job: job.created_at)
         since = now - _LATE
-        for job_id in [i for i, seen in seen_by_id.items() if seen.state in jobs.ENDED]:
+        for job_id in [i for i, seen in seen_by_id.items() if seen.has_ended]:
             del seen_by_id[job_id]
             old.add(job_id)
 
@@ -97,7 +98,8 @@ def _print_change(
     if job.started_at is not None:
         run = redactor.row(executions.newest(connection, [job.id]).get(job.id), job.task)
     progress = job_views.progress(run) if run is not None else ""
-    seen = _Seen(job_views.state(job), None if run is None else run.number, progress, job.error)
+    number = None if run is None else run.number
+    seen = _Seen(job_views.state(job), job.has_ended, number, progress, job.error)
     if seen == before:
         return seen
     if printing.is_json():

@@ -64,11 +64,13 @@ def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
 
 
 def state(job: Job) -> str:
-    """Returns a job's state, and whether it waits for approval, is being cancelled or is late."""
+    """Returns a job's state, and whether it awaits approval, was retried or is late."""
     if job.awaits_approval:
         return "paused (approval)"
     if job.state == "running" and job.cancel_requested_at is not None:
         return "running (cancelling)"
+    if job.retried_by is not None:
+        return f"{job.state} (retried)"
     return f"{job.state} (late)" if job.late_at is not None else job.state
 
 

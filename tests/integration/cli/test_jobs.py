@@ -167,6 +167,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     assert "52 MB" in shown and "ValueError: " in shown and "\x1b" not in shown
     whole = read(database, "jobs", "show", str(job.id))
     assert (whole["state"], whole["where"]["cause"]) == ("failed", "ended")
+    assert "failed (retried)" in did("list", "--state", "failed")
     assert [link["attempt"] for link in whole["chain"]] == [1, 2]
     assert whole["executions"][0]["duration_ms"] == 1500
     assert (whole["artifacts"], whole["executions"][0]["artifacts"]) == ([], [])
@@ -407,7 +408,7 @@ def test_tail_as_it_goes(processes: Processes, desk: Desk, database: str) -> Non
     told(desk, job, ExecutionRecord(first, str(job.id), False, progress_done=1, progress_total=4))
     one.says("running: on w1; 1 of 4 (25%)")
     told(desk, job, ExecutionRecord(first, str(job.id), False, "failed", "failed", error="oops"))
-    one.says("jobs.add: failed: oops")
+    one.says("jobs.add: failed (retried): oops")
     one.says("attempt 2: scheduled")
     fresh = desk.make(actor=ME)
     other = desk.make(actor=BOB)

@@ -73,6 +73,8 @@ def test_a_job_shows_executions_chain_and_checkpoint(page: Any, job: Any, sql: S
     said = html(page.get(f"/console/jobs/{first}")).words
     assert "Traceback (most recent call last)" in said
     assert f"after: {second[:8]} running" in said
+    listed = html(page.get("/console/jobs?state=failed"))
+    assert listed.one(f'[aria-label="retried as {second[:8]}"]').get("href").endswith(second)
     assert html(page.get("/console/jobs/nothing"), 404)
 
 
