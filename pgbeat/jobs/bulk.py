@@ -154,10 +154,11 @@ def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
     if not states:
         said = f"can't {order.verb} jobs that are {' or '.join(asked)}: only {', '.join(wanted)}"
         raise InvalidInput.of("state", "conflict", said)
-    is_tried = False if order.verb == "retry" else None
-    if order.verb == "retry" and not asked:
-        states = ("failed",)
-    found = which._replace(state=None, states=states, is_retried=is_tried)
+    found = which._replace(state=None, states=states)
+    if order.verb == "retry":
+        if which.is_retried:
+            raise InvalidInput.of("filter", "conflict", "a job is retried once, and these were")
+        found = found._replace(states=states if asked else ("failed",), is_retried=False)
     return permissions.visible(replace(actor, is_viewer=False), found)
 
 

@@ -28,6 +28,7 @@ _COLUMNS = {"task": "task", "lane": "lane", "queue": "queue", "template": "templ
 _MARKS: dict[str, tuple[str, bool]] = {
     "late": ("late", True),
     "retried": ("is_retried", True),
+    "final": ("is_retried", False),
     "system": ("is_system_job", True),
 }
 #: Keys that stand once; of the others, all values must match.
@@ -118,7 +119,8 @@ class Query(NamedTuple):
             if value not in _MARKS:
                 raise ValueError(f"write one of {', '.join(f'is:{each}' for each in _MARKS)}")
             name, wanted = _MARKS[value]
-            found[name] = wanted
+            if found.setdefault(name, wanted) is not wanted:
+                raise ValueError("another term says the opposite")
         elif key == "label":
             name, separator, label = value.partition("=")
             if not separator or not name:

@@ -63,6 +63,15 @@ def test_what_matches_is_retried_once(desk: Desk, sql: Sql) -> None:
     assert carry_out(desk, RETRY, which).done == 0
 
 
+def test_only_what_a_retry_has_replaced_is_deleted(desk: Desk, sql: Sql) -> None:
+    old, fresh = failed(sql, 2)
+    carry_out(desk, RETRY, Filter(ids=[UUID(old)]))
+    assert carry_out(desk, Order("delete"), Filter(is_retried=True)).done == 1
+    assert sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'failed'") == [(fresh,)]
+    with pytest.raises(InvalidInput, match="retried once"):
+        carry_out(desk, RETRY, Filter(is_retried=True))
+
+
 def test_it_is_one_action_of_the_audit(
     desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ GROUP = "9d0c1a52-7c56-4c6e-9f0c-0c7f4a5d1a11"
         ("since:2026-12-24T09:00+01:00", {"created_from": datetime(2026, 12, 24, 8, tzinfo=UTC)}),
         ("is:late is:retried is:system",
          {"late": True, "is_retried": True, "is_system_job": True}),
+        ("state:failed is:final", {"state": "failed", "is_retried": False}),
         ('prices 4fe1 "http://x"', {"words": ["prices", "4fe1", "http://x"]}),
     ],
 )  # fmt: skip
@@ -53,6 +54,7 @@ def test_a_query_is_a_filter(text: str, fields: dict[str, object]) -> None:
         ("a\0b", ["unstorable"]),
         ("state:faild since:soon before:99999999999999999d", ["malformed"] * 3),
         ("lane:a lane:b", ["conflict"]),
+        ("is:retried is:final", ["malformed"]),
         ("group:12 label:x is:early", ["malformed"] * 3),
     ],
 )
