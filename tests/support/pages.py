@@ -87,7 +87,7 @@ def html(response: Response, status: int = 200) -> Page:
     """Returns the page that an answer holds."""
     assert response.status_code == status, response.text[-2000:]
     assert response.headers["content-type"] == "text/html; charset=utf-8"
-    return Page(response.text)
+    return Page(response.text.replace("<wbr>", ""))
 
 
 def after(page: Any, response: Response) -> Page:

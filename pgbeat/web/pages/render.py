@@ -4,7 +4,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -34,6 +34,8 @@ from pgbeat.web.pages.forms import Form
 
 #: The cookie that tells the next page what was done, and the longest message in it.
 _MESSAGE, _LONGEST = "pgbeat_said", 600
+#: Characters of a part of a name that may be broken at its underscores.
+_LONG_PART = 20
 
 
 class NavSection(NamedTuple):
@@ -291,14 +293,23 @@ def moment(value: datetime | None, now: datetime, *, exact: bool = False) -> Mar
     utc = value.astimezone(UTC)
     said = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
     near = f"in {span(value - now)}" if value > now else f"{span(now - value)} ago"
-    if value > now and (value - now).total_seconds() < 1:
-        near = "now"
+    if abs(value - now) < timedelta(seconds=1):
+        near = "now" if value > now else "just now"
     shown = f"{said}, {near}" if exact else near
     return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), said, shown)
 
 
 def _pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def _breakable(name: str) -> Markup:
+    """Returns a dotted name that may be broken after its dots, and inside of long parts."""
+    parts = (
+        part if len(part) <= _LONG_PART else Markup("_<wbr>").join(part.split("_"))
+        for part in name.split(".")
+    )
+    return Markup(".<wbr>").join(parts)
 
 
 def _compact(value: Any) -> str:
@@ -325,8 +336,9 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.filters |= {
-    "pretty": _pretty, "compact": _compact, "ms": _milliseconds, "number": _number,
-    "counted": words.counted, "first_line": words.first_line, "span": span, "lasting": words.length,
+    "breakable": _breakable, "pretty": _pretty, "compact": _compact, "ms": _milliseconds,
+    "number": _number, "counted": words.counted, "first_line": words.first_line, "span": span,
+    "lasting": words.length,
 }  # fmt: skip
 _environment.globals |= {
     "moment": moment, "path": path, "words": words, "changed": audit_words.changes,

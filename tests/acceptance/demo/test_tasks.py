@@ -319,3 +319,5 @@ def test_the_history_that_the_demo_makes_up(database: str, ask: Callable[..., An
         "  FROM pgbeat.jobs WHERE state IN ('completed', 'failed')"
     )
     assert (jobs, runs, newest) == (outcomes["launched"], outcomes["launched"], True)
+    areas = ask("SELECT DISTINCT kwargs ->> 'area' FROM pgbeat.jobs WHERE task LIKE '%prices'")
+    assert sorted(areas) == [("DK1",), ("NO1",)], "their runs can be retried"

@@ -1,11 +1,11 @@
-"""Durations: how people write them, and what is refused."""
+"""Durations: how people write them, what is refused, and how they are shown."""
 
 from datetime import timedelta
 
 import pytest
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.timetables import parse_duration
+from pgbeat.timetables import parse_duration, span
 from tests.support.problems import raises
 
 
@@ -44,3 +44,15 @@ def test_what_is_no_duration_is_told_examples(text: str, problem: str) -> None:
     assert str(raised.value) == (
         f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "units", "said"),
+    [
+        (0, 2, "0 s"), (0.0002, 2, "1 ms"), (0.038, 2, "38 ms"), (0.038, 3, "0.038 s"),
+        (0.4, 2, "0.4 s"), (9.96, 2, "10 s"), (-75, 2, "1 min 15 s"), (86_400 + 60, 2, "1 d"),
+        (90_061, 4, "1 d 1 h 1 min 1 s"), (3700, 1, "1 h"),
+    ],
+)  # fmt: skip
+def test_a_length_is_shown(seconds: float, units: int, said: str) -> None:
+    assert span(timedelta(seconds=seconds), units) == said

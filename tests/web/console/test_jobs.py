@@ -39,6 +39,14 @@ def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, sch
     assert web.browser(web.token("bob")).get(f"/console/jobs/{mine}").status_code == 404
 
 
+def test_names_of_tasks_are_broken_between_their_parts(page: Any, job: Any) -> None:
+    long_part = "bring_all_that_is_new_up_to_date"
+    job(task=f"shop.<b>.{long_part}")
+    listed = page.get("/console/jobs").text
+    long_part = long_part.replace("_", "_<wbr>")
+    assert f">shop.<wbr>&lt;b&gt;.<wbr>{long_part}</a>" in listed
+
+
 def test_jobs_are_paged(page: Any, job: Any) -> None:
     for number in range(60):
         job(task=f"t{number:02}", created_at=f"2026-01-01T00:00:{number:02}Z")
