@@ -104,8 +104,9 @@ def chosen(
         running = {key for key, kind in kinds.items() if kind == _RUNNING}
         found = {row.id: row for row in _read(connection, kinds)}
         rows = list({row.id: row for row in [*map(found.get, kinds), *rows] if row}.values())
-    healths = schedule_health.of_schedules(connection, rows, patience)
-    rows = sorted(rows, key=lambda row: _rank(healths[row.id]))[:limit]
+    healths = _healths(connection, rows, patience, limit)
+    known = (row for row in rows if row.id in healths)
+    rows = sorted(known, key=lambda row: _rank(healths[row.id]))[:limit]
     rows.sort(key=lambda row: (_rank(healths[row.id]), row.id not in running, row.name))
     return Chosen(rows, healths, has_more)
 
@@ -120,6 +121,17 @@ def worst(
     """
     since = connections.now(connection) - _RECENT
     return chosen(connection, namespace, patience, since=since, search=search, limit=limit)
+
+
+def _healths(
+    connection: Connection, rows: list[Schedule], patience: timedelta, limit: int
+) -> dict[int, Health]:
+    """Returns the health of `rows`, of the first ones only if `limit` of those fail."""
+    healths = schedule_health.of_schedules(connection, rows[: 2 * limit], patience)
+    failing = sum(health.severity == "fail" for health in healths.values())
+    if failing < limit and (rest := rows[2 * limit :]):
+        healths |= schedule_health.of_schedules(connection, rest, patience)
+    return healths
 
 
 def _rank(health: Health) -> int:

@@ -192,6 +192,21 @@ def test_those_that_fail_or_are_late_come_first_then_those_that_run(
     assert [row.health.code for row in found.rows[:2]] == ["failing", "late"]
 
 
+def test_a_failing_one_is_found_behind_those_that_recovered(
+    connection: Connection, sql: Sql, ago: Any
+) -> None:
+    for number in range(3):
+        recovered = make_schedule(sql, f"a{number}", task="jobs.add")
+        make_run(sql, recovered, ago(5), ago(4), "failed")
+        make_run(sql, recovered, ago(3), ago(2))
+    failing = make_schedule(sql, "y-failing", task="jobs.add", next_run=ago(-10))
+    make_run(sql, failing, ago(130), ago(129), "failed")
+    assert only(draw(connection, limit=1)).schedule.name == "y-failing"
+    for number in range(3):
+        make_schedule(sql, f"z-late{number}", task="jobs.add", next_run=ago(10))
+    assert only(draw(connection, limit=1)).health.code == "late"
+
+
 def test_a_schedule_that_gave_up_is_failing(connection: Connection, sql: Sql) -> None:
     make_schedule(sql, "s", task="jobs.add", enabled=False, retry_count=5, max_retries=5,
                   last_error="no table", disabled_reason="failed 5 times")  # fmt: skip
