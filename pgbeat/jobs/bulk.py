@@ -157,7 +157,8 @@ def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
     found = which._replace(state=None, states=states)
     if order.verb == "retry":
         if which.is_retried:
-            raise InvalidInput.of("filter", "conflict", "a job is retried once, and these were")
+            said = "a job can be retried only once, and these have been"
+            raise InvalidInput.of("filter", "conflict", said)
         found = found._replace(states=states if asked else ("failed",), is_retried=False)
     return permissions.visible(replace(actor, is_viewer=False), found)
 

@@ -68,7 +68,7 @@ def test_only_what_a_retry_has_replaced_is_deleted(desk: Desk, sql: Sql) -> None
     carry_out(desk, RETRY, Filter(ids=[UUID(old)]))
     assert carry_out(desk, Order("delete"), Filter(is_retried=True)).done == 1
     assert sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'failed'") == [(fresh,)]
-    with pytest.raises(InvalidInput, match="retried once"):
+    with pytest.raises(InvalidInput, match="retried only once"):
         carry_out(desk, RETRY, Filter(is_retried=True))
 
 
