@@ -5,6 +5,7 @@ of `history.py`, and more schedules: run it with pgbeat's extras `test` and `web
 """
 
 import argparse
+import gc
 import statistics
 import sys
 import time
@@ -141,6 +142,8 @@ def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dic
     web.app.state.pgbeat.recent = Recent(0)  # nothing is shared with who asked before
     token = web.token("root", "admin")
     api, browser = web.client(token), web.browser(token)
+    gc.collect()
+    gc.freeze()  # as `pgbeat web` does
     found: dict[str, Figures] = {}
     for pattern in PATHS:
         path = pattern.format(**names)
