@@ -474,11 +474,16 @@ schedules:
         ("schedules: {}\n---\na: 1\n", "2:1"),
         ("schedules: {\n", "2:1"),
         ("a: b\n  c\x00: d\n", "2:4"),
-        ("a: " + "[" * 100000, "1:104"),
+        ("a: " + "[" * 900, "1:104"),
     ],
 )
 def test_a_mistake_in_the_whole_has_its_place(text: str, place: str) -> None:
     assert places(text)[0] == place
+
+
+def test_what_is_nested_deeper_than_libyaml_itself_allows_is_refused() -> None:
+    """From 0.2.6 on it allows 1,000 levels, and reads ahead of what is asked of it."""
+    assert places("a: " + "[" * 100000)[0] in ("1:104", "1:1003")
 
 
 def test_what_is_not_yaml_is_told_how_to_write_it() -> None:
