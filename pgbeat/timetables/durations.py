@@ -51,8 +51,6 @@ _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 def span(length: timedelta, units: int = 2) -> str:
     """Returns a duration in words, in at most so many of its largest units."""
     seconds = abs(length.total_seconds())
-    if 0 < seconds < 0.1 and units <= 2:
-        return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 10 or (units > 2 and not seconds.is_integer()):
         return f"{round(seconds, 3 if units > 2 else 1):g} s"
     parts: list[str] = []

@@ -30,7 +30,9 @@ def _near(moment: datetime, now: datetime) -> str:
 
 
 def length(seconds: float) -> str:
-    """Returns a duration in words."""
+    """Returns how long something lasted in words, below a tenth of a second in milliseconds."""
+    if 0 < seconds < 0.1:
+        return f"{max(1, round(1000 * seconds))} ms"
     return span(timedelta(seconds=seconds))
 
 

@@ -3,8 +3,10 @@
 import re
 from typing import Any
 
+import pytest
 from celery import Celery
 
+from pgbeat.web.pages import humanize
 from tests.support.command_line import Sql
 from tests.support.pages import after, html, words_of
 from tests.support.web import Web, opened
@@ -151,3 +153,11 @@ def test_flower_is_linked_where_it_is(app: Celery, database: str, job: Any) -> N
         assert f'href="https://flower.test/f/task/{job_id}"' in html(
             page.get(f"/console/jobs/{job_id}")
         )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0 s"), (0.0002, "1 ms"), (0.038, "38 ms"), (0.4, "0.4 s"), (75.0, "1 min 15 s")],
+)
+def test_how_long_something_lasted(seconds: float, said: str) -> None:
+    assert humanize.length(seconds) == said
