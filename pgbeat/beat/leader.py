@@ -73,6 +73,8 @@ class Leader:
             )
             try:
                 migrate.check(connection)
+                if self._lost_at is None:
+                    migrate.warn_if_incomplete(connection)
                 connections.prepare_session(connection, max(15.0, 4 * self._interval))
                 connections.driver(connection).add_notify_handler(self._notified)
             except BaseException:

@@ -1,5 +1,6 @@
 """Installs pgbeat in a database: its schema, and the broker's tables and queues."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection
@@ -20,6 +21,8 @@ class Migrated(NamedTuple):
     #: The schema's version; `None` if there was no schema.
     before: str | None
     after: str
+    #: Objects of the schema that were missing and were made again.
+    restored: Sequence[str]
     #: Whether the broker is in this database: its tables and the app's queues exist then.
     has_broker: bool
 
@@ -32,9 +35,10 @@ def migrate(settings: Settings, author: Author, app: "Celery | None" = None) -> 
     anything. Raises `SchemaError` on a schema that can't be upgraded.
     """
 
-    def record(connection: Connection, before: str | None) -> None:
-        versions = {"version": before}, {"version": schema.newest()}
+    def record(connection: Connection, done: schema.Upgraded) -> None:
+        after = {"version": done.after} | ({"restored": done.restored} if done.restored else {})
+        versions = {"version": done.before}, after
         audit.record_action(connection, author, "migrate", "schema", "pgbeat", *versions)
 
-    before, after = schema.upgrade(settings.url, record)
-    return Migrated(before, after, app is not None and prepare_broker(app, settings))
+    done = schema.upgrade(settings.url, record)
+    return Migrated(*done, app is not None and prepare_broker(app, settings))

@@ -9,7 +9,8 @@ from pgbeat.cli.failures import FAILED, unreachable
 from pgbeat.cli.printing import Cell, json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.monitoring.doctor import Check, checks
+from pgbeat.monitoring.doctor import checks
+from pgbeat.monitoring.server_checks import Check
 
 
 @click.command("doctor")

@@ -14,7 +14,9 @@ from pgbeat.errors import SchemaError
 
 @click.command("migrate")
 @click.option(
-    "--check", is_flag=True, help="Only check whether it is the newest; exits with 1 if not."
+    "--check",
+    is_flag=True,
+    help="Only check whether it is the newest, with nothing missing; exits with 1 if not.",
 )
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
 @json_option
@@ -22,6 +24,8 @@ from pgbeat.errors import SchemaError
 @pass_target
 def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) -> None:
     """Bring the database's schema to the newest version. Several may run at once.
+
+    Functions, triggers, indexes and constraints that someone dropped or changed are made again.
 
     With the app, if its broker is the same database, this makes the broker's tables and queues too:
     kombu's transport doesn't expect two first users.
@@ -35,23 +39,27 @@ def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) 
             _check(ctx, connection)
         return
 
-    before, after, has_broker = installation.migrate(
-        target.settings, target.author, target.registry
-    )
+    done = installation.migrate(target.settings, target.author, target.registry)
+    before, after = done.before, done.after
     if printing.is_json():
-        printing.echo_json({"before": before, "current": after, "newest": newest})
-    elif before == after:
+        printing.echo_json(
+            {"before": before, "current": after, "newest": newest, "restored": list(done.restored)}
+        )
+        return
+    if before == after:
         click.echo(f"The schema is at {after} already, {_place(after)}.")
     elif before is None:
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
-    if has_broker and not printing.is_json():
+    if done.restored:
+        click.echo(f"Made again, since they were missing: {', '.join(done.restored)}.")
+    if done.has_broker:
         click.echo("The broker's tables and queues are there.")
 
 
 def _check(ctx: click.Context, connection: Connection) -> None:
-    """Prints whether the schema is the newest, or newer but usable; exits with 1 if not."""
+    """Prints whether the schema is whole and of a usable version; exits with 1 if not."""
     newest = migrate.newest()
     try:
         migrate.check(connection)
@@ -62,11 +70,23 @@ def _check(ctx: click.Context, connection: Connection) -> None:
             raise
     found = migrate.installed(connection)
     current = found.version if found else None
-    is_done = usable and current is not None and current >= newest
+    lacking = migrate.missing(connection, current) if usable and current else []
+    is_done = usable and current is not None and current >= newest and not lacking
     if printing.is_json():
         minimum = found.oldest_program if found else None
         printing.echo_json(
-            {"current": current, "newest": newest, "minimum": minimum, "usable": usable}
+            {
+                "current": current,
+                "newest": newest,
+                "minimum": minimum,
+                "usable": usable,
+                "missing": lacking,
+            }
+        )
+    elif lacking:
+        click.echo(
+            f"The schema is at {current}, but lacks {', '.join(lacking)}; `pgbeat migrate` makes "
+            "again what loses no rows."
         )
     elif current is not None and is_done:
         click.echo(f"The schema is at {current}, {_place(current)}.")

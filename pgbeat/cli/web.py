@@ -153,6 +153,7 @@ def _remark(target: Target, *, is_private: bool, link: bool) -> str | None:
     try:
         with target.transaction() as connection:
             migrate.check(connection)
+            migrate.warn_if_incomplete(connection)
             has_tokens = tokens.exist(connection, namespace=settings.namespace)
             if link:
                 signs_in = "login#once=" + sign_in_links.create(

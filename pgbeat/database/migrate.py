@@ -4,7 +4,7 @@ import io
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections
+from pgbeat.database import connections, contents
 from pgbeat.database.tables import SCHEMA
 from pgbeat.errors import SchemaError
 
@@ -25,6 +25,7 @@ OLDEST = "0001"
 #: Migrations of all processes run one at a time under this lock ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
+logger = logging.getLogger("pgbeat")
 # It would log every step at INFO.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
@@ -53,6 +54,14 @@ def known() -> list[str]:
 def newest() -> str:
     """Returns the version that this code works with."""
     return known()[-1]
+
+
+class Upgraded(NamedTuple):
+    """The versions before (`None`: there was no schema) and after, and the objects made again."""
+
+    before: str | None
+    after: str
+    restored: Sequence[str] = ()
 
 
 class Installed(NamedTuple):
@@ -122,18 +131,34 @@ def _refuse_foreign(found: Installed) -> None:
         )
 
 
-def upgrade(
-    url: URL, note: Callable[[Connection, str | None], None] | None = None
-) -> tuple[str | None, str]:
-    """Brings the database to the newest version; returns the versions before and after.
+def missing(connection: Connection, version: str) -> list[str]:
+    """Returns the objects that a schema of this version should have but lacks, or has otherwise.
+
+    Says nothing of a version that this program doesn't know.
+    """
+    return contents.missing(connection, contents.expected(_FOLDER / "versions", version))
+
+
+def warn_if_incomplete(connection: Connection) -> None:
+    """Logs an error that names the objects that the schema lacks, if any."""
+    version = current(connection)
+    if version is not None and (lacking := missing(connection, version)):
+        logger.error(
+            "The schema lacks %s: run `pgbeat migrate`, which restores what it can",
+            contents.listed(lacking),
+        )
+
+
+def upgrade(url: URL, note: Callable[[Connection, Upgraded], None] | None = None) -> Upgraded:
+    """Brings the database to the newest version, and makes missing objects again.
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
-    nothing behind. If there was something to do, `note` is called in it with the version before.
+    nothing behind. If there was something to do, `note` is called in it.
     A newer schema that admits this program stays as it is.
 
-    Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, and if
-    other transactions use a table for a minute: meanwhile it waits briefly and often, so that
-    running programs go on.
+    Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
+    that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
+    waits briefly and often, so that running programs go on.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -158,10 +183,8 @@ def upgrade(
 
 
 def _upgrade(
-    connection: Connection, note: Callable[[Connection, str | None], None] | None
-) -> tuple[str | None, str]:
-    from alembic import command
-
+    connection: Connection, note: Callable[[Connection, Upgraded], None] | None
+) -> Upgraded:
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
     # Running programs queue up behind a lock that this waits for.
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
@@ -170,14 +193,25 @@ def _upgrade(
     if found is not None:
         _refuse_foreign(found)
         if found.version > newest():
-            return found.version, found.version
+            return Upgraded(found.version, found.version)
+    _run_migrations(connection)
+    restored: Sequence[str] = ()
+    if found is not None:
+        wanted = contents.expected(_FOLDER / "versions", newest())
+        restored = contents.restore(connection, wanted, lambda: _run_migrations(connection))
+    upgraded = Upgraded(before, newest(), restored)
+    if note is not None and (restored or before != newest()):
+        note(connection, upgraded)
+    return upgraded
+
+
+def _run_migrations(connection: Connection) -> None:
+    from alembic import command
+
     connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    if note is not None and before != newest():
-        note(connection, before)
-    return before, newest()
 
 
 def script() -> str:

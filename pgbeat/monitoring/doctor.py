@@ -1,25 +1,25 @@
 """Checks that a beat has everything it needs, and advises on what is missing."""
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, text
 
 from pgbeat.broker.own_tables import expected_tables
-from pgbeat.config import Settings, direct_url, place
-from pgbeat.database import connections, migrate, poolers
-from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.config import Settings
+from pgbeat.database import connections, contents, migrate
+from pgbeat.errors import SchemaError
 from pgbeat.monitoring import (
     beats,
     open_transactions,
     periods,
     policies,
     schedule_health,
+    server_checks,
     task_coverage,
     tasks,
 )
+from pgbeat.monitoring.server_checks import Check
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
@@ -27,20 +27,6 @@ from pgbeat.webhooks import check_ins
 
 if TYPE_CHECKING:
     from celery import Celery
-
-#: The oldest Postgres whose settings for lost clients a beat relies on (idle_session_timeout).
-_OLDEST = 14
-#: Seconds by which clocks may differ without a warning.
-_SKEW = 2.0
-
-
-class Check(NamedTuple):
-    """What was checked, the result, and what to do about it."""
-
-    check: str
-    result: Literal["ok", "warn", "fail"]
-    detail: str
-    advice: str = ""
 
 
 def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
@@ -52,16 +38,18 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
         isolation_level="AUTOCOMMIT"
     )
     with engine.connect() as connection:
-        yield _server(connection, settings)
-        yield _pooler(connection, engine, settings, app)
-        yield _clock(connection)
-        yield from _role(connection)
-        missing = _missing_privileges(connection)
+        yield server_checks.server(connection, settings)
+        yield server_checks.pooler(connection, engine, settings, app)
+        yield server_checks.clock(connection)
+        yield from server_checks.role(connection)
+        missing = server_checks.missing_privileges(connection)
         yield missing
         if missing.result == "ok":
             schema = _schema(connection)
             yield schema
             if schema.result != "fail":
+                if lacking := migrate.missing(connection, migrate.current(connection) or ""):
+                    yield _lacking(lacking)
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
                 if problem := open_transactions.problem(connection):
@@ -86,116 +74,6 @@ def _untracked(number: int) -> Check:
     )
 
 
-def _server(connection: Connection, settings: Settings) -> Check:
-    version, number = connection.execute(_VERSION).one()
-    detail = f"PostgreSQL {version}, database {place(settings.url)}"
-    if int(number) // 10_000 < _OLDEST:
-        return Check("server", "fail", detail, f"pgbeat needs PostgreSQL {_OLDEST} or newer.")
-    return Check("server", "ok", detail)
-
-
-_VERSION = text(
-    "SELECT split_part(current_setting('server_version'), ' ', 1), "
-    "current_setting('server_version_num')"
-)
-
-
-def _pooler(
-    connection: Connection, engine: Engine, settings: Settings, app: "Celery | None"
-) -> Check:
-    with engine.connect() as other:
-        if not connections.is_shared(connection, other):
-            return Check("connection", "ok", "each connection keeps its own session")
-    detail = "a pooler hands each transaction another session"
-    try:
-        direct = direct_url(app.conf, settings.url) if app is not None else None
-        if direct is not None:
-            with poolers.connect(
-                settings.url, "pgbeat doctor", direct_url=direct, purpose="Beat needs"
-            ):
-                return Check("connection", "ok", f"{detail}; beat uses direct_url")
-    except (ConfigError, DBAPIError) as error:
-        return Check("connection", "fail", detail, f"{connections.first_line(error)}.")
-    return Check(
-        "connection",
-        "fail",
-        detail,
-        "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or at a pool "
-        "in session mode, or set the transport option direct_url.",
-    )
-
-
-def _clock(connection: Connection) -> Check:
-    before = time.time()
-    server = connection.execute(_EPOCH).scalar_one()
-    after = time.time()
-    ahead = float(server) - (before + after) / 2
-    slack = _SKEW + (after - before) / 2
-    detail = f"the server's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
-    if abs(ahead) > slack:
-        return Check(
-            "clock",
-            "warn",
-            detail,
-            "What is due is decided by the server's clock, but expires, eta and countdown by the "
-            "clock of beat's machine: set both by NTP.",
-        )
-    return Check("clock", "ok", detail)
-
-
-_EPOCH = text("SELECT extract(epoch FROM clock_timestamp())")
-
-
-def _role(connection: Connection) -> Iterator[Check]:
-    role, is_superuser = connection.execute(_ROLE).one()
-    if is_superuser:
-        yield Check(
-            "role",
-            "warn",
-            f"{role} is a superuser",
-            "SQL conditions run as it, read-only, but a superuser reads files and ends sessions: "
-            "give beat its own role.",
-        )
-    else:
-        yield Check("role", "ok", f"{role} is an ordinary role")
-
-
-_ROLE = text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")
-
-
-def _missing_privileges(connection: Connection) -> Check:
-    missing = list(connection.scalars(_MISSING))
-    if not missing:
-        return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
-    role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
-    return Check(
-        "permissions",
-        "fail",
-        f"the role lacks {', '.join(missing)}",
-        f"As the owner: GRANT USAGE ON SCHEMA pgbeat TO {role}; "
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role};",
-    )
-
-
-# By the catalogue: asking for a table by name needs USAGE on its schema.
-_MISSING = text(
-    """
-    SELECT 'USAGE on schema pgbeat' FROM pg_namespace
-     WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
-    UNION ALL
-    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname
-       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY
-                AS p (privilege, position)
-      WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
-        AND c.relname !~ '_(kept|to_come|[0-9]{8})$'  -- these are reached through their tables
-        AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
-        AND NOT has_table_privilege(c.oid, p.privilege)
-      GROUP BY c.relname ORDER BY c.relname)
-    """
-)
-
-
 def _schema(connection: Connection) -> Check:
     newest = migrate.newest()
     try:
@@ -209,6 +87,15 @@ def _schema(connection: Connection) -> Check:
     if version > newest:
         return Check("schema", "ok", f"version {version}, newer than this pgbeat's {newest}")
     return Check("schema", "ok", f"version {newest}, the newest")
+
+
+def _lacking(objects: Sequence[str]) -> Check:
+    return Check(
+        "schema contents",
+        "fail",
+        f"the schema lacks {contents.listed(objects)}",
+        "Run `pgbeat migrate`, which makes again what loses no rows.",
+    )
 
 
 def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections
+from pgbeat.database import batches, connections, migrate
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.worker import process_recorder, shared_notes
 from pgbeat.worker.attempts import Attempt
@@ -256,6 +256,7 @@ class Recorder:
 
     def _connected(self, connection: Connection) -> None:
         if self._heartbeat is not None:
+            migrate.warn_if_incomplete(connection)
             self._heartbeat.connected(connection)
         self._complained.clear()
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import brokers, delays_in_table, is_own_broker, place
 from pgbeat.database import connections as sessions
-from pgbeat.database import migrate
+from pgbeat.database import contents, migrate
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.integrations.django import databases, schema
 
@@ -77,7 +77,10 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         if not any(schema.is_ours(using) for using in databases or ()):
             return []
         with sessions.engine(schema.settings().url, "pgbeat check").connect() as connection:
-            migrate.check(connection)
+            found = migrate.check(connection)
+            lacking = migrate.missing(connection, found.version)
+        if lacking:
+            raise SchemaError(f"pgbeat's schema lacks {contents.listed(lacking)}")
     except ConfigError:
         return []  # `check_settings` tells it
     except (SchemaError, DBAPIError) as error:

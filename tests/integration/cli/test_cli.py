@@ -300,6 +300,7 @@ def test_migrate(empty_database: str) -> None:
     newest = migrate.newest()
     assert read(empty_database, "migrate", "--check") == {
         "current": None, "newest": newest, "minimum": None, "usable": False,
+        "missing": [],
     }  # fmt: skip
     said = refused(run(empty_database, "migrate", "--check"), 1)
     assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
@@ -315,7 +316,18 @@ def test_migrate(empty_database: str) -> None:
     )  # fmt: skip
     assert read(empty_database, "migrate", "--check") == {
         "current": newest, "newest": newest, "minimum": "0001", "usable": True,
+        "missing": [],
     }  # fmt: skip
+
+
+def test_migrate_names_and_restores_what_is_missing(database: str, sql: Sql) -> None:
+    sql("DROP FUNCTION pgbeat.dead_consumers()")
+    lost = ["function pgbeat.dead_consumers()"]
+    assert read(database, "migrate", "--check")["missing"] == lost
+    checked = run(database, "migrate", "--check")
+    assert (checked.exit_code, lost[0] in checked.stdout) == (1, True)
+    assert read(database, "migrate")["restored"] == lost
+    assert run(database, "migrate", "--check").exit_code == 0
 
 
 def test_a_schema_from_the_future(database: str, sql: Sql) -> None:

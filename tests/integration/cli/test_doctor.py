@@ -15,7 +15,7 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.tables import metadata
-from pgbeat.monitoring.doctor import Check
+from pgbeat.monitoring.server_checks import Check
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
@@ -69,6 +69,12 @@ def test_no_schema(empty_database: str) -> None:
 def test_another_schema(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
     assert checked(database)["schema"].advice == "Upgrade pgbeat."
+
+
+def test_a_schema_that_lost_a_trigger(database: str, sql: Sql) -> None:
+    sql("DROP TRIGGER announce_change ON pgbeat.schedules")
+    found = checked(database)["schema contents"]
+    assert (found.result, "announce_change" in found.detail) == ("fail", True)
 
 
 def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: Sql) -> None:

@@ -18,7 +18,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections, migrate
 from pgbeat.database.tables import SCHEMA, metadata
 from pgbeat.errors import SchemaError
-from tests.support import versions
+from tests.support import schema_contents, versions
 from tests.support.processes import until
 
 #: All that a schema consists of, in words that are the same in every database.
@@ -97,7 +97,7 @@ def schemas(connection: Connection) -> list[str]:
 
 
 def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
-    assert migrate.upgrade(engine.url) == (None, migrate.newest())
+    assert migrate.upgrade(engine.url) == (None, migrate.newest(), ())
     with engine.connect() as connection:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
@@ -144,7 +144,7 @@ def test_again_changes_nothing(engine: Engine) -> None:
     migrate.upgrade(engine.url)
     with engine.connect() as connection:
         before = contents(connection)
-    assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest())
+    assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest(), [])
     with engine.connect() as connection:
         assert contents(connection) == before
 
@@ -157,7 +157,7 @@ def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
             text("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 't', '1 hour')")
         )
     new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
-    assert migrate.upgrade(engine.url) == (old, new)
+    assert migrate.upgrade(engine.url)[:2] == (old, new)
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT name, colour FROM pgbeat.schedules"))
         assert [tuple(row) for row in rows] == [("s", None)]
@@ -167,7 +167,7 @@ def test_ten_at_once_do_no_harm(engine: Engine) -> None:
     with ThreadPoolExecutor(10) as pool:
         results = list(pool.map(migrate.upgrade, [engine.url] * 10))
     newest = migrate.newest()
-    assert sorted(results, key=str) == [(newest, newest)] * 9 + [(None, newest)]
+    assert sorted((r[:2] for r in results), key=str) == [(newest, newest)] * 9 + [(None, newest)]
     with engine.connect() as connection:
         migrate.check(connection)
         assert connection.scalar(text("SELECT count(*) FROM pgbeat.migrations")) == 1
@@ -293,7 +293,7 @@ def test_a_schema_too_old_is_told_to_be_migrated(
         f"the database's pgbeat schema is {old}, this pgbeat needs {new} or newer; "
         "run `pgbeat migrate`"
     )
-    assert migrate.upgrade(engine.url) == (old, new)
+    assert migrate.upgrade(engine.url)[:2] == (old, new)
     with engine.connect() as connection:
         assert migrate.check(connection).version == new
 
@@ -323,7 +323,7 @@ def test_a_schema_of_a_build_before_the_baseline_is_refused(
     with engine.begin() as connection:
         assert contents(connection) == before
         connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
-    assert migrate.upgrade(engine.url) == (None, migrate.newest())
+    assert migrate.upgrade(engine.url) == (None, migrate.newest(), ())
 
 
 def test_a_program_may_use_the_schema_of_the_version_before(
@@ -345,7 +345,7 @@ def test_a_newer_schema_that_only_added_admits_the_program_and_is_left_alone(
     with release_before(old):
         with engine.connect() as connection:
             assert migrate.check(connection) == (new, old)
-        assert migrate.upgrade(engine.url) == (new, new)
+        assert migrate.upgrade(engine.url)[:2] == (new, new)
 
 
 def test_a_newer_schema_that_took_something_away_refuses_the_program(
@@ -380,6 +380,79 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
     assert migrate.newest() == scripts.get_current_head() == new
 
 
+# -- what is missing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("DROP FUNCTION pgbeat.dead_consumers()", "function pgbeat.dead_consumers()"),
+        (
+            "CREATE OR REPLACE FUNCTION pgbeat.leave_queues(queues bigint[]) RETURNS void "
+            "LANGUAGE sql AS 'SELECT'",
+            "function pgbeat.leave_queues(queues bigint[])",
+        ),
+        ("DROP INDEX pgbeat.schedules_due", "index pgbeat.schedules.schedules_due"),
+        (
+            "ALTER TABLE pgbeat.schedules DISABLE TRIGGER announce_change",
+            "trigger pgbeat.schedules.announce_change",
+        ),
+        (
+            "DROP TRIGGER pgbeat_announce ON kombu_message",
+            "trigger kombu_message.pgbeat_announce",
+        ),
+        ("DROP INDEX kombu_message_ready", "index kombu_message.kombu_message_ready"),
+    ],
+)
+def test_what_someone_dropped_is_named_and_made_again(
+    database: str, statement: str, lost: str
+) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pgbeat.adopt_broker()"))
+        before = contents(connection)
+        connection.execute(text(statement))
+    with engine.connect() as connection:
+        assert migrate.missing(connection, migrate.newest()) == [lost]
+    newest = migrate.newest()
+    assert migrate.upgrade(engine.url) == (newest, newest, [lost])
+    with engine.connect() as connection:
+        assert migrate.missing(connection, newest) == []
+        assert contents(connection) == before
+    engine.dispose()
+
+
+def test_the_brokers_tables_get_their_triggers_with_a_schema_that_was_dropped(
+    database: str,
+) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pgbeat.adopt_broker()"))
+        connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
+    migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        assert migrate.missing(connection, migrate.newest()) == []
+    engine.dispose()
+
+
+def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(database: str) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE pgbeat.webhooks DROP COLUMN secret"))
+    with pytest.raises(SchemaError, match=r"column pgbeat.webhooks.secret"):
+        migrate.upgrade(engine.url)
+    engine.dispose()
+
+
+def test_an_operators_own_objects_are_nobodys_business(database: str) -> None:
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE INDEX mine ON pgbeat.jobs (priority)"))
+    with engine.connect() as connection:
+        assert migrate.missing(connection, migrate.newest()) == []
+    engine.dispose()
+
+
 # -- what the schema is ------------------------------------------------------------------------
 
 
@@ -392,6 +465,12 @@ def test_the_printed_script_makes_the_same_schema(engine: Engine, database: str)
     with engine.connect() as printed, migrated.connect() as upgraded:
         migrate.check(printed)
         assert contents(printed) == contents(upgraded)
+
+
+def test_the_recorded_contents_are_those_of_a_new_schema(database: str) -> None:
+    """If not: `python -m tests.support.schema_contents`."""
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
+        assert schema_contents.lines(connection) == schema_contents.recorded().read_text()
 
 
 def test_the_columns_in_python_are_those_of_the_migrations(database: str) -> None:

@@ -1,3 +1,66 @@
+-- Makes what the broker's tables need besides their columns, wherever it is missing. Dropping the
+-- schema pgbeat, for one, takes the triggers along.
+CREATE FUNCTION pgbeat.equip_broker(queue_table text, message_table text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    m text := quote_ident(message_table);
+BEGIN
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (timestamp, id) WHERE visible',
+        'ix_' || message_table || '_timestamp_id', m);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I
+        ON %s (queue_id, priority DESC, (id + 0)) WHERE visible',
+        message_table || '_ready', m);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (available_at)
+        WHERE available_at IS NOT NULL',
+        message_table || '_delayed', m);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (claimed_by)
+        WHERE claimed_by IS NOT NULL',
+        message_table || '_claimed', m);
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (expires_at)
+        WHERE expires_at IS NOT NULL',
+        message_table || '_expiring', m);
+    -- A job's message is found by the job, to be withdrawn. Most messages have none, and cost
+    -- nothing.
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (job_id) WHERE job_id IS NOT NULL',
+        message_table || '_job', m);
+    -- What the stock transport has delivered and never deletes: no other row is in this index.
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (id)
+        WHERE NOT visible AND claimed_by IS NULL AND available_at IS NULL',
+        message_table || '_useless', m);
+    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+        name text PRIMARY KEY, type text NOT NULL, durable boolean NOT NULL,
+        auto_delete boolean NOT NULL)', queue_table || '_exchange');
+    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+        exchange text NOT NULL, routing_key text NOT NULL, queue_id bigint NOT NULL,
+        type text NOT NULL, pattern text, PRIMARY KEY (exchange, routing_key, queue_id))',
+        queue_table || '_binding');
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (queue_id)',
+        queue_table || '_binding_queue', queue_table || '_binding');
+    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+        queue_id bigint NOT NULL, consumer_id integer NOT NULL,
+        PRIMARY KEY (queue_id, consumer_id))', queue_table || '_consumer');
+    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+        id bigint PRIMARY KEY, queue text NOT NULL, payload text NOT NULL,
+        priority smallint NOT NULL, deliveries smallint NOT NULL, reason text NOT NULL,
+        enqueued_at timestamptz,
+        died_at timestamptz NOT NULL DEFAULT now(), job_id uuid)', message_table || '_dead');
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (died_at)',
+        message_table || '_dead_time', message_table || '_dead');
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (job_id) WHERE job_id IS NOT NULL',
+        message_table || '_dead_job', message_table || '_dead');
+
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_announce AFTER INSERT ON %s
+        REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
+        EXECUTE FUNCTION pgbeat.announce_messages()', m);
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_bound AFTER INSERT ON %I
+        REFERENCING NEW TABLE AS changed FOR EACH STATEMENT
+        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_unbound AFTER DELETE ON %I
+        REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
+        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
+END
+$$;
+
 -- Makes kombu's tables, or adopts those that are there, with the messages in them. Changing the
 -- type of a column breaks statements that other sessions have prepared: those of kombu's stock
 -- transport poll every second, so they are caught waiting for the lock, and ended. They connect
@@ -40,6 +103,7 @@ BEGIN
     m := quote_ident(message_table);
     IF EXISTS (SELECT FROM pg_attribute
          WHERE attrelid = m::regclass AND attname = 'claimed_by') THEN
+        PERFORM pgbeat.equip_broker(queue_table, message_table);
         RETURN;
     END IF;
     EXECUTE format('LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE', q, m);
@@ -104,24 +168,6 @@ BEGIN
            AND indexname NOT LIKE '%pkey' LOOP
         EXECUTE 'DROP INDEX ' || index;
     END LOOP;
-    EXECUTE format('CREATE INDEX %I ON %s (timestamp, id) WHERE visible',
-        'ix_' || message_table || '_timestamp_id', m);
-    EXECUTE format('CREATE INDEX %I ON %s (queue_id, priority DESC, (id + 0)) WHERE visible',
-        message_table || '_ready', m);
-    EXECUTE format('CREATE INDEX %I ON %s (available_at) WHERE available_at IS NOT NULL',
-        message_table || '_delayed', m);
-    EXECUTE format('CREATE INDEX %I ON %s (claimed_by) WHERE claimed_by IS NOT NULL',
-        message_table || '_claimed', m);
-    EXECUTE format('CREATE INDEX %I ON %s (expires_at) WHERE expires_at IS NOT NULL',
-        message_table || '_expiring', m);
-    -- A job's message is found by the job, to be withdrawn. Most messages have none, and cost
-    -- nothing.
-    EXECUTE format('CREATE INDEX %I ON %s (job_id) WHERE job_id IS NOT NULL',
-        message_table || '_job', m);
-    -- What the stock transport has delivered and never deletes: no other row is in this index.
-    EXECUTE format('CREATE INDEX %I ON %s (id)
-        WHERE NOT visible AND claimed_by IS NULL AND available_at IS NULL',
-        message_table || '_useless', m);
     -- Rows live for seconds: vacuum by their number, not by the table's size, and without naps.
     EXECUTE format('ALTER TABLE %s SET (fillfactor = 70,
         autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
@@ -129,37 +175,6 @@ BEGIN
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
         autovacuum_vacuum_cost_delay = 0, toast.autovacuum_vacuum_scale_factor = 0,
         toast.autovacuum_vacuum_threshold = 2000, toast.autovacuum_vacuum_cost_delay = 0)', m);
-
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        name text PRIMARY KEY, type text NOT NULL, durable boolean NOT NULL,
-        auto_delete boolean NOT NULL)', queue_table || '_exchange');
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        exchange text NOT NULL, routing_key text NOT NULL, queue_id bigint NOT NULL,
-        type text NOT NULL, pattern text, PRIMARY KEY (exchange, routing_key, queue_id))',
-        queue_table || '_binding');
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (queue_id)',
-        queue_table || '_binding_queue', queue_table || '_binding');
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        queue_id bigint NOT NULL, consumer_id integer NOT NULL,
-        PRIMARY KEY (queue_id, consumer_id))', queue_table || '_consumer');
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        id bigint PRIMARY KEY, queue text NOT NULL, payload text NOT NULL,
-        priority smallint NOT NULL, deliveries smallint NOT NULL, reason text NOT NULL,
-        enqueued_at timestamptz,
-        died_at timestamptz NOT NULL DEFAULT now(), job_id uuid)', message_table || '_dead');
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (died_at)',
-        message_table || '_dead_time', message_table || '_dead');
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (job_id) WHERE job_id IS NOT NULL',
-        message_table || '_dead_job', message_table || '_dead');
-
-    EXECUTE format('CREATE TRIGGER pgbeat_announce AFTER INSERT ON %s
-        REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
-        EXECUTE FUNCTION pgbeat.announce_messages()', m);
-    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_bound AFTER INSERT ON %I
-        REFERENCING NEW TABLE AS changed FOR EACH STATEMENT
-        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
-    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_unbound AFTER DELETE ON %I
-        REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
-        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
+    PERFORM pgbeat.equip_broker(queue_table, message_table);
 END
 $$;

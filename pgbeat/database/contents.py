@@ -1,0 +1,96 @@
+"""What a schema consists of, beside its version's number: finds and restores missing objects."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from pgbeat.errors import SchemaError
+
+#: In a version's folder: the objects of its schema, each with a digest of its definition.
+FILE = "contents.txt"
+_HERE = Path(__file__).parent
+_READ = text(_HERE.joinpath("contents.sql").read_text(encoding="utf-8"))
+_DEFINITIONS = text(_HERE.joinpath("definitions.sql").read_text(encoding="utf-8"))
+#: What an object may need of others: it is made after them.
+_ORDER = ("function", "constraint", "index", "trigger")
+#: Objects that a message names; it counts the others.
+_NAMED = 3
+
+
+def read(connection: Connection) -> dict[str, str]:
+    """Returns each object of the schema and of the broker's tables, with a digest of it."""
+    return {
+        name: hashlib.sha256(definition.encode()).hexdigest()[:12]
+        for name, definition in connection.execute(_READ)
+    }
+
+
+def expected(versions: Path, version: str) -> dict[str, str]:
+    """Returns what a version's schema consists of; nothing if this program doesn't know it."""
+    for path in versions.glob(f"{version}_*/{FILE}"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {name: digest for digest, _, name in (line.partition(" ") for line in lines)}
+    return {}
+
+
+def missing(connection: Connection, wanted: dict[str, str]) -> list[str]:
+    """Returns the wanted objects that are absent or defined otherwise.
+
+    Objects that nobody wants are an operator's own. The broker's tables count once they exist.
+    """
+    present = read(connection)
+    has_broker = "table kombu_message" in present
+    return [
+        name
+        for name, digest in wanted.items()
+        if present.get(name) != digest and (has_broker or not _is_of_broker(name))
+    ]
+
+
+def restore(connection: Connection, wanted: dict[str, str], build: Callable[[], None]) -> list[str]:
+    """Makes missing objects again, if that loses no rows; returns what it made.
+
+    `build` makes the whole schema where there is none: it shows the definitions, in a savepoint
+    that is rolled back. Raises `SchemaError` if tables, columns or the like are still missing.
+    """
+    lost = missing(connection, wanted)
+    if not lost:
+        return []
+    definitions = _definitions(connection, build)
+    for kind in _ORDER:
+        for name in lost:
+            if name.startswith(f"{kind} "):
+                for statement in definitions.get(name, ()):
+                    connection.exec_driver_sql(statement.replace("%", "%%"))
+    if any(_is_of_broker(name) for name in lost):
+        connection.execute(text("SELECT pgbeat.adopt_broker()"))
+    if left := missing(connection, wanted):
+        raise SchemaError(
+            f"the schema lacks {listed(left)}, which can't be made again without losing rows",
+            advice="restore a backup, or drop the schema pgbeat with all its rows and run "
+            "`pgbeat migrate`",
+        )
+    return lost
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns objects as a phrase: the first few, and how many more."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _is_of_broker(name: str) -> bool:
+    return name.partition(" ")[2].startswith("kombu_")
+
+
+def _definitions(connection: Connection, build: Callable[[], None]) -> dict[str, list[str]]:
+    """Returns the statements that make each object, read from a schema built anew."""
+    savepoint = connection.begin_nested()
+    try:
+        connection.execute(text("ALTER SCHEMA pgbeat RENAME TO pgbeat_present"))
+        build()
+        return {row.object: row.statements for row in connection.execute(_DEFINITIONS)}
+    finally:
+        savepoint.rollback()
