@@ -11,6 +11,7 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.bulk import MOST, Order, preview
 from pgbeat.web.api import bulk as api
 from pgbeat.web.api.bulk import BulkOrder
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, unknown_verb
 
@@ -47,14 +48,16 @@ def change_jobs(
     verb = fields.get("do", "")
     if verb not in VERBS:
         raise unknown_verb(fields)
-    ids = posted.get("id", []) if fields.get("which") != "all" else []
+    # A browser posts no ids if nothing is ticked, which must never mean everything.
+    is_all = fields.get("which") == "all"
+    ids = [] if is_all else posted.get("id", [])
+    if not ids and not (is_all and fields.get("q")):
+        said = "Tick the jobs." if not is_all else "Filter the list."
+        return visit.redirect(_list(fields), f"Nothing was done. {said}", is_good=False)
     try:
         body = _body(fields, ids)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
-    if not body.filter.model_dump(exclude_none=True):
-        said = "Tick the jobs, or filter the list."
-        return visit.redirect(_list(fields), said, is_good=False)
     try:
         if "sure" not in fields:
             return _ask(visit, body, fields, ids)
@@ -65,7 +68,7 @@ def change_jobs(
 
 def _body(fields: dict[str, str], ids: list[str]) -> BulkOrder:
     """Returns the order that a form asks for. Raises `ValidationError`."""
-    asked: dict[str, Any] = {"ids": ids} if ids else {"q": fields.get("q") or None}
+    asked: dict[str, Any] = {"ids": ids} if ids else {"q": fields["q"]}
     changes = {"lane": fields.get("to_lane") or None} if fields["do"] == "update" else None
     order = {"verb": fields["do"], "filter": asked, "changes": changes, "next": fields.get("next")}
     return BulkOrder.model_validate(order | {"limit": _STEP})
@@ -89,9 +92,9 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
 def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
     order: Order = body.order()
     seen, made, following = api.carry_out(*visit.who, order, body.filter, body.next, _STEP)
-    total = seen.number if seen else int(fields.get("number", "0"))
-    done = int(fields.get("done", "0")) + made.done
-    left = int(fields.get("left", "0")) + sum(made.left.values())
+    total = seen.number if seen else _number(fields, "number")
+    done = _number(fields, "done") + made.done
+    left = _number(fields, "left") + sum(made.left.values())
     if following is not None:
         with visit.reading():
             return visit.page(
@@ -105,3 +108,8 @@ def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]
         why = f": {made.problems[0].message}" if made.problems else ""
         said += f" Left {left:,} alone{why}."
     return visit.redirect(_list(fields), said, is_good=done > 0 or not left)
+
+
+def _number(fields: dict[str, str], key: str) -> int:
+    """Returns what a hidden field has counted so far."""
+    return forms.natural(fields.get(key, "0")) or 0

@@ -124,6 +124,13 @@ def _read(kind: Kind, text: str) -> Any:
     return text
 
 
+def natural(text: str, most: int = 2**63 - 1) -> int | None:
+    """Parses a number of at most `most`, written in digits; returns None for any other text."""
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
+        return None
+    return int(text)
+
+
 def moment(text: str) -> datetime:
     """Parses a time, which is in UTC unless it has an offset. Raises `ValueError`."""
     try:

@@ -171,7 +171,7 @@ def new_group_page(visit: ChangeVisit) -> Response:
 
 
 def _new(visit: Visit, form: Form) -> Response:
-    tasks = job_fields.tasks(visit.backend.celery)
+    tasks = job_fields.tasks(visit.backend.celery, visit.caller)
     return visit.page("new_group.html", "groups", form=form, fields=_FIELDS, tasks=tasks)
 
 

@@ -118,9 +118,7 @@ def offers(
     found: dict[str, list[str]] = {}
     for key in dict.fromkeys(each.offer for each in fields if each.offer):
         if key == "tasks":
-            found[key] = [
-                name for name in tasks(backend.celery) if caller is None or may_run(caller, name)
-            ]
+            found[key] = tasks(backend.celery, caller)
         elif key == "launchers":
             found[key] = launchers.registered()[:_MOST]
         else:
@@ -130,6 +128,11 @@ def offers(
     return found
 
 
-def tasks(app: "Celery") -> list[str]:
-    """Returns the names of the app's own tasks."""
-    return sorted(name for name in app.tasks if not name.startswith(("celery.", "pgbeat.")))[:_MOST]
+def tasks(app: "Celery", caller: Caller | None = None) -> list[str]:
+    """Returns the names of the app's own tasks; with a `caller`, only those that they may run."""
+    return sorted(
+        name
+        for name in app.tasks
+        if not name.startswith(("celery.", "pgbeat."))
+        and (caller is None or may_run(caller, name))
+    )[:_MOST]

@@ -190,10 +190,10 @@ def _delete(visit: Visit, name: str, posted: Posted) -> Done:
 
 
 def _release(visit: Visit, name: str, posted: Posted) -> Done:
-    number = posted.get("direct", "").removeprefix("direct/")
-    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 2**31:
-        raise NotFound(f"there is no direct execution {posted.get('direct', '')!r}")
-    done = api.release_reservation(*visit.who, name, int(number))
+    number = forms.natural(posted.get("direct", "").removeprefix("direct/"), 2**31 - 1)
+    if number is None:
+        raise NotFound(f"there is no direct execution {posted.get('direct', '')[:80]!r}")
+    done = api.release_reservation(*visit.who, name, number)
     return path("lanes", name), f"{done.message}."
 
 

@@ -8,7 +8,7 @@ from pgbeat.errors import NotFound
 from pgbeat.jobs import query, search
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.api.job_queries import queried
-from pgbeat.web.pages import load_chart
+from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import (
     AdminVisit,
@@ -97,14 +97,14 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
 @router.post("/console/dead")
 def change_dead(visit: AdminVisit, fields: Fields) -> Response:
     """Requeues or drops a dead letter, by the form's `do`."""
-    verb, number = fields.get("do", ""), fields.get("id", "")
+    verb, number = fields.get("do", ""), forms.natural(fields.get("id", ""))
     if verb not in ("requeue", "drop"):
         raise unknown_verb(fields)
-    if not number.isascii() or not number.isdigit() or int(number) >= 2**63:
-        raise NotFound(f"there is no dead letter {number!r}")
+    if number is None:
+        raise NotFound(f"there is no dead letter {fields.get('id', '')[:80]!r}")
     with visit.backend.unit(visit.caller) as unit:
         tables = visit.backend.tables(unit.connection)
-        chosen = control.choose(unit.connection, tables, ids=[int(number)])
+        chosen = control.choose(unit.connection, tables, ids=[number])
         change = control.requeue if verb == "requeue" else control.drop
         count = change(unit, tables, chosen)
     if not count:
@@ -112,5 +112,5 @@ def change_dead(visit: AdminVisit, fields: Fields) -> Response:
     elif verb == "drop":
         said = "The message was dropped."
     else:
-        said = f"The message is back in queue '{chosen[int(number)]}'."
+        said = f"The message is back in queue '{chosen[number]}'."
     return visit.redirect(path("queues"), said, is_good=bool(count))

@@ -114,6 +114,14 @@ def test_a_retry_is_of_a_task_that_is_still_allowed(app: Celery, sql: Sql) -> No
         assert done(web.admin.post(f"/jobs/{made['id']}/retry"))["retry_of"] == made["id"]
 
 
+def test_forms_offer_only_tasks_that_one_may_run(narrow: Web) -> None:
+    for form in ("group", "job"):
+        for actor, scope in (("alice", "user"), ("root", "admin")):
+            shown = narrow.browser(narrow.token(actor, scope)).get(f"/console/new/{form}").text
+            assert "jobs.add" in shown
+            assert ("jobs.wipe" in shown) is (scope == "admin")
+
+
 def test_options_that_only_administrators_give(narrow: Web, sql: Sql) -> None:
     order = {"task": "jobs.add", "args": [1]}
     for options in (

@@ -6,7 +6,7 @@ import pytest
 
 from pgbeat.web.pages import bulk
 from tests.support.command_line import Sql
-from tests.support.pages import Page, html, words_of
+from tests.support.pages import Page, after, html, words_of
 from tests.support.rows import make_job
 from tests.support.web import Web
 
@@ -57,14 +57,32 @@ def test_all_that_match_go_step_by_step(
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1,)]
 
 
-def test_without_ticks_and_without_a_filter_nothing_is_done(page: Any, sql: Sql) -> None:
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"which": "ticked"},
+        {"q": "state:failed"},
+        {"which": "ticked", "q": "state:failed"},
+        {"which": "all"},
+    ],
+)
+def test_without_ticks_nothing_is_done_unless_all_that_match_is_chosen(
+    page: Any, sql: Sql, choice: dict[str, str]
+) -> None:
     make_job(sql, "failed")
-    for which in ("ticked", "all"):
-        answer = page.post("/console/bulk", data={"do": "delete", "which": which, "sure": "yes"})
-        assert answer.status_code == 303
-    assert "Tick the jobs" in html(page.get("/console/jobs")).words
+    for form in ({"do": "delete"}, {"do": "delete", "sure": "yes"}):
+        answer = page.post("/console/bulk", data=form | choice)
+        assert "Nothing was done" in after(page, answer)
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1,)]
+
+
+def test_hidden_fields_that_are_wrong(page: Any, sql: Sql) -> None:
     assert page.post("/console/bulk", data={"do": "burn"}).status_code == 422
+    for number in ("x", "-1", "9" * 5000):
+        form = {"do": "delete", "id": make_job(sql, "failed"), "sure": "yes"}
+        form |= {"number": number, "done": number, "left": number}
+        assert "Deleted 1 job." in after(page, page.post("/console/bulk", data=form))
 
 
 def test_jobs_in_no_fitting_state(page: Any, sql: Sql) -> None:

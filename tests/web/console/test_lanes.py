@@ -248,6 +248,7 @@ def test_moving_past_one_of_another_priority_takes_that_on(
         ({"do": "release"}, 404),
         ({"do": "release", "direct": "direct/99"}, 404),
         ({"do": "release", "direct": "direct/99999999999"}, 404),
+        ({"do": "release", "direct": f"direct/{'9' * 5000}"}, 404),
     ],
 )
 def test_what_can_not_be_done_is_refused(

@@ -61,7 +61,8 @@ def test_a_dead_letter_is_put_back(page: Any, dead: int, sql: Sql) -> None:
     assert "back in queue" in after(page, page.post("/console/dead", data=form))
     assert "celery 1 0 0 0 ? " in html(page.get("/console/queues")).words
     assert f"there is no dead letter {dead}" in html(page.post("/console/dead", data=form), 404)
-    assert html(page.post("/console/dead", data=form | {"id": "x"}), 404)
+    for number in ("x", "-1", str(2**63), "9" * 5000):
+        assert html(page.post("/console/dead", data=form | {"id": number}), 404)
     assert sql("SELECT verb, kind FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
         ("requeue", "dead letter")
     ]
