@@ -90,7 +90,7 @@ def request(
     app = unit.require_app()
     name = task.name if isinstance(task, Task) else task
     permissions.require_task(unit.actor, name)
-    check_task(app, name)
+    check_task(app, name, unit.actor)
     policy = job_policies.parse({"tags": tags, "resources": resources or {}})
     lanes.get(unit.connection, unit.namespace, lane)
     unit.record_action("run", "direct", name, None, {"lane": lane})

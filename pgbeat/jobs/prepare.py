@@ -294,7 +294,7 @@ def _check_task(
         raise InvalidJob.of("task", "required", "a job of which task? Name a task or a template")
     # Before anything else: not everybody may know which tasks exist.
     permissions.require_task(actor, spec.task, of_template=of_template)
-    check_task(app, spec.task)
+    check_task(app, spec.task, actor)
     check_options(_with_queue(spec), app.conf)
     if "eta" in spec.options or "countdown" in spec.options:
         raise InvalidJob.of(

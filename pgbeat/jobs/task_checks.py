@@ -5,12 +5,17 @@ from typing import Any
 
 from celery import Celery
 
+from pgbeat.access.actors import Actor
 from pgbeat.errors import InvalidSchedule, UnknownTask
+from pgbeat.jobs.permissions import may_run
 from pgbeat.suggest import did_you_mean
 
 
-def check_task(app: Celery, name: str) -> None:
-    """Raises `UnknownTask`, with the most similar name, unless the app has registered the task."""
+def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
+    """Raises `UnknownTask`, with the most similar name, unless the app has registered the task.
+
+    With an `actor`, the error names only tasks that they may run.
+    """
     if not isinstance(name, str):
         said = f"task must be a task or the name of one, got {name!r}"
         raise UnknownTask.of("task", "malformed", said)
@@ -19,7 +24,11 @@ def check_task(app: Celery, name: str) -> None:
     app.loader.import_default_modules()  # only workers and beats have done this
     if name in app.tasks:
         return
-    own = sorted(task for task in app.tasks if not task.startswith("celery."))
+    own = sorted(
+        task
+        for task in app.tasks
+        if not task.startswith("celery.") and (actor is None or may_run(actor, task))
+    )
     hint = did_you_mean(name, own)
     listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
     raise UnknownTask.of(

@@ -85,7 +85,7 @@ def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> Direct
     if not backend.settings.web_direct:
         permissions.require_admin(caller, f"run task {task!r} in the web process")
     permissions.require_task(caller, task)
-    check_task(backend.celery, task)
+    check_task(backend.celery, task, caller)
     check_arguments(backend.celery, task, body.args, body.kwargs)
     with backend.unit(caller) as unit:
         execution = direct.request(

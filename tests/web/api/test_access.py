@@ -122,6 +122,16 @@ def test_forms_offer_only_tasks_that_one_may_run(narrow: Web) -> None:
             assert ("jobs.wipe" in shown) is (scope == "admin")
 
 
+def test_an_unknown_tasks_error_names_only_tasks_that_one_may_run(narrow: Web) -> None:
+    for answer in (
+        narrow.user.post("/jobs", json={"task": "jobs.ad"}),
+        narrow.user.post("/direct/jobs.ad", json={"lane": "gpu"}),
+    ):
+        said = problem(answer, 422)
+        assert "jobs.add" in said
+        assert "jobs.wipe" not in said
+
+
 def test_options_that_only_administrators_give(narrow: Web, sql: Sql) -> None:
     order = {"task": "jobs.add", "args": [1]}
     for options in (
