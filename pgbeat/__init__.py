@@ -4,6 +4,7 @@ Importing the package is cheap and opens no connection: the names below are load
 """
 
 import os
+import re
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,23 @@ def follow_workers() -> None:
         for name in ("after_setup_logger", "after_setup_task_logger"):
             signal = getattr(signals, name)
             signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
+    mask_urls()
+
+
+def mask_urls() -> None:
+    """Makes Celery mask the settings that are pgbeat's URLs, as it masks `broker_url`.
+
+    It shows an app's settings in `celery report`, `inspect conf` and `inspect report`, and Flower
+    shows them in a tab. Celery 5.5 masks neither `broker_read_url` nor `broker_write_url`. Like
+    `follow_workers`, this does nothing before Celery is loaded.
+    """
+    utils = sys.modules.get("celery.app.utils")
+    if utils is not None and _URLS not in utils.HIDDEN_SETTINGS.pattern:
+        known = utils.HIDDEN_SETTINGS
+        utils.HIDDEN_SETTINGS = re.compile(f"{known.pattern}|{_URLS}", known.flags)
+
+
+_URLS = "PGBEAT_URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
 
 
 def follow_projects() -> None:
@@ -134,6 +152,7 @@ def equip_apps() -> None:
     The transport calls it: it lies below Celery and can't import it.
     """
     if "celery.app.base" in sys.modules:
+        mask_urls()
         import_module("pgbeat.broker.publishing.template_sender").equip_apps()
 
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
@@ -40,6 +40,8 @@ def engine(
     prepares statements only in sessions that are certainly not shared: it names them by
     counting, and behind a pooler the same name may be another client's statement.
 
+    Errors quote no values, which may be secrets: neither parameters nor the rows of a DETAIL.
+
     Transactions read what is committed, whatever the default of the server, the database or the
     role: under another isolation level they would have to be repeated.
     """
@@ -49,6 +51,7 @@ def engine(
         url,
         connect_args=given,
         json_deserializer=_decode,
+        hide_parameters=True,
         **{
             "poolclass": NullPool,
             "isolation_level": "READ COMMITTED",
@@ -57,6 +60,7 @@ def engine(
     )
     event.listen(made, "connect", _connected)
     event.listen(made, "checkout", _check_socket)
+    event.listen(made, "handle_error", _leave_out_values)
     return made
 
 
@@ -64,6 +68,16 @@ def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> N
     record.info[_OWN] = is_direct(raw)
     if not record.info[_OWN]:
         raw.prepare_threshold = None
+
+
+def _leave_out_values(context: ExceptionContext) -> None:
+    """Leaves out an error's detail, such as "Failing row contains …"; `diag` keeps it."""
+    cause, error = context.original_exception, context.sqlalchemy_exception
+    diagnosis = getattr(cause, "diag", None)
+    if error is not None and diagnosis is not None and diagnosis.message_detail:
+        said, primary = str(cause), diagnosis.message_primary
+        cause.args = (primary,)
+        error.args = (error.args[0].replace(said, primary),)
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:

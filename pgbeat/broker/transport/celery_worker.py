@@ -8,13 +8,16 @@ from typing import Any
 
 from celery import bootsteps, current_app, signals
 from celery.app.defaults import DEFAULTS
+from celery.app.utils import filter_hidden_settings, sanitize_url
 from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
+from celery.worker.control import inspect_command
 
 from pgbeat import follow_workers
 from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.transport import Transport
+from pgbeat.config import redacted
 
 
 class ExactPrefetch(bootsteps.StartStopStep):
@@ -30,6 +33,17 @@ class ExactPrefetch(bootsteps.StartStopStep):
             return int(concurrency) - len(state.reserved_requests)
 
         c.task_consumer.channel.qos.free = free
+
+
+@inspect_command()
+def stats(state: Any, **kwargs: Any) -> dict[str, Any]:
+    """Returns Celery's statistics of the worker, without passwords of its broker."""
+    found: dict[str, Any] = state.consumer.controller.stats()
+    broker = filter_hidden_settings(found.get("broker") or {})
+    if str(broker.get("uri_prefix")).startswith("pgbeat"):
+        broker["hostname"] = redacted(broker["hostname"])
+    broker["alternates"] = [sanitize_url(each) for each in broker.get("alternates") or ()]
+    return found | {"broker": broker}
 
 
 def prepare(app: Any) -> None:

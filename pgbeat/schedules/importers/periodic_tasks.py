@@ -60,7 +60,7 @@ def connected(url: str | URL) -> Iterator[Connection]:
                 parsed.set(drivername="postgresql+psycopg"), "pgbeat import"
             )
         else:
-            engine = create_engine(parsed, poolclass=NullPool)
+            engine = create_engine(parsed, poolclass=NullPool, hide_parameters=True)
         with engine.connect() as connection:
             yield connection
     except ArgumentError as error:

@@ -1,10 +1,13 @@
 """Engines: what their connections tell libpq."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
@@ -54,3 +57,20 @@ def test_a_default_isolation_level_changes_nothing(
         connections.note_own_session(connection)
         connections.prepare_session(connection)
         assert connection.scalar(level) == "read committed"
+
+
+def test_errors_quote_no_values(database: str) -> None:
+    """Neither parameters nor the row that a constraint refuses."""
+    insert = text(
+        "INSERT INTO pgbeat.tokens (id, actor, scope, hash) VALUES ('a', :actor, 'x', '')"
+    )
+    secret = uuid4().hex
+    with (
+        pytest.raises(IntegrityError) as caught,
+        connections.engine(postgres_url(database), "tests").begin() as connection,
+    ):
+        connection.execute(insert, {"actor": secret})
+    said = "".join(traceback.format_exception(caught.value))
+    assert "violates" in said
+    assert secret not in said
+    assert caught.value.orig.diag.message_detail  # type: ignore[union-attr]
