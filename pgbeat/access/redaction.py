@@ -83,8 +83,10 @@ class Redactor:
             return row
         found: Any = row
         changes = self.columns(found._asdict(), task)
-        if {"traceback", "metadata"} <= set(found._fields) and self._hides(task):
-            changes["metadata"] = {}  # of an execution: the task has reported it
+        if {"traceback", "metadata"} <= set(found._fields):  # of an execution: what it reported
+            names = self.names(task)
+            changes["metadata"] = {} if ALL in names else self._inner(found.metadata, names)
+            changes["result"] = self.text_of_value(task, found.result)
         masked: Row = found._replace(**changes)
         return masked
 
@@ -138,6 +140,18 @@ class Redactor:
         names = self.names(task)
         return MASK if ALL in names else self._inner(value, names)
 
+    def text_of_value(self, task: str | None, text: str | None) -> str | None:
+        """Returns a value that is kept as its `repr`, in which names can't be told from values."""
+        return MASK if text is not None and self.names(task) else text
+
+    def artifacts(self, task: str | None, found: list[str]) -> list[str]:
+        """Returns the artifacts of a job."""
+        return [] if self._hides(task) else found
+
+    def unique_key(self, task: str | None, key: str) -> str:
+        """Returns a job's unique key, which may be a hash of its arguments and tried out."""
+        return MASK if self.names(task) else key
+
     def text(self, task: str | None, text: Any) -> Any:
         """Returns a text that a task wrote, such as a traceback."""
         if not isinstance(text, str):  # of a job: the message that waits with it
@@ -158,18 +172,24 @@ class Redactor:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname}/{MASK}"
 
+    def hint(self, task: str | None, hint: str) -> str:
+        """Returns a secret's beginning and end."""
+        return hint if self._is_off else MASK
+
     def payload(self, task: str | None, payload: str) -> str:
         """Returns a message, which is masked as a whole if the task has any rule."""
         return MASK if self.names(task) else payload
 
     def audited(self, record: Any) -> Any:
-        """Returns a record of the audit log."""
+        """Returns a record of the audit log, masked by the rules of the tasks before and after."""
         if self._is_off:
             return record
-        states = record.before, record.after
-        tasks = [state["task"] for state in states if isinstance(state, dict) and "task" in state]
-        task = tasks[-1] if tasks and isinstance(tasks[-1], str) else None
-        before, after = (self._state(state, task) for state in states)
+        before, after = record.before, record.after
+        named = [state["task"] for state in (before, after) if isinstance(state, dict)
+                 and "task" in state]  # fmt: skip
+        for task in named or [None]:
+            task = task if isinstance(task, str) else None
+            before, after = self._state(before, task), self._state(after, task)
         return record._replace(before=before, after=after)
 
     def mask_errors(self, nodes: Iterable[Any]) -> None:
@@ -178,18 +198,17 @@ class Redactor:
             if node.error is not None:
                 node.error = self.error(node.name, node.error)
 
-    def tick(self, tick: Any, task: str | None) -> Any:
-        """Returns a tick of a schedule of that task, with the errors of its jobs masked."""
-        if not self._hides(task):
-            return tick
+    def tick(self, tick: Any) -> Any:
+        """Returns a tick, with the errors of its jobs masked by their own tasks."""
         jobs = tuple(
-            replace(each, error=each.error and self.error(task, each.error)) for each in tick.jobs
+            replace(each, error=each.error and self.error(each.task, each.error))
+            for each in tick.jobs
         )
-        error = tick.job_error and self.error(task, tick.job_error)
-        return replace(tick, job_error=error, jobs=jobs)
+        return replace(tick, job_error=jobs[0].error if jobs else None, jobs=jobs)
 
     def health(self, health: Any, task: str | None) -> Any:
-        """Returns the health of a schedule of that task."""
+        """Returns the health of a schedule of that task; its newest job may be another task's."""
+        task = health.job_task or task
         if health.error is None or not self._hides(task):
             return health
         error = self.error(task, health.error)
@@ -198,7 +217,7 @@ class Redactor:
     def _state(self, state: Any, task: str | None) -> Any:
         if not isinstance(state, dict):
             return state
-        masks = {**_FIELDS, "url": Redactor.url}
+        masks = {**_FIELDS, "url": Redactor.url, "secret_hint": Redactor.hint}
         return {
             key: masks[key](self, task, value) if key in masks and value is not None else value
             for key, value in state.items()
@@ -250,4 +269,5 @@ _FIELDS: dict[str, Any] = {
     "message": Redactor.text,
     "canvas": lambda redactor, task, value: redactor._inner(value, ()),
     "check_in_url": Redactor.url,
+    "unique_key": Redactor.unique_key,
 }

@@ -99,7 +99,7 @@ def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any
     runs = [redactor.row(run, job.task) for run in executions.of_job(connection, job.id)]
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
-        "artifacts": executions.artifacts(connection, [job.id]).get(job.id, []),
+        "artifacts": _artifacts(connection, job, redactor),
         "executions": [run._asdict() | {"artifacts": run.artifacts} for run in runs],
         "chain": [
             {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
@@ -114,11 +114,16 @@ def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any
     }
 
 
+def _artifacts(connection: Connection, job: Job, redactor: Redactor) -> list[str]:
+    made = executions.artifacts(connection, [job.id]).get(job.id, [])
+    return redactor.artifacts(job.task, made)
+
+
 def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     """Prints all about a job."""
     now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
-    made = executions.artifacts(connection, [job.id]).get(job.id, [])
+    made = _artifacts(connection, job, redactor)
     attempts = f"{job.attempt} of {job.max_attempts}"
     if job.max_attempts > 1:
         base, cap = printing.span(job.retry_base), printing.span(job.retry_cap)

@@ -101,10 +101,15 @@ def list_command(
         made = (
             executions.artifacts(connection, [row.id for row in rows]) if printing.is_json() else {}
         )
-    rows = target.redactor(actor).rows(rows)
+    redactor = target.redactor(actor)
+    rows = redactor.rows(rows)
     if printing.is_json():
         printing.echo_json(
-            [job_views.as_json(row) | {"artifacts": made.get(row.id, [])} for row in rows]
+            [
+                job_views.as_json(row)
+                | {"artifacts": redactor.artifacts(row.task, made.get(row.id, []))}
+                for row in rows
+            ]
         )
     elif rows:
         job_views.show_list(rows, now)

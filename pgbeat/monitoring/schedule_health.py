@@ -57,6 +57,8 @@ class Health(NamedTuple):
     job_id: UUID | None = None
     #: Why the last decision was a skip, where the code is `skipping` or `never_launched`.
     reason: str | None = None
+    #: The task of the job whose `error` it is.
+    job_task: str | None = None
 
     @property
     def severity(self) -> Severity:
@@ -99,6 +101,7 @@ class _Outcomes(NamedTuple):
     failed_at: datetime | None = None
     failed_id: UUID | None = None
     error: str | None = None
+    task: str | None = None
     failures: int = 0
     since: datetime | None = None
     #: Unfinished ones, up to `_UNFINISHED`; of those, when the oldest that no worker has taken was
@@ -125,7 +128,7 @@ _ENDED = """
          WHERE j.state = 'completed' AND j.schedule_id = s.id AND j.retried_by IS NULL
          ORDER BY j.finished_at DESC LIMIT 1) AS done ON true
     LEFT JOIN LATERAL (
-        SELECT j.id, j.finished_at, j.error FROM pgbeat.ended_jobs j
+        SELECT j.id, j.finished_at, j.error, j.task FROM pgbeat.ended_jobs j
          WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
          ORDER BY j.finished_at DESC LIMIT 1) AS failed ON true
     LEFT JOIN LATERAL (
@@ -145,8 +148,8 @@ _ENDED = """
 _OUTCOMES = text(
     f"""
     SELECT s.id, now(), done.finished_at, failed.finished_at, failed.id, failed.error,
-           coalesce(failures.count, 0), first.finished_at, open.count, open.waiting_since,
-           again.id, again.attempt, again.max_attempts
+           failed.task, coalesce(failures.count, 0), first.finished_at, open.count,
+           open.waiting_since, again.id, again.attempt, again.max_attempts
       FROM unnest(CAST(:ids AS bigint[])) AS s (id)
     {_ENDED}
     LEFT JOIN LATERAL (
@@ -239,7 +242,10 @@ def _judge(
         if jobs.failures == 1:
             said = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
         said = _with(said, jobs.error)
-        return Health("failing", said, jobs.failures, jobs.since, jobs.error, jobs.failed_id)
+        return Health(
+            "failing", said, jobs.failures, jobs.since, jobs.error, jobs.failed_id,
+            job_task=jobs.task,
+        )  # fmt: skip
     if jobs.waiting_since is not None and now - jobs.waiting_since > PATIENCE:
         others = f", one of {_count(jobs.unfinished, _UNFINISHED)} unfinished"
         said = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"

@@ -50,6 +50,8 @@ class Piece(NamedTuple):
     #: The newest job, and why it failed; of a decision, why it was made.
     job_id: UUID | None
     said: str | None
+    #: The task of the job that failed, which may have been the schedule's only then.
+    task: str | None = None
 
 
 class Coming(NamedTuple):
@@ -183,7 +185,9 @@ _PIECES = text(
                     ORDER BY t.due_at DESC LIMIT :most) AS t
                ) AS p)
     SELECT id, source, kind, count(*), min(begin), max(until), bool_or(until IS NULL),
-           (array_agg(job_id))[1], (array_agg(left(said, 300)) FILTER (WHERE said IS NOT NULL))[1]
+           (array_agg(job_id))[1], (array_agg(left(said, 300)) FILTER (WHERE said IS NOT NULL))[1],
+           (SELECT j.task FROM pgbeat.jobs j WHERE source <> 'tick' AND j.id = (
+                   array_agg(job_id) FILTER (WHERE said IS NOT NULL))[1])
       FROM pieces
      GROUP BY id, source, kind,
               CASE WHEN source = 'tick' AND kind = 'launched' THEN 0
@@ -212,7 +216,7 @@ def _pieces(
         "most": MOST, "failures": MOST_FAILURES,
     }  # fmt: skip
     rows = connection.execute(_PIECES, values) if ids else ()
-    for key, source, kind, number, begin, until, is_open, job_id, said in rows:
+    for key, source, kind, number, begin, until, is_open, job_id, said, task in rows:
         if source in ("run", "tick"):
             count, first = tallies.get((key, source), (0, now))
             tallies[key, source] = count, first = count + number, min(first, begin)
@@ -223,7 +227,7 @@ def _pieces(
             continue
         has_length = source in ("run", "before", "job")
         end = None if has_length and is_open else (until if has_length else None) or begin
-        found[key].append(Piece(known, begin, end, number, job_id, said))
+        found[key].append(Piece(known, begin, end, number, job_id, said, task))
     return found, cut
 
 

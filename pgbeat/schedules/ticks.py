@@ -88,6 +88,8 @@ class JobOutcome:
     #: `None` if the job is no longer kept.
     state: str | None
     error: str | None
+    #: Its task, which may have been the schedule's only then.
+    task: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -140,7 +142,7 @@ _HISTORY = text(
            coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
            coalesce(r.run_at, j.run_at), j.lane,
            CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
-           t.more_job_ids
+           j.task, t.more_job_ids
       FROM pgbeat.ticks t
       LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = t.job_id OFFSET 0) AS j ON true
       LEFT JOIN LATERAL (
@@ -157,7 +159,8 @@ _HISTORY = text(
 _OUTCOMES = text(
     """
     SELECT i.id, j.run_key, coalesce(r.state, j.state),
-           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
+           j.task
       FROM unnest(CAST(:ids AS uuid[])) AS i (id)
       LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = i.id OFFSET 0) AS j ON true
       LEFT JOIN LATERAL (
@@ -190,10 +193,10 @@ def history(
     found = connection.execute(_OUTCOMES, {"ids": ids}) if ids else ()
     others = {job_id: JobOutcome(job_id, *about) for job_id, *about in found}
     entries: list[Entry] = []
-    for *columns, run_key, more in rows:
+    for *columns, run_key, task, more in rows:
         entry = Entry(*columns)
         if entry.job_id is not None:
-            first = JobOutcome(entry.job_id, run_key, entry.job_state, entry.job_error)
+            first = JobOutcome(entry.job_id, run_key, entry.job_state, entry.job_error, task)
             entry = replace(entry, jobs=(first, *(others[job_id] for job_id in more or ())))
         entries.append(entry)
     return entries

@@ -110,8 +110,15 @@ def test_records_of_the_audit_are_masked(redactor: Redactors) -> None:
     shown = redactor().audited(record)  # the task is the same in both, so it isn't there
     assert shown.before == {"kwargs": {"card": MASK}}
     assert shown.after == {"kwargs": {"card": MASK}, "queue": "q"}
+    changed = _Record("schedule", {"task": "pay", "kwargs": {"card": 1}},
+                      {"task": "other", "kwargs": {"card": 1, "x": 2}})  # fmt: skip
+    shown = redactor().audited(changed)
+    assert shown.before == {"task": "pay", "kwargs": {"card": MASK}}
+    assert shown.after == {"task": "other", "kwargs": {"card": MASK, "x": 2}}
     hook = _Record("webhook", None, {"url": "https://hooks.test/T0/secret", "task": None})
     assert redactor().audited(hook).after["url"] == f"https://hooks.test/{MASK}"
+    secret = _Record("webhook", {"secret_hint": "whsec_…abcd"}, {"secret_hint": "whsec_…efgh"})
+    assert redactor(rules={}).audited(secret).after == {"secret_hint": MASK}
 
 
 @pytest.mark.parametrize("value", ["{", 1, ["a"], {"a": 1}, {"a": [1]}, {1: "*"}, {"a": [" "]}])

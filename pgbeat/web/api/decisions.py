@@ -274,7 +274,7 @@ def schedule_history(
     redactor = backend.redactor(caller)
     return TickHistory(
         schedule_name=name,
-        history=[_tick(redactor.tick(entry, row.task)) for entry in page],
+        history=[_tick(redactor.tick(entry)) for entry in page],
         stats=TickStats.model_validate(counts),
         next=following,
     )

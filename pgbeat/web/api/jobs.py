@@ -158,7 +158,10 @@ def _page(
     listed = [
         ListedJob.model_validate(
             shown(row)
-            | {"progress": progress_of(runs.get(row.id)), "artifacts": made.get(row.id, [])}
+            | {
+                "progress": progress_of(runs.get(row.id)),
+                "artifacts": redactor.artifacts(row.task, made.get(row.id, [])),
+            }
         )
         for row in page
     ]
@@ -184,7 +187,7 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
         shown(job)
         | {
             "progress": progress_of(runs[0] if runs else None),
-            "artifacts": made.get(job.id, []),
+            "artifacts": redactor.artifacts(job.task, made.get(job.id, [])),
             "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
             "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
             "chain": [

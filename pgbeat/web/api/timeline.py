@@ -111,10 +111,9 @@ def read_timeline(
 
 
 def _masked(row: Row, redactor: Redactor) -> Row:
-    task = row.schedule.task
     pieces = [
         each if each.said is None or each.kind in _DECISIONS
-        else each._replace(said=redactor.error(task, each.said))
+        else each._replace(said=redactor.error(each.task, each.said))
         for each in row.pieces
     ]  # fmt: skip
-    return row._replace(pieces=pieces, health=redactor.health(row.health, task))
+    return row._replace(pieces=pieces, health=redactor.health(row.health, row.schedule.task))

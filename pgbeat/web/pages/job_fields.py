@@ -133,6 +133,5 @@ def tasks(app: "Celery", caller: Caller | None = None) -> list[str]:
     return sorted(
         name
         for name in app.tasks
-        if not name.startswith(("celery.", "pgbeat."))
-        and (caller is None or may_run(caller, name))
+        if not name.startswith(("celery.", "pgbeat.")) and (caller is None or may_run(caller, name))
     )[:_MOST]

@@ -74,7 +74,7 @@ def _show(
     redactor = visit.redactor
     row, health = redactor.row(row, row.task), redactor.health(health, row.task)
     changed = [redactor.audited(each) for each in changed]
-    history = [redactor.tick(tick, row.task) for tick in history]
+    history = [redactor.tick(tick) for tick in history]
     return visit.page(
         "schedule.html",
         "schedules",

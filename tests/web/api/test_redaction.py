@@ -41,15 +41,16 @@ def places(sql: Sql) -> dict[str, str]:
     job = make_job(
         sql, state="failed", task="pay", **call, options=link, error=f"Declined: {SECRET}",
         checkpoint=f'"{SECRET}"', created_by="user:alice", schedule="s", schedule_id=key,
-        finished_at="now",
+        finished_at="now", unique_key=f"content:{SECRET}",
     )  # fmt: skip
     [(run,)] = sql(
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
                                           traceback, result, progress_message, metadata, log)
-           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object('a', %s::text),
+           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object(
+                       'a', %s::text, 'artifacts', ARRAY[%s]),
                    json_build_object('lines', ARRAY[ARRAY['0', 'INFO', 'a', %s]]))
            RETURNING id""",
-        job, *[f"Declined: {SECRET}"] * 6,
+        job, *[f"Declined: {SECRET}"] * 7,
     )  # fmt: skip
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
@@ -127,9 +128,47 @@ def test_what_a_user_writes_comes_back_masked(web: Web) -> None:
     assert done(web.admin.get(f"/jobs/{again['id']}"))["args"] == [1]  # not what was shown
 
 
+def test_errors_are_masked_by_the_task_that_a_schedule_had(
+    web: Web, places: dict[str, str], sql: Sql
+) -> None:
+    """History, health and timeline of a schedule whose task was masked, and is another one now."""
+    job = places["job_id"]
+    sql(
+        """INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, job_id)
+           SELECT id, name, now(), now(), 'launched', %s FROM pgbeat.schedules""",
+        job,
+    )
+    sql("UPDATE pgbeat.executions SET schedule_id = (SELECT id FROM pgbeat.schedules)")
+    sql("UPDATE pgbeat.schedules SET task = 'jobs.shown', args = '[]', kwargs = '{}', "
+        "options = '{}', check_in_url = NULL")  # fmt: skip
+    viewer, root = web.browser(web.token("vera", "viewer")), web.browser(web.token("r", "admin"))
+    for path in (
+        "/admin/scheduled-jobs", "/admin/scheduled-jobs/s", "/admin/scheduled-jobs/s/history",
+        "/timeline", "/console/schedules", "/console/schedules/s", "/console/overview",
+    ):  # fmt: skip
+        assert SECRET in root.get(path).text, path
+        assert SECRET not in viewer.get(path).text, path
+
+
 def test_only_the_named_arguments_are_masked(web: Web, sql: Sql) -> None:
     job = make_job(sql, task="jobs.buy", kwargs=f'{{"card": "{SECRET}", "n": 1}}',
                    args="[]", error="no", state="failed")  # fmt: skip
     found = done(web.viewer.get(f"/jobs/{job}"))
     assert (found["kwargs"], found["error"]) == ({"card": MASK, "n": 1}, "no")
     assert done(web.admin.get(f"/jobs/{job}"))["kwargs"]["card"] == SECRET
+
+
+def test_what_may_tell_a_named_argument_is_masked(web: Web, sql: Sql) -> None:
+    job = make_job(sql, task="jobs.buy", state="completed", unique_key=SECRET)
+    sql(
+        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, result,
+                                          metadata)
+           VALUES (%s, 1, 'w', 'completed', now(), %s, %s) RETURNING id""",
+        job, f"{{'card': '{SECRET}'}}", f'{{"card": "{SECRET}", "rows": 1}}',
+    )  # fmt: skip
+    for path in (f"/jobs/{job}", f"/jobs/{job}/executions", f"/console/jobs/{job}"):
+        assert SECRET in web.admin.get(path).text
+        assert SECRET not in web.viewer.get(path).text
+    [run] = done(web.viewer.get(f"/jobs/{job}"))["executions"]
+    assert run["metadata"] == {"card": MASK, "rows": 1}
+    assert done(web.viewer.get(f"/executions/{run['id']}"))["result"] == MASK
