@@ -4,9 +4,13 @@ A message's headers carry its task, its id and its place in a workflow, and any 
 attribute of the task's request. A sender that sets those can end another job, run another task than
 the record says, or answer in a worker's name. The same goes for signatures (in `link` and
 `link_error`), and for the queues and exchanges that Celery and brokers use themselves.
+
+Celery runs any mapping as a signature, whatever keys it has or lacks. Therefore what stands in a
+link must be exactly a signature, and so must each one that a workflow or another link holds.
+Arguments of tasks are data: what a task does with them is its own concern.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -29,13 +33,15 @@ IDENTITY = frozenset({"reply_to", "group_id", "root_id", "parent_id"})
 #: process that publishes it.
 FOR_USERS = frozenset(
     {
-        "queue", "exchange", "routing_key", "priority", "expires", "headers", "serializer",
-        "compression", "delivery_mode", "time_limit", "soft_time_limit", "ignore_result", "link",
-        "link_error", "expiration", "argsrepr", "kwargsrepr",
+        "queue", "priority", "expires", "headers", "serializer", "compression", "delivery_mode",
+        "time_limit", "soft_time_limit", "ignore_result", "link", "link_error", "expiration",
+        "argsrepr", "kwargsrepr",
     }
 )  # fmt: skip
 #: Options of a signature.
-OF_SIGNATURES = FOR_USERS | {"countdown", "eta", "exchange_type", "retry", "retry_policy"}
+OF_SIGNATURES = FOR_USERS | {
+    "countdown", "eta", "exchange", "exchange_type", "retry", "retry_policy", "routing_key",
+}  # fmt: skip
 _LINKS = ("link", "link_error")
 
 
@@ -73,20 +79,15 @@ def check(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> 
     Checks the options' signatures, too.
     """
     _check(options, "options", conf)
-    for key in _LINKS:
-        for signature in signatures(options.get(key)):
-            where = f"options: {key}: the signature of {signature['task']!r}"
-            own = signature.get("options") or {}
-            if not isinstance(own, Mapping):
-                said = f"{where}: its options must be an object, got {own!r}"
-                raise InvalidSchedule.of("options", "malformed", said)
-            unknown = sorted(str(name) for name in own if name not in OF_SIGNATURES)
-            if unknown:
-                raise _reserved(
-                    f"{where} has the option {', '.join(map(repr, unknown))}, which a signature "
-                    f"must not have here; allowed are {', '.join(sorted(OF_SIGNATURES))}"
-                )
-            _check(own, where, conf)
+    for where, signature in _linked(options, "options"):
+        own = signature["options"]
+        unknown = sorted(str(name) for name in own if name not in OF_SIGNATURES)
+        if unknown:
+            raise _reserved(
+                f"{where} has the option {', '.join(map(repr, unknown))}, which a signature "
+                f"must not have here; allowed are {', '.join(sorted(OF_SIGNATURES))}"
+            )
+        _check(own, where, conf)
 
 
 def _reserved(message: str) -> InvalidSchedule:
@@ -111,45 +112,146 @@ def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | Non
             )
 
 
-def signatures(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields each signature in a value, also those nested in other signatures."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Mapping):
-            if "task" in each and ("options" in each or "subtask_type" in each):
-                yield each
-            waiting.extend(each.values())
-        elif isinstance(each, list | tuple):
-            waiting.extend(each)
+#: The fields of a signature: those that it must have, and the others.
+_FIELDS, _MORE = ("task", "args", "kwargs", "options"), {"subtask_type", "immutable"}
+#: Where workflows keep their signatures, among their keyword arguments.
+_PARTS: dict[str, tuple[str, ...]] = {
+    "chain": ("tasks",), "group": ("tasks",), "chord": ("header", "body"),
+}  # fmt: skip
+#: Celery's tasks that run signatures among their arguments.
+_RUNNERS = frozenset(
+    f"celery.{name}"
+    for name in ("chain", "chord", "chord_unlock", "chunks", "group", "map", "starmap")
+)
+#: How deep signatures may be nested.
+_DEEPEST = 30
+
+
+def _linked(
+    options: Mapping[str, Any], where: str, depth: int = 0
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields each signature that Celery would run for the options, with where it stands.
+
+    Raises `InvalidSchedule` for anything else in its place.
+    """
+    for key in _LINKS:
+        for given in _several(options.get(key)):
+            yield from _signatures(given, f"{where}: {key}", depth)
+
+
+def _several(value: Any) -> Sequence[Any]:
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _signatures(given: Any, where: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields a signature, and those within it."""
+    if depth > _DEEPEST:
+        raise _malformed(f"{where}: signatures are nested more than {_DEEPEST} deep")
+    signature = _require(given, where)
+    where = f"{where}: the signature of {signature['task']!r}"
+    yield where, signature
+    for part in _PARTS.get(signature.get("subtask_type") or "", ()):
+        for inner in _several(signature["kwargs"][part]):
+            yield from _signatures(inner, f"{where}: {part}", depth + 1)
+    yield from _linked(signature["options"], where, depth + 1)
+
+
+def _require(given: Any, where: str) -> Mapping[str, Any]:
+    """Returns a signature. Raises `InvalidSchedule` unless it has exactly the fields of one."""
+    if not isinstance(given, Mapping) or not given.keys() >= set(_FIELDS):
+        said = f"must be a signature (an object: {', '.join(_FIELDS)}), got {given!r:.200}"
+        raise _malformed(f"{where}: {said}")
+    others = sorted(map(str, given.keys() - {*_FIELDS, *_MORE}))
+    if others:
+        raise _reserved(f"{where}: a signature has no {', '.join(map(repr, others))}")
+    for field, kinds, noun in _KINDS:
+        value = given.get(field)
+        if not isinstance(value, kinds):
+            raise _malformed(f"{where}: {field} of a signature must be {noun}, got {value!r:.200}")
+    if given.get("subtask_type") is not None:
+        _require_workflow(given, where)
+    elif given["task"] in _RUNNERS:
+        said = "runs signatures that are its arguments; give a chain, a group or a chord as such"
+        raise _reserved(f"{where}: {given['task']!r} {said}")
+    return given
+
+
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("task", str, "a task's name"),
+    ("args", list | tuple, "a list"),
+    ("kwargs", Mapping, "an object"),
+    ("options", Mapping, "an object"),
+    ("immutable", bool | None, "true or false"),
+)
+
+
+def _require_workflow(given: Mapping[str, Any], where: str) -> None:
+    """Raises `InvalidSchedule` unless it is a chain, group or chord of nothing but signatures."""
+    kind, kwargs = given["subtask_type"], given["kwargs"]
+    parts = _PARTS.get(kind) if isinstance(kind, str) else None
+    if parts is None:
+        known = ", ".join(_PARTS)
+        raise _malformed(f"{where}: subtask_type must be null or one of {known}, got {kind!r:.200}")
+    if given["task"] != f"celery.{kind}":
+        said = f"the task of a {kind} must be 'celery.{kind}', got {given['task']!r:.200}"
+        raise _malformed(f"{where}: {said}")
+    if not kwargs.keys() >= set(parts) or kwargs.keys() - {*parts, "kwargs"}:
+        raise _malformed(f"{where}: kwargs of a {kind} must be {', '.join(parts)}")
+    if not _is_empty(kwargs.get("kwargs")):
+        raise _reserved(f"{where}: a {kind} has no kwargs of its own")
+    if not isinstance(kwargs.get("tasks", ()), list | tuple):
+        raise _malformed(f"{where}: tasks of a {kind} must be a list")
+
+
+def _is_empty(kwargs: Any) -> bool:
+    """Returns whether they are none: each time that Celery copies a chord, it wraps them again."""
+    while isinstance(kwargs, Mapping) and list(kwargs) == ["kwargs"]:
+        kwargs = kwargs["kwargs"]
+    return kwargs is None or kwargs == {}
+
+
+def _malformed(message: str) -> InvalidSchedule:
+    return InvalidSchedule.of("options", "malformed", message)
 
 
 def linked(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the signatures that options have run after the task, also nested ones."""
-    return [each for key in _LINKS for each in signatures(options.get(key))]
+    """Returns the signatures that Celery would run for the options, also nested ones.
+
+    Raises `InvalidSchedule` for anything else in their place.
+    """
+    return [signature for _, signature in _linked(options, "options")]
 
 
-def check_for_user(options: Mapping[str, Any]) -> None:
-    """Raises `Forbidden` for options that only administrators may give."""
-    for where, given in [("options", options), *(("link", each) for each in linked(options))]:
-        own = given if where == "options" else given.get("options") or {}
-        others = sorted(set(own) - FOR_USERS - ({"countdown", "eta"} if where == "link" else set()))
+def check_for_user(options: Mapping[str, Any]) -> set[str]:
+    """Returns the queues that options name, also in links.
+
+    Raises `Forbidden` for options that only administrators may give.
+    """
+    queues = set()
+    for where, given in [("options", None), *(("link", each) for each in linked(options))]:
+        own = options if given is None else given["options"]
+        others = sorted(set(own) - FOR_USERS - (set() if given is None else {"countdown", "eta"}))
         if others:
             raise Forbidden(
                 f"{where}: only administrators may give {', '.join(map(repr, others))}; "
                 f"you may give {', '.join(sorted(FOR_USERS))}"
             )
-        if where == "link" and given.get("subtask_type") is not None:
+        if given is not None and given.get("subtask_type") is not None:
             raise Forbidden(
                 f"link: only administrators may give a {given['subtask_type']}; you may give the "
                 "signature of a task"
             )
-        for key in ("queue", "routing_key"):
-            if _is_uuid(own.get(key)):
-                raise Forbidden(
-                    f"{where}: {key} {own[key]!r} may be where a client waits for replies; only "
-                    "administrators may name it"
-                )
+        queue = own.get("queue")
+        if _is_uuid(queue):
+            raise Forbidden(
+                f"{where}: queue {queue!r} may be where a client waits for replies; only "
+                "administrators may name it"
+            )
+        if queue is not None:
+            queues.add(str(queue))
+    return queues
 
 
 def _is_uuid(value: Any) -> bool:
