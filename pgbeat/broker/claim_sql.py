@@ -45,7 +45,8 @@ TAKE = """
         {low}
         LIMIT $2::integer)
     DELETE FROM {message} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
+    RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload,
+              m.job_id
 """
 # Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
 # stops at the number wanted, so no row is locked in vain. Queues come in the order given. Picked
@@ -66,9 +67,10 @@ CLAIM = """
            SET visible = false, claimed_by = $3::integer,
                deliveries = least(m.deliveries + 1, 32767)
          WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-        RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload)
+        RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload,
+                  m.job_id)
     SELECT * FROM claimed
     UNION ALL
     SELECT NULL, NULL, NULL, (SELECT count(*) FROM me), NULL,
-           extract(epoch FROM clock_timestamp() - statement_timestamp())::text
+           extract(epoch FROM clock_timestamp() - statement_timestamp())::text, NULL
 """

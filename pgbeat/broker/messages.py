@@ -1,12 +1,9 @@
 """Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import psycopg
 from sqlalchemy import Connection, text
@@ -62,62 +59,11 @@ class Message(NamedTuple):
 
 #: The header of messages that start a job; their task id is the job's id.
 JOB_HEADER = "pgbeat_job"
+
 #: The header of those whose end a lane or a group waits for: workers record it `soon` or `now`.
 AWAITED_HEADER = "pgbeat_awaited"
 #: The header of a task that becomes a job as its message is written (`pgbeat.jobs.task_jobs`).
 NEW_JOB_HEADER = "pgbeat_new_job"
-
-
-def message(
-    payload: Mapping[str, Any],
-    *,
-    queue: str | None = None,
-    exchange: str = "",
-    routing_key: str = "",
-    delay: bool = True,
-    dumps: Callable[[Any], str] = json.dumps,
-) -> Message:
-    """Returns the message for a payload of kombu's (body, headers, properties).
-
-    With `delay`, a Celery task's ETA is when the message becomes available. Without, a worker
-    keeps it in memory until then, as on kombu's SQLAlchemy transport.
-    """
-    properties, headers = payload["properties"], payload["headers"] or {}
-    eta = headers.get("eta") if delay else None
-    expiration = properties.get("expiration")
-    try:
-        priority = min(max(int(properties.get("priority") or 0), 0), 255)
-    except (TypeError, ValueError):
-        priority = 0
-    return Message(
-        queue,
-        dumps(payload),
-        priority,
-        _moment(eta) if isinstance(eta, str) else None,
-        int(expiration) if expiration is not None else None,
-        exchange,
-        routing_key,
-        _job_id(headers.get("id")) if headers.get(JOB_HEADER) else None,
-        # Celery's retry is of the same job.
-        None if headers.get("retries") else headers.get(NEW_JOB_HEADER),
-    )
-
-
-def _moment(eta: str) -> str | None:
-    """Returns an ETA with a time zone, `None` if it is invalid (the worker will report that)."""
-    try:
-        moment = datetime.fromisoformat(eta)
-    except ValueError:
-        return None
-    # Celery takes a time without a zone for UTC, Postgres for the session's zone.
-    return eta if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
-
-
-def _job_id(text: Any) -> str | None:
-    try:
-        return str(UUID(text))
-    except (ValueError, TypeError, AttributeError):
-        return None
 
 
 @dataclass(frozen=True)

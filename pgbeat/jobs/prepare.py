@@ -9,7 +9,7 @@ from celery import Celery
 
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing import reserved
-from pgbeat.broker.publishing.json_values import as_json
+from pgbeat.broker.publishing.json_values import as_json, unreadable
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.database.tables import JOB_SOURCES
@@ -321,14 +321,18 @@ def require_call(
 
 
 def check_call(args: Any, kwargs: Any, options: Any) -> None:
-    """Raises `InvalidJob` unless args is a list, and kwargs and options are mappings."""
-    if type(args) in (tuple, list) and type(kwargs) is type(options) is dict:
-        return
+    """Raises `InvalidJob` unless args is a list, kwargs and options are mappings, and all readable.
+
+    `check_options` says what of the options is not.
+    """
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise InvalidJob.of("args", "malformed", f"args must be a list, got {args!r}")
     for name, value in (("kwargs", kwargs), ("options", options)):
         if not isinstance(value, Mapping):
             raise InvalidJob.of(name, "malformed", f"{name} must be a mapping, got {value!r}")
+    for name, value in (("args", args), ("kwargs", kwargs)):
+        if (said := unreadable(value)) is not None:
+            raise InvalidJob.of(name, "malformed", f"{name}: {said}")
 
 
 def _check_origin(created_by: Any, job_source: Any) -> None:

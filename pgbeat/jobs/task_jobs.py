@@ -20,6 +20,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.access import actors
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.payloads import JOB, NewJobHeader
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
 from pgbeat.config import settings_of
@@ -130,13 +131,13 @@ def _headers(
     if key not in known:
         if len(known) >= _MOST:
             known.clear()
-        new_job = {
-            "namespace": settings_of(app).namespace,
-            "created_by": actors.user().name,
-            "policy": policy.as_json(),
-            "is_awaited": is_awaited,
-        }
-        known[key] = policy, JobHeaders({JOB_HEADER: True, NEW_JOB_HEADER: new_job})
+        new_job = NewJobHeader(
+            namespace=settings_of(app).namespace,
+            created_by=actors.user().name,
+            policy=policy.as_json(),
+            is_awaited=is_awaited,
+        )
+        known[key] = policy, JobHeaders({JOB_HEADER: JOB, NEW_JOB_HEADER: new_job})
     found: JobHeaders = known[key][1]
     return found
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, update
 from sqlalchemy.dialects.postgresql import insert
 
+from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules
@@ -140,6 +141,8 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
             yield Problem(key, "malformed", f"{key} is not JSON: {error}")
     for key in ("args", "kwargs"):
         yield from placeholders.problems(values[key], key)
+        if (said := unreadable(values[key])) is not None:
+            yield Problem(key, "malformed", f"{key}: {said}")
     for key in ("eta", "countdown"):
         if isinstance(options, Mapping) and key in options:
             said = f"options can't have {key!r}; each job has its own time"

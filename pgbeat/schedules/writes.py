@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.config import Settings
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
@@ -82,6 +83,9 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
         said = f"a schedule has no {', '.join(unknown)} that can be set"
         raise InvalidSchedule.of(unknown[0], "unknown_field", said)
     placeholders.check(values.get("args"), values.get("kwargs"))
+    for field in ("args", "kwargs"):
+        if (said := unreadable(values.get(field))) is not None:
+            raise InvalidSchedule.of(field, "malformed", f"{field}: {said}")
     policy = values.get("job_policy", ())
     if not isinstance(policy, Mapping | None):
         return dict(values)  # not given, or the database rejects it

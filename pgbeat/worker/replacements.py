@@ -14,6 +14,7 @@ from celery.canvas import Signature, _chain
 from celery.exceptions import Ignore
 
 from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.payloads import JOB
 from pgbeat.worker.reporting import ATTEMPT
 
 #: Where what replaces a task's `on_replace` has the original.
@@ -41,7 +42,7 @@ def _wrap(task: Any) -> None:
         for each in _all(sig):
             if each.options.get("task_id") == request.id:
                 each.options["headers"] = {
-                    **(each.options.get("headers") or {}), JOB_HEADER: goes_on,
+                    **(each.options.get("headers") or {}), JOB_HEADER: JOB if goes_on else False,
                 }  # fmt: skip
         attempt = getattr(request, ATTEMPT, None)
         try:

@@ -20,6 +20,7 @@ from threading import get_ident
 from typing import Any, Literal
 
 from celery import Celery, signals
+from celery.app.task import Context
 
 from pgbeat import follow_workers
 from pgbeat.broker import message_ends
@@ -327,6 +328,27 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
         _report(str(headers["id"]), "failed", what, began=False)
 
 
+def _follow_undecodable(consumer: Any) -> None:
+    """Records the failure of jobs whose messages a consumer can't decode.
+
+    Celery sends no signal for these; it only logs and acknowledges them.
+    """
+    log_and_acknowledge = consumer.on_decode_error
+
+    def on_decode_error(message: Any, exc: Exception) -> None:
+        _refuse(message, exc)
+        headers = getattr(message, "headers", None) or {}
+        if headers.get("id") and not headers.get("ignore_result"):
+            try:
+                request = Context(headers)
+                consumer.app.backend.mark_as_failure(headers["id"], exc, request=request)
+            except Exception:
+                logger.exception("The failure of task %s was not stored", headers["id"])
+        log_and_acknowledge(message, exc)
+
+    consumer.on_decode_error = on_decode_error
+
+
 def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     """Records the failure of a job whose task this worker hasn't registered."""
     headers = getattr(message, "headers", None) or {}
@@ -338,9 +360,10 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     _report(str(headers["id"]), "failed", what, began=False, is_unknown=True)
 
 
-def _live(**kwargs: Any) -> None:
+def _live(sender: Any, **kwargs: Any) -> None:
     """Starts the recorder, so that the worker is registered before its first task."""
     process_recorder.get()
+    _follow_undecodable(sender)
 
 
 def _leave(**kwargs: Any) -> None:

@@ -12,7 +12,9 @@ from sqlalchemy import Connection
 
 from pgbeat.broker import external_brokers
 from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.payloads import JOB
 from pgbeat.broker.publishing import predeclare, reserved
+from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.message_templates import MessageTemplates, TaskMessage
 from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.outbox import OutboxConnection
@@ -90,7 +92,7 @@ def apply_async(app: Celery, message: TaskMessage, producer: Any) -> None:
     Raises `InvalidSchedule` for reserved options, however they got into the row.
     """
     reserved.check(message.options, app.conf)
-    headers = {**(message.options.get("headers") or {}), **message.headers, JOB_HEADER: True}
+    headers = {**(message.options.get("headers") or {}), **message.headers, JOB_HEADER: JOB}
     send_task(app, message._replace(options={**message.options, "headers": headers}), producer)
 
 
@@ -138,6 +140,8 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
         if fits is not None and value is not None and not fits(value):
             said = f"options: {name} must be {wanted}, got {value!r}"
             raise InvalidSchedule.of(f"options.{name}", "malformed", said)
+    if (said := unreadable(options)) is not None:
+        raise InvalidSchedule.of("options", "malformed", f"options: {said}")
     reserved.check(options, conf)
 
 

@@ -12,7 +12,7 @@ from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
 
 from pgbeat import complete_message
-from pgbeat.broker import messages, queues
+from pgbeat.broker import payloads, queues
 from pgbeat.broker.messages import JOB_HEADER, Message
 from pgbeat.broker.transport import held_messages
 from pgbeat.broker.transport.claims import ClaimedMessage
@@ -334,6 +334,13 @@ class Channel(DeclaringChannel):
         payload = read(delivery.payload)
         if "body" not in payload:
             raise ValueError("it has no body")
+        headers = payload.get("headers")
+        if headers and not payloads.verify(headers, delivery.job_id):
+            logger.warning(
+                "Message %d of queue %r claims to start a job (%s), but no pgbeat has sent it: it "
+                "runs as a plain task",
+                delivery.id, queue, headers.get("id"),
+            )  # fmt: skip
         properties = payload.setdefault("properties", {})
         properties["delivery_tag"] = delivery.id
         info = properties.setdefault("delivery_info", {})
@@ -344,7 +351,7 @@ class Channel(DeclaringChannel):
             info[CONSUMER] = self.session.id
         info["redelivered"] = is_again = delivery.redelivered or delivery.deliveries > 1
         if is_again:
-            headers = payload["headers"] = payload.get("headers") or {}
+            headers = payload["headers"] = headers or {}
             headers["redelivered"] = True
             # Counts failed deliveries, as RabbitMQ's quorum queues do.
             headers["x-delivery-count"] = delivery.deliveries - 1
@@ -374,6 +381,6 @@ class Channel(DeclaringChannel):
 
 def _message(payload: Any, **where: Any) -> Message:
     try:
-        return messages.message(payload, **where)
+        return payloads.message(payload, **where)
     except TypeError:  # a header has a time or the like, which kombu can encode
-        return messages.message(payload, **where, dumps=kombu_json.dumps)
+        return payloads.message(payload, **where, dumps=kombu_json.dumps)

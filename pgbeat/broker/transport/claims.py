@@ -34,6 +34,8 @@ class ClaimedMessage(NamedTuple):
     deliveries: int
     redelivered: bool
     payload: bytes
+    #: The job that it starts, if any.
+    job_id: str | None = None
 
 
 class Intake(Protocol):
@@ -164,6 +166,7 @@ def deliveries(result: PGresult) -> list[ClaimedMessage]:
         ClaimedMessage(
             int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
             int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
+            None if (job_id := value(i, 6)) is None else job_id.decode(),
         )
         for i in range(result.ntuples)
         if value(i, 0) is not None

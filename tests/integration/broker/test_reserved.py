@@ -8,10 +8,15 @@ from celery import Celery, chain, chord, group
 
 import pgbeat
 from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.errors import InvalidSchedule
+from pgbeat.errors import InvalidJob, InvalidSchedule
+from pgbeat.jobs import template_control
+from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.jobs import Desk, make_app, messages
+from tests.support.problems import raises
 
+#: What kombu takes for a value that it has written, of a kind that it doesn't know.
+UNREADABLE = {"__type__": "nope", "__value__": 1}
 OTHER = "7f0c0000-0000-4000-8000-000000000001"
 
 
@@ -77,3 +82,22 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql:
     done = desk.do(control.approve, held)
     assert (done.state, messages(sql)) == ("failed", [str(victim.id)])
     assert "only Celery or pgbeat may set" in str(done.error)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field"),
+    [([UNREADABLE], {}, "args"), ([], UNREADABLE, "kwargs")],
+)
+def test_arguments_that_no_worker_can_read_are_refused(
+    app: Celery, desk: Desk, args: list[Any], kwargs: dict[str, Any], field: str
+) -> None:
+    called = {"args": args, "kwargs": kwargs}
+    with raises(InvalidJob, (field, "malformed")):
+        pgbeat.submit("jobs.add", *args, kwargs=kwargs, app=app)
+    with raises(InvalidJob, (f"jobs[0].{field}", "malformed")):
+        pgbeat.submit_many([{"task": "jobs.add", **called}], app=app)
+    with desk.unit().transaction() as unit:
+        with raises(InvalidJob, (field, "malformed")):
+            template_control.put(unit, "t", task="jobs.add", **called)
+        with raises(InvalidSchedule, (field, "malformed")):
+            writes.add(unit.connection, "s", source="api", task="jobs.add", every="1m", **called)

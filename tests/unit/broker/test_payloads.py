@@ -1,12 +1,15 @@
 """Messages: what Celery's properties become."""
 
+import json
+import pickle
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from pgbeat.broker.messages import JOB_HEADER, message
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
+from pgbeat.broker.payloads import JOB, NewJobHeader, message, verify
 
 
 def published(
@@ -46,7 +49,31 @@ def test_the_exchange_goes_with_a_message_that_has_no_queue() -> None:
 
 def test_a_message_knows_the_job_that_it_starts() -> None:
     job = str(uuid.uuid4())
-    assert message(published({"id": job, JOB_HEADER: True}), queue="q").job_id == job
+    assert message(published({"id": job, JOB_HEADER: JOB}), queue="q").job_id == job
     assert message(published({"id": job}), queue="q").job_id is None
     for odd in ("mine", None, 7):  # a task id of somebody's own is no job's
-        assert message(published({"id": odd, JOB_HEADER: True}), queue="q").job_id is None
+        assert message(published({"id": odd, JOB_HEADER: JOB}), queue="q").job_id is None
+
+
+def test_only_pgbeat_s_own_values_make_a_message_a_job_s() -> None:
+    job, new_job = str(uuid.uuid4()), {"policy": {}}
+    found = message(published({"id": job, JOB_HEADER: True, NEW_JOB_HEADER: new_job}), queue="q")
+    assert (found.job_id, found.new_job) == (None, None)
+    mark = pickle.loads(pickle.dumps(JOB))  # noqa: S301 - as it gets to a child process
+    own = {"id": job, JOB_HEADER: mark, NEW_JOB_HEADER: NewJobHeader(new_job)}
+    found = message(published(own), queue="q")
+    assert (found.job_id, found.new_job) == (job, new_job)
+    assert json.loads(found.payload)["headers"][JOB_HEADER] is True
+
+
+def test_headers_count_if_the_row_says_the_same() -> None:
+    job, other = str(uuid.uuid4()), str(uuid.uuid4())
+    headers: dict[str, Any] = {"id": job, JOB_HEADER: True, "pgbeat_job_attempt": 2, "tenant": "a"}
+    assert verify(headers, job)
+    assert headers == {"id": job, JOB_HEADER: JOB, "pgbeat_job_attempt": 2, "tenant": "a"}
+    for row in (None, other):
+        forged = {**headers, JOB_HEADER: True}
+        assert not verify(forged, row)
+        assert forged == {"id": job, "tenant": "a"}
+    plain = {"id": job, "tenant": "a"}
+    assert verify(plain, None)
