@@ -116,11 +116,14 @@ SAVE_GROUP = Statement(
            expires_at = excluded.expires_at
     """,
 )
+#: Reads a group, which lives at least as long as the chord whose header it is.
 RESTORE_GROUP = Statement(
     "restore_result_group",
     """
     SELECT body, content_type, content_encoding FROM pgbeat.result_groups
-     WHERE group_id = $1 AND (expires_at IS NULL OR expires_at > now())
+     WHERE group_id = $1
+       AND (expires_at IS NULL OR expires_at > now()
+            OR EXISTS (SELECT FROM pgbeat.chords WHERE group_id = $1))
     """,
 )
 DELETE_GROUP = Statement(
@@ -128,7 +131,8 @@ DELETE_GROUP = Statement(
 )
 
 # Invariant: a part counts once, however often its task runs. The row of the chord stays locked
-# until the transaction ends, so one part is the last.
+# until the transaction ends, so one part is the last. Each part renews the chord, which expires
+# once no part has returned for so long.
 #: Returns a part: group, position, task, status, body, content type and encoding, seconds until
 #: the chord expires, commit. Yields how many there are, and of how many (NULL: not known yet);
 #: nothing if the part was there, or the chord has ended.
@@ -145,7 +149,8 @@ RETURN_PART = Statement(
          RETURNING 1)
     INSERT INTO pgbeat.chords AS c (group_id, done, expires_at)
     SELECT $1, 1, clock_timestamp() + make_interval(secs => $8::double precision) FROM part
-    ON CONFLICT (group_id) DO UPDATE SET done = c.done + 1 WHERE NOT c.ended
+    ON CONFLICT (group_id) DO UPDATE SET done = c.done + 1, expires_at = excluded.expires_at
+     WHERE NOT c.ended
     RETURNING done, size + added
     """,
 )
@@ -192,7 +197,7 @@ ADD_TO_CHORD = Statement(
     """
     INSERT INTO pgbeat.chords AS c (group_id, added, expires_at)
     VALUES ($1, 1, clock_timestamp() + make_interval(secs => $2::double precision))
-    ON CONFLICT (group_id) DO UPDATE SET added = c.added + 1
+    ON CONFLICT (group_id) DO UPDATE SET added = c.added + 1, expires_at = excluded.expires_at
     """,
 )
 #: Ends a chord (group), durably; yields its parts in the header's order.

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.app.task import Context
 
-from pgbeat.results import chords
+from pgbeat.results import chords, expiry
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.store import Store
 from tests.support.transport_workers import transport_url
@@ -131,6 +131,52 @@ def test_bodies_expire_with_their_chords(backend: ResultBackend, sql: Sql) -> No
     sql("UPDATE pgbeat.chords SET expires_at = now() - interval '1 s'")
     backend.cleanup()
     for table in ("chords", "chord_parts", "chord_bodies"):
+        assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
+
+
+def age(sql: Sql, table: str, hours: int) -> None:
+    """Has the rows of a table expire so much earlier."""
+    sql(f"UPDATE pgbeat.{table} SET expires_at = expires_at - make_interval(hours => {hours})")
+
+
+def test_a_chord_that_takes_longer_than_results_are_kept(backend: ResultBackend, sql: Sql) -> None:
+    """Each part renews it, and its header's structure stays with it."""
+    result, app = backend.app.AsyncResult, backend.app
+    inner = app.GroupResult("inner", [result("c1-1"), result("c1-2")])
+    backend.apply_chord(("c1", [result("c1-0"), inner]), None)
+    backend.set_chord_size("c1", 3)
+    for number in range(3):
+        return_part(backend, number)
+        for table in ("chords", "result_groups", "results"):
+            age(sql, table, 20)
+        backend.cleanup()
+    assert bodies(sql) == [[0, [1, 2]]]
+    age(sql, "chords", 20)
+    backend.cleanup()
+    for table in ("chords", "chord_parts", "result_groups"):
+        assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
+
+
+def test_no_part_counts_once_a_chord_has_expired(
+    backend: ResultBackend,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise it might run its body without parts that are deleted already."""
+    monkeypatch.setattr(expiry, "BATCH", 1)
+    backend.set_chord_size("c1", 4)
+    for number in range(3):
+        return_part(backend, number)
+    age(sql, "chords", 25)
+    with backend.store.work() as working:
+        expiry.delete_expired(working.connection)
+    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(2,)]
+    return_part(backend, 3)
+    assert bodies(sql) == []
+    assert "Chord c1 has expired, and its body never runs: 3 of 4 parts had returned" in caplog.text
+    backend.cleanup()
+    for table in ("chords", "chord_parts"):
         assert sql(f"SELECT count(*) FROM pgbeat.{table}") == [(0,)]
 
 
