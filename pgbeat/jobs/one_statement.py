@@ -37,14 +37,12 @@ _WRITE = Statement(
     SELECT id, (extract(epoch FROM made_at) * 1000000)::bigint, place
       FROM pgbeat.write_job($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
                             $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28,
-                            root_id => $29, parent_id => $30)
+                            root_id => $29, parent_id => $30, may_exist => $31)
     """,
 )
 #: Keys in a connection's `info`: its `PreparedConnection`, and whether it is isolated as we need.
 _SESSION, _ISOLATED = "pgbeat_prepared", "pgbeat_isolated"
 _TABLES = BrokerTables()
-#: SQLSTATEs by which the server ends a session: an administrator's command, a crash of another one.
-_ENDED = ("57P01", "57P02")
 
 
 def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob | None:
@@ -78,12 +76,13 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
         try:
             return _write(unit, prepared, message)
         except DBAPIError as error:
-            if unit.is_callers or getattr(error.orig, "sqlstate", None) not in _ENDED:
+            if unit.is_callers or not connections.is_lost(error):
                 raise
-            # The session has said that it ends: what it was to write is there by now, or never.
+            # The statement was lost, or only its answer. Its id says which.
             unit.connection.rollback()
-            found = jobs.find(unit.connection, [prepared.job.id])
-            return SubmittedJob(found[0], True) if found else None
+            if not _is_isolated(unit):
+                raise
+            return _write(unit, prepared, message, may_exist=True)
 
 
 def _is_isolated(unit: UnitOfWork) -> bool:
@@ -104,24 +103,30 @@ def _quick(publisher: TransactionPublisher, prepared: PreparedJob) -> Message | 
     return made
 
 
-def _write(unit: UnitOfWork, prepared: PreparedJob, message: Message | None) -> SubmittedJob | None:
+def _write(
+    unit: UnitOfWork, prepared: PreparedJob, message: Message | None, *, may_exist: bool = False
+) -> SubmittedJob | None:
     job = prepared.job
     if message is not None and job.queue is None:
         job = job._replace(queue=message.queue)
     written = _Written.of(job)
     try:
-        parameters = _parameters(job, written, prepared.unique_for, message)
+        parameters = [
+            *_parameters(job, written, prepared.unique_for, message),
+            b"true" if may_exist else b"false",
+        ]
     except ValueError:  # a character that Postgres can't keep: it says so
         return None
     result = _run(unit, parameters)
     job_id, made_at, place = (result.get_value(0, column) for column in range(3))
     if job_id is None:
         return None
+    is_own = job_id.decode() == job.id
+    if is_own and job.lane and waiting.will_wait(job):
+        dispatch.after_commit(unit, {(job.namespace, job.lane)})
     if made_at is None or place is None:
         found = jobs.find(unit.connection, [job_id.decode()])
-        return SubmittedJob(found[0], False) if found else None
-    if job.lane and waiting.will_wait(job):
-        dispatch.after_commit(unit, {(job.namespace, job.lane)})
+        return SubmittedJob(found[0], is_own) if found else None
     zone = connections.driver(unit.connection).info.timezone
     created_at = (_EPOCH + timedelta(microseconds=int(made_at))).astimezone(zone)
     return SubmittedJob(written.job(job, created_at, Decimal(place.decode())), True)

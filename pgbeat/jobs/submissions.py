@@ -77,6 +77,27 @@ def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
     return ids
 
 
+@contextmanager
+def transaction(unit: UnitOfWork) -> Iterator[list[str]]:
+    """Opens the unit's transaction; the block adds the ids of the jobs that it makes, at its end.
+
+    If the answer to the commit is lost, it raises only if the jobs are not there.
+    """
+    ids: list[str] = []
+    try:
+        with unit.transaction():
+            yield ids
+    except DBAPIError as error:
+        if unit.is_callers or not ids or not connections.is_lost(error):
+            raise
+        unit.connection.rollback()
+        if unit.connection.scalar(_COUNT, {"ids": ids}) < len(set(ids)):
+            raise
+
+
+_COUNT = text("SELECT count(*) FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))")
+
+
 def _too_late() -> NotUnique:
     return NotUnique("a job with the same unique key was made at this moment; try again")
 

@@ -77,8 +77,9 @@ def submit(
 def _submit(unit: UnitOfWork, spec: JobSpec, job_source: str) -> Job:
     made = one_statement.submit(unit, spec, job_source=job_source)
     if made is None:
-        with unit.transaction():
+        with submissions.transaction(unit) as ids:
             made = control.submit(unit, spec, job_source=job_source)
+            ids.append(str(made.job.id))
     # After our own commit, its lane was dispatched: the row may be another now.
     is_stale = not unit.is_callers and waiting.is_waiting(made.job)
     return jobs.get(unit.connection, made.job.id) if is_stale else made.job

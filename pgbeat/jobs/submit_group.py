@@ -183,12 +183,14 @@ def submit_group(
     actor = Actor(created_by) if created_by else user()
     with (
         submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
-        unit.transaction(),
+        submissions.transaction(unit) as ids,
     ):
-        return submit(
+        made = submit(
             unit, members, mode=mode, on_failure=on_failure, name=name, callback=callback,
             callback_outcome=callback_outcome, job_source=job_source,
         )  # fmt: skip
+        ids += [str(job.id) for job in made.jobs]
+    return made
 
 
 class CancelledGroup(NamedTuple):

@@ -86,6 +86,7 @@ def submit_many(
     actor = Actor(created_by) if created_by else actors.user()
     with (
         submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
-        unit.transaction(),
+        submissions.transaction(unit) as ids,
     ):
-        return submit(unit, chain(first, several), common, job_source=job_source)
+        ids += submit(unit, chain(first, several), common, job_source=job_source)
+    return ids

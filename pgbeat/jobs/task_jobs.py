@@ -44,6 +44,8 @@ class _Sent:
 
     def __init__(self, task_id: str) -> None:
         self._sent = self.id = task_id
+        #: Whether its job was written before, though perhaps in vain: the answer was lost.
+        self.was_tried = False
         #: Lanes (namespace and name) to dispatch, once its own transaction has committed.
         self.lanes: set[tuple[str, str]] = set()
 
@@ -217,6 +219,7 @@ _TYPES = {
     "message_priority": "smallint", "must_start_within": "interval",
     "must_end_within": "interval", "dispatched": "boolean", "message": "jsonb",
     "is_awaited": "boolean", "root_id": "uuid", "parent_id": "uuid", "canvas": "jsonb",
+    "may_exist": "boolean",
 }  # fmt: skip
 _SQL = """
     SELECT id, made_at FROM pgbeat.write_job(
@@ -224,7 +227,7 @@ _SQL = """
         {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, 1, '1 minute',
         '1 hour', {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
         {message_queue}, {message_priority}, {must_start_within}, {must_end_within}, {dispatched},
-        {message}, {is_awaited}, {root_id}, {parent_id}, {canvas})
+        {message}, {is_awaited}, {root_id}, {parent_id}, {canvas}, {may_exist})
 """
 _WRITE = text(_SQL.format(**{name: f"CAST(:{name} AS {kind})" for name, kind in _TYPES.items()}))
 _WRITE_AT_ONCE = Statement(
@@ -281,6 +284,7 @@ class _NewJob:
         policy = _policy(given)
         found = _Envelope.of(message)
         is_later = _is_later(found.run_at)
+        sent = _being_sent(found.id)
         self._id, self._task, self._lane = found.id, found.task, policy.lane
         #: Whether its message is kept until it is dispatched.
         self.waits = policy.lane is not None or bool(policy.requires_approval)
@@ -304,7 +308,10 @@ class _NewJob:
             "is_awaited": bool(given["is_awaited"]),
             "root_id": found.place.root_id, "parent_id": found.place.parent_id,
             "canvas": _json(found.place.canvas),
+            "may_exist": sent is None or sent.was_tried,
         }  # fmt: skip
+        if sent is not None:
+            sent.was_tried = True
 
     def was_written(
         self, connection: Connection, job_id: str, *, is_new: bool, is_own: bool
@@ -313,9 +320,7 @@ class _NewJob:
 
         Raises `NotUnique` if there is another one with its key, and no `send` that can return it.
         """
-        sent = _sending.get()
-        if sent is not None and not sent.is_(self._id):
-            sent = None
+        sent = _being_sent(self._id)
         if sent is not None:
             sent.id = job_id
         elif job_id != self._id:
@@ -323,7 +328,9 @@ class _NewJob:
                 f"task {self._task!r} is unique, and job {job_id} is unfinished; its id can't be "
                 "returned where messages are written later, or before pgbeat is imported"
             )
-        if not is_new or self._lane is None or self.values["state"] != "pending":
+        # One that was written before may have lost its dispatch with the answer.
+        is_mine = is_new or (sent is not None and job_id == self._id)
+        if not is_mine or self._lane is None or self.values["state"] != "pending":
             return
         if is_own and sent is not None:
             sent.lanes.add((self.values["namespace"], self._lane))
@@ -336,6 +343,12 @@ class _NewJob:
         if name is not None and not lanes.load(connection, [name], namespace=namespace):
             return InvalidJob.of("lane", "unknown", lanes.unknown(name))
         return NotUnique("a job with the same unique key was made at this moment; try again")
+
+
+def _being_sent(task_id: str) -> _Sent | None:
+    """Returns the task if `send` is sending it here; otherwise its message was kept till now."""
+    sent = _sending.get()
+    return sent if sent is not None and sent.is_(task_id) else None
 
 
 #: Policies of messages, by the identity of what says them, which they keep alive.

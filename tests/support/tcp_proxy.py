@@ -1,12 +1,16 @@
-"""Forwards connections to the server, and cuts them so that only the server hears of it."""
+"""Forwards connections to the server, and cuts them so that only one side hears of it."""
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from psycopg.conninfo import conninfo_to_dict
 
 from pgbeat.config import postgres_url
+
+#: The end of a server's answer, in a transaction and in none.
+_IN_TRANSACTION, _IDLE = b"Z\0\0\0\x05T", b"Z\0\0\0\x05I"
 
 
 class Line:
@@ -19,7 +23,15 @@ class Line:
         self._near: list[socket.socket] = []
         self._far: list[socket.socket] = []
         self._is_cut = False
-        url = postgres_url(dsn).set(drivername="postgresql", host="127.0.0.1", query={})
+        #: What a client is to say before the server's answer is lost; and what is done then.
+        self._marker: bytes | None = None
+        self._meanwhile: Callable[[], object] = lambda: None
+        #: The ends of servers whose next answer is lost.
+        self._doomed: set[socket.socket] = set()
+        #: How many answers were lost.
+        self.lost = 0
+        query = {"sslmode": "disable"}
+        url = postgres_url(dsn).set(drivername="postgresql", host="127.0.0.1", query=query)
         url = url.set(port=self._listener.getsockname()[1])
         #: The database by this line.
         self.dsn = url.render_as_string(hide_password=False)
@@ -46,10 +58,31 @@ class Line:
 
     def _forward(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
+            answer = b""
             while data := one.recv(65536):
-                other.sendall(data)
+                if self._marker is not None and self._marker in data:
+                    self._marker = None
+                    self._doomed.add(other)
+                if one not in self._doomed:
+                    other.sendall(data)
+                elif (answer := answer + data).endswith(
+                    _IN_TRANSACTION
+                ):  # it prepared the statement
+                    other.sendall(answer)
+                    answer = b""
+                elif answer.endswith(_IDLE):
+                    self._meanwhile()
+                    self.lost += 1
+                    break
         if not self._is_cut:
             self._end([one, other])
+
+    def lose_answer(self, marker: bytes, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Cuts the next connection over which a client says this, after the server has done it.
+
+        The client doesn't get the answer, and hears of the cut once `meanwhile` has been called.
+        """
+        self._meanwhile, self._marker = meanwhile, marker
 
     def cut(self) -> None:
         """Lets nothing through, and closes no client's connection.

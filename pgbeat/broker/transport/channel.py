@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
 
@@ -78,7 +79,9 @@ class Channel(DeclaringChannel):
     # ----- publishing
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
-        """Publishes a message."""
+        """Publishes a message. Raises `psycopg.OperationalError` if the channel is closed."""
+        if self.closed:  # kombu reconnects while it declares a queue, and still has the old channel
+            raise psycopg.OperationalError("the channel is closed")
         if held_messages.hold(self, message, exchange, routing_key, kwargs):
             return
         other = self.enclosing(exchange)

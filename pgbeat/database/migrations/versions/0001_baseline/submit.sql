@@ -29,9 +29,10 @@ $$;
 -- the message of a job that is `dispatched` without a payload; a job that waits may bring its `message`.
 --
 -- Returns `id`, or that of the job that has its unique key: then `made_at` is NULL. `id` is NULL, and
--- nothing was written, if there is no such lane or queue, or if the key or the id was taken at this
--- moment. An `is_awaited` job's id is known to others: it is made without the key if that is taken, and
--- nothing is written if there is a job with its id, which is returned like one with its key.
+-- nothing was written, if there is no such lane or queue, or if the key was taken at this moment.
+-- Nothing is written either if there is a job with its id, which is returned like one with its key. An
+-- ended one is looked for only if the job `may_exist`, such as one that is written again since the
+-- answer was lost, or `is_awaited`: then others know its id, and it is made without a key that is taken.
 CREATE FUNCTION pgbeat.write_job(
     INOUT id uuid, namespace text, task text, args jsonb, kwargs jsonb, options jsonb, queue text,
     template text, job_source text, created_by text, state text, run_at timestamptz, lane text,
@@ -41,7 +42,8 @@ CREATE FUNCTION pgbeat.write_job(
     message_priority smallint, OUT made_at timestamptz, OUT place numeric,
     must_start_within interval DEFAULT NULL, must_end_within interval DEFAULT NULL,
     dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false,
-    root_id uuid DEFAULT NULL, parent_id uuid DEFAULT NULL, canvas jsonb DEFAULT NULL
+    root_id uuid DEFAULT NULL, parent_id uuid DEFAULT NULL, canvas jsonb DEFAULT NULL,
+    may_exist boolean DEFAULT false
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -52,7 +54,7 @@ DECLARE
 BEGIN
     id := NULL;
     dispatched := coalesce(dispatched, payload IS NOT NULL);
-    IF is_awaited THEN
+    IF is_awaited OR may_exist THEN
         IF EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = job) THEN
             id := job;
             RETURN;
@@ -94,6 +96,7 @@ BEGIN
         ON CONFLICT DO NOTHING
     RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
     IF NOT FOUND THEN
+        id := (SELECT j.id FROM pgbeat.jobs j WHERE j.id = job);
         RETURN;
     ELSIF payload IS NOT NULL THEN
         INSERT INTO kombu_message (payload, priority, expires_at, queue_id, job_id)

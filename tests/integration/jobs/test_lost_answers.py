@@ -1,0 +1,186 @@
+"""Publishes whose answer is lost: the server has committed, and the client must not know."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, group
+
+import pgbeat
+from tests.support.jobs import make_app
+from tests.support.rows import Sql, make_lane
+from tests.support.tcp_proxy import Line
+
+#: An argument by which the proxy knows the message: base64 of JSON that begins with it.
+ARGS = ("lost!",)
+BODY = b"W1sibG9zdCEi"
+
+
+def any_arguments(*args: Any, **kwargs: Any) -> None:
+    """Takes whatever there is."""
+
+
+@pytest.fixture
+def line(database: str) -> Iterator[Line]:
+    """A line to the test's database."""
+    line = Line(database)
+    yield line
+    line.close()
+
+
+@pytest.fixture
+def app(line: Line, sql: Sql) -> Iterator[Celery]:
+    """An app that reaches its broker and pgbeat over the line."""
+    make_lane(sql, "one")
+    app = make_app(line.dsn)
+    policies: dict[str, dict[str, Any]] = {
+        "lost.job": {"tags": ["lost"]},
+        "lost.unique": {"unique": True},
+        "lost.in_lane": {"lane": "one"},
+    }
+    for name, policy in policies.items():
+        app.task(any_arguments, name=name, shared=False, pgbeat=policy)
+    app.task(any_arguments, name="lost.plain", shared=False)
+    with app.connection_for_write() as connection:
+        connection.connect()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def end_jobs(sql: Sql) -> Callable[[], None]:
+    """Ends all jobs, as a worker may have done by the time that the message is sent again."""
+
+    def end() -> None:
+        sql("DELETE FROM kombu_message")
+        sql("UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now()")
+
+    return end
+
+
+def kept(sql: Sql) -> tuple[list[str], list[str]]:
+    """Returns the ids of jobs, and the task ids of messages."""
+    found = [
+        json.loads(row[0])["headers"]["id"] for row in sql("SELECT payload FROM kombu_message")
+    ]
+    return [str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs")], found
+
+
+def empty(sql: Sql) -> None:
+    """Deletes all jobs and messages."""
+    sql("DELETE FROM kombu_message")
+    sql("DELETE FROM pgbeat.jobs")
+
+
+def nothing() -> None:
+    """Lets nothing happen meanwhile."""
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["celery's", "by template"])
+@pytest.mark.parametrize("name", ["lost.job", "lost.unique", "lost.in_lane"])
+def test_a_task_with_a_policy_is_one_job(
+    app: Celery, line: Line, sql: Sql, name: str, is_first: bool
+) -> None:
+    """Celery sends the message again, and the job is found by its id."""
+    if not is_first:
+        app.tasks[name].delay("before")
+        empty(sql)
+    line.lose_answer(BODY)
+    result = app.tasks[name].delay(*ARGS)
+    assert line.lost == 1
+    assert kept(sql) == ([result.id], [result.id])
+
+
+@pytest.mark.parametrize("options", [{}, {"countdown": 60}])
+@pytest.mark.parametrize("name", ["lost.job", "lost.unique"])
+def test_a_job_that_has_ended_by_then_does_not_run_again(
+    app: Celery,
+    line: Line,
+    sql: Sql,
+    name: str,
+    options: dict[str, Any],
+    end_jobs: Callable[[], None],
+) -> None:
+    """Also where a transaction of several statements writes it."""
+    app.tasks[name].apply_async(("before",), **options)
+    empty(sql)
+    line.lose_answer(b"COMMIT" if options else BODY, end_jobs)
+    result = app.tasks[name].apply_async(ARGS, **options)
+    assert line.lost == 1
+    assert kept(sql) == ([result.id], [])
+
+
+@pytest.mark.parametrize("name", ["lost.job", "lost.plain"])
+def test_a_connection_lost_while_a_queue_is_declared(
+    app: Celery, line: Line, sql: Sql, name: str
+) -> None:
+    """Celery connects again, and publishes."""
+    line.lose_answer(b"COMMIT")
+    result = app.tasks[name].apply_async(ARGS, queue="new")
+    assert line.lost == 1
+    assert kept(sql)[1] == [result.id]
+
+
+def test_members_of_a_group(app: Celery, line: Line, sql: Sql) -> None:
+    """Each is one job."""
+    line.lose_answer(BODY)
+    result = group(app.tasks["lost.unique"].s(*ARGS), app.tasks["lost.job"].s(2)).apply_async()
+    assert line.lost == 1
+    jobs, messages = kept(sql)
+    assert sorted(jobs) == sorted(messages) == sorted(each.id for each in result.children)
+
+
+def test_a_plain_task_is_there_at_least_once(app: Celery, line: Line, sql: Sql) -> None:
+    """Under one id: only a job can be found by it."""
+    line.lose_answer(BODY)
+    result = app.tasks["lost.plain"].delay(*ARGS)
+    assert kept(sql) == ([], [result.id] * 2)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("policy", [{}, {"unique": True}, {"lane": "one"}])
+def test_submit_finds_its_job(
+    app: Celery,
+    line: Line,
+    sql: Sql,
+    policy: dict[str, Any],
+    ends: bool,
+    end_jobs: Callable[[], None],
+) -> None:
+    """By one statement."""
+    pgbeat.submit("lost.plain", app=app)
+    empty(sql)
+    line.lose_answer(b'["lost!"]', end_jobs if ends else nothing)
+    job = pgbeat.submit("lost.plain", *ARGS, app=app, **policy)
+    assert line.lost == 1
+    assert kept(sql) == ([str(job.id)], [] if ends else [str(job.id)])
+    assert job.state == ("cancelled" if ends else "pending")
+
+
+def test_submit_step_by_step_finds_its_job(app: Celery, line: Line, sql: Sql) -> None:
+    """What the steps write they write in a transaction."""
+    parent = pgbeat.submit("lost.plain", app=app)
+    line.lose_answer(b"COMMIT")
+    job = pgbeat.submit("lost.plain", *ARGS, app=app, depends_on=[parent])
+    assert line.lost == 1
+    assert sorted(kept(sql)[0]) == sorted(map(str, (parent.id, job.id)))
+
+
+def test_submit_many_finds_its_jobs(app: Celery, line: Line, sql: Sql) -> None:
+    """All of them, or none."""
+    pgbeat.submit_many(["lost.plain"], app=app)
+    line.lose_answer(b"COMMIT")
+    ids = pgbeat.submit_many(["lost.plain"] * 3, app=app)
+    assert line.lost == 1
+    assert len(kept(sql)[0]) == 4
+    assert set(ids) < set(kept(sql)[0])
+
+
+def test_submit_group_finds_its_jobs(app: Celery, line: Line, sql: Sql) -> None:
+    """All of them, or none."""
+    pgbeat.submit_many(["lost.plain"], app=app)
+    line.lose_answer(b"COMMIT")
+    made = pgbeat.submit_group(["lost.plain"] * 3, app=app)
+    assert line.lost == 1
+    assert {str(job.id) for job in made.jobs} < set(kept(sql)[0])
