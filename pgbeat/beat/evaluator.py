@@ -17,7 +17,7 @@ from pgbeat import connect_integrations
 from pgbeat.beat import due, signals
 from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.config import Settings
-from pgbeat.database import connections
+from pgbeat.database import connections, server_errors
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.placeholders import Facts
@@ -229,7 +229,8 @@ class Evaluator:
             try:
                 decided = self._launch(evaluation, now)
             except Exception as error:
-                if connections.is_lost(error):
+                # Conditions are read-only: one that writes fails by itself.
+                if connections.is_lost(error) and not server_errors.is_read_only(error):
                     if not last_try:
                         continue  # a pooled connection had died
                 else:

@@ -72,6 +72,7 @@ class Leader:
                 thorough=True,
             )
             try:
+                connections.require_writable(connection)
                 migrate.check(connection)
                 if self._lost_at is None:
                     migrate.warn_if_incomplete(connection)

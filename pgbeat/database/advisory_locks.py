@@ -10,6 +10,10 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
 from pgbeat.database.sockets import readable
+from pgbeat.database.watched import WatchedConnection
+
+#: Seconds between two looks whether the server has been silent for long.
+_LOOK = 1.0
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:
@@ -22,6 +26,8 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
     driver = connections.driver(connection)
     request = driver.pgconn
     if request.transaction_status != TransactionStatus.ACTIVE:
+        if isinstance(driver, WatchedConnection):
+            driver.expect()
         request.send_query(b"SELECT pg_advisory_lock(%d)" % key)
         request.flush()
     deadline = time.monotonic() + wait
@@ -34,10 +40,13 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
                 while request.get_result() is not None:
                     continue
                 raise psycopg.errors.error_from_result(result)
-        seconds = max(0.0, deadline - time.monotonic())
-        if not readable([driver.fileno()], seconds):
+        left = deadline - time.monotonic()
+        if readable([driver.fileno()], max(0.0, min(left, _LOOK))):
+            request.consume_input()
+        elif isinstance(driver, WatchedConnection) and driver.is_silent:
+            driver.check()  # the holder may lead for weeks, or this server may hang
+        elif left <= _LOOK:
             return False
-        request.consume_input()
 
 
 @dataclass(frozen=True, slots=True)

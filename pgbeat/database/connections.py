@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -16,19 +16,12 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from pgbeat.database import forks, sockets
+from pgbeat.database.watched import WatchedConnection
 
 logger = logging.getLogger("pgbeat")
 
 #: Raised by SQLAlchemy or psycopg when the server is gone, is starting, or cut the connection.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-
-#: A server that vanished is noticed after 25 seconds, whether its answer is awaited or something is
-#: sent to it, instead of after the kernel's quarter of an hour. (libpq leaves them out of Unix
-#: sockets; the last is in milliseconds, and overrides the number of probes.)
-_KEEPALIVES = {
-    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}  # fmt: skip
 
 
 def engine(
@@ -45,11 +38,9 @@ def engine(
     Transactions read what is committed, whatever the default of the server, the database or the
     role: under another isolation level they would have to be repeated.
     """
-    patience = {key: value for key, value in _KEEPALIVES.items() if key not in url.query}
-    given = {"application_name": name, "connect_timeout": 10, **patience, **(connect_args or {})}
     made = create_engine(
         url,
-        connect_args=given,
+        connect_args={"application_name": name, **(connect_args or {})},
         json_deserializer=_decode,
         hide_parameters=True,
         **{
@@ -58,10 +49,17 @@ def engine(
             **options,
         },
     )
+    event.listen(made, "do_connect", _connect)
     event.listen(made, "connect", _connected)
     event.listen(made, "checkout", _check_socket)
     event.listen(made, "handle_error", _leave_out_values)
     return made
+
+
+def _connect(
+    dialect: Any, record: Any, conninfo: Sequence[str], params: Mapping[str, Any]
+) -> WatchedConnection:
+    return WatchedConnection.open(*conninfo, **params)
 
 
 def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
@@ -146,11 +144,21 @@ def is_direct(raw: "psycopg.Connection[Any]") -> bool:
     A server says at the start which process serves the session; a pooler, which has to route
     requests to cancel, gives its client another number instead.
     """
-    raw.pgconn.send_query(b"SELECT pg_backend_pid()")
+    raw.pgconn.send_query(_SESSION)
     result = raw.wait(generators.execute(raw.pgconn))[-1]
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
-    return int(result.get_value(0, 0) or 0) == raw.info.backend_pid
+    is_own = int(result.get_value(0, 0) or 0) == raw.info.backend_pid
+    began = result.get_value(0, 1)
+    if is_own and began and isinstance(raw, WatchedConnection):
+        raw.session = raw.info.backend_pid, began
+    return is_own
+
+
+_SESSION = (
+    b"SELECT pid, extract(epoch FROM backend_start)::text "
+    b"FROM pg_stat_get_activity(pg_backend_pid())"
+)
 
 
 def is_shared(one: Connection, other: Connection) -> bool:
@@ -210,20 +218,42 @@ def close(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Returns whether an error means that the connection is gone, not that a statement failed."""
+    """Returns whether an error means that another connection is needed, not another statement.
+
+    So it is with a server that refuses to write, too: it is a standby, or has been replaced, and
+    the next connection may lead to the primary. In a transaction that is read-only by itself,
+    `server_errors.is_read_only` must be asked first.
+    """
     cause: BaseException | None = error
     if isinstance(error, DBAPIError):
         if error.connection_invalidated:
             return True
         cause = error.orig
     state = getattr(cause, "sqlstate", None)
-    if state in {"25P03", "25P04"}:  # the session was idle in a transaction, or was in it, too long
+    # A read-only server; a session that was idle in a transaction, or was in it, too long.
+    if state in {"25006", "25P03", "25P04"}:
         return True
     if not isinstance(cause, LOST):
         return False
     # Statement errors of the operational classes keep the connection: 55P03 lock timeout,
     # 53xxx resources, 57014 cancelled. Those with no code never reached the server.
-    return state is None or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05"}
+    return state is None or state.startswith("08") or state in _ENDED
+
+
+#: The session was ended, or never began: the server shuts down, crashed, starts, has too many
+#: connections, or dropped the database; the session was idle for too long.
+_ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "53300"}
+
+
+def require_writable(connection: Connection) -> None:
+    """Raises `psycopg.OperationalError`, a lost connection's, if the server refuses to write."""
+    if connection.scalar(_READ_ONLY) == "on":
+        raise psycopg.OperationalError(
+            "the server is read-only: it is a standby, or its transactions are by default"
+        )
+
+
+_READ_ONLY = text("SHOW transaction_read_only")
 
 
 def is_refused(error: DBAPIError) -> bool:

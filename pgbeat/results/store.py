@@ -117,6 +117,7 @@ class Store:
     def _connect(self) -> StoreConnection:
         connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
+            connections.require_writable(connection)
             migrate.check(connection)
             keeps = poolers.keeps_session(connection, self.engine)
             if not keeps:

@@ -54,9 +54,9 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
     except ConditionError as error:
         problem = str(error)
     except psycopg.Error as error:
-        if connections.is_lost(error):
-            raise
         if error.sqlstate not in _NEVER:
+            if connections.is_lost(error):
+                raise
             raise ConditionError(str(error)) from None
         problem = f"condition_sql can't run: {error}"
     finally:

@@ -42,8 +42,13 @@ class TemporaryServer:
 
     def stop(self, sign: signal.Signals = signal.SIGINT) -> None:
         """Stops the server: SIGINT is Postgres's fast shutdown, SIGQUIT its immediate one."""
-        os.kill(self._server.pid, sign)
+        os.kill(self.pid, sign)
         self._running.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the server's first process."""
+        return self._server.pid
 
     def remove(self) -> None:
         """Stops the server and removes its folder."""

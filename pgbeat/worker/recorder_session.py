@@ -90,10 +90,11 @@ class RecorderSession:
         if self._engine is None:
             name = f"pgbeat worker {socket.gethostname()}:{self._pid}"[:63]
             self._engine = connections.engine(
-                self._url, name, connect_args={"prepare_threshold": 2, "connect_timeout": 5}
+                self._url, name, connect_args={"prepare_threshold": 2}
             )
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
+            connections.require_writable(connection)
             own = poolers.keeps_session(connection, self._engine)
             connections.prepare_session(connection)
             migrate.check(connection)

@@ -22,7 +22,7 @@ class Line:
         #: The ends of the workers, and those of the server.
         self._near: list[socket.socket] = []
         self._far: list[socket.socket] = []
-        self._is_cut = False
+        self._is_cut, self._accepts = False, True
         #: What a client is to say before the server's answer is lost; and what is done then.
         self._marker: bytes | None = None
         self._meanwhile: Callable[[], object] = lambda: None
@@ -42,7 +42,7 @@ class Line:
             while True:
                 near, _ = self._listener.accept()
                 self._near.append(near)
-                if not self._is_cut:
+                if self._accepts:
                     far = self._connect()
                     self._far.append(far)
                     for ends in ((near, far), (far, near)):
@@ -89,12 +89,19 @@ class Line:
 
         The server drops the sessions, as it would by keepalives.
         """
-        self._is_cut = True
+        self._is_cut, self._accepts = True, False
         self._end(self._far)
+
+    def replace(self) -> None:
+        """Lets new connections through, as to another server that has taken over the address.
+
+        Clients that waited go on waiting.
+        """
+        self._accepts = True
 
     def mend(self) -> None:
         """Lets everything through again; clients that waited lose their connections."""
-        self._is_cut = False
+        self._is_cut, self._accepts = False, True
         self._end(self._near)
 
     def close(self) -> None:

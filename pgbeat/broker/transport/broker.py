@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
@@ -24,7 +25,7 @@ from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
 from pgbeat.config import place
-from pgbeat.database import connections, forks, identity, migrate, poolers
+from pgbeat.database import connections, forks, identity, migrate, poolers, server_errors
 from pgbeat.database.prepared import PreparedConnection
 
 logger = logging.getLogger("pgbeat.transport")
@@ -101,11 +102,14 @@ class Broker:
                 is_error = isinstance(error, Exception) and not prepared.is_in_statement()
                 if connections.is_lost(error) or not is_error:
                     self._drop()
+                if server_errors.is_read_only(error):  # for kombu, no error of a connection
+                    raise psycopg.OperationalError(connections.first_line(error)) from error
                 raise
 
     def _connect(self) -> Working:
         connection = _open(self._engine)
         try:
+            connections.require_writable(connection)
             # Each time: `pgbeat migrate` may have run since the last connection.
             migrate.check(connection)
             if not self._has_tables:

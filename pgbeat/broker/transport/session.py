@@ -12,15 +12,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import psycopg
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
 from pgbeat.broker.transport.claims import ClaimedMessage, Intake, Request, claimed
+from pgbeat.broker.transport.guards import Alone, Guarded
 from pgbeat.broker.transport.lease import Lease
 from pgbeat.broker.transport.maintenance import BrokerMaintenance
 from pgbeat.broker.transport.planner import LEAVE, Planner
@@ -28,6 +28,7 @@ from pgbeat.broker.transport.queue_states import Removed
 from pgbeat.broker.transport.settlements import Settlements
 from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, array
+from pgbeat.database.watched import WatchedConnection
 
 if TYPE_CHECKING:
     from pgbeat.broker.transport.broker import Broker
@@ -63,10 +64,8 @@ class Session:
         self._wakers: set[Callable[[], None]] = set()
         #: Whether messages are announced to this session.
         self._listens = lease is None
-        self._poll = self._options.polling_interval
-        if not self._listens:
-            self._poll = min(self._poll, _POLL_POOLED)
-        name = f"{socket.gethostname()}:{os.getpid()}"
+        poll = self._options.polling_interval
+        self._poll = poll if self._listens else min(poll, _POLL_POOLED)
         if self._listens:
             connections.prepare_session(connection)
             # Plans must use the indexes, whatever the statistics of an empty table say. A crash of
@@ -74,7 +73,9 @@ class Session:
             settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"}
             connections.configure(connection, settings)
         #: The consumer's id.
-        self.id = consumers.register(connection, broker.tables, name, lease)
+        self.id = consumers.register(
+            connection, broker.tables, f"{socket.gethostname()}:{os.getpid()}", lease
+        )
         #: Seconds that its lease lasts; 0 if it lives as long as its connection.
         self.lease = lease or 0.0
         self._lease: Lease | None = None
@@ -83,8 +84,8 @@ class Session:
         else:
             self._lease = Lease(broker, self.id, lease, self._end)
         isolates = lease is not None and not connections.isolate(connection)
-        raw = connections.driver(connection)
-        self.prepared = PreparedConnection(raw, self._listens, isolates)
+        self._raw = cast(WatchedConnection, connections.driver(connection))
+        self.prepared = PreparedConnection(self._raw, self._listens, isolates)
         self._plan = Planner(
             broker.tables, self.id, batch_size=self._options.batch_size, is_leased=not self._listens
         )
@@ -138,9 +139,9 @@ class Session:
             commands = [f"{verb} {channels.of_queue(queue)}" for queue in queues]
             connections.driver(self._connection).execute("; ".join(commands).encode())
 
-    def alone(self) -> "_Alone":
+    def alone(self) -> Alone:
         """Returns a block that holds the lock, with no statement under way."""
-        return _Alone(self)
+        return Alone(self)
 
     def close(self) -> None:
         """Releases all claims and ends the session."""
@@ -166,7 +167,7 @@ class Session:
         if self.lost is None and self.lock.acquire(blocking=False):
             try:
                 if not self.prepared.is_alive():
-                    self._fail(psycopg.OperationalError("the server closed the connection"))
+                    self.fail(psycopg.OperationalError("the server closed the connection"))
                 elif self.hear():
                     self.wake()  # the thread that waits for the socket finds nothing there now
             finally:
@@ -176,9 +177,10 @@ class Session:
     def _end(self, error: BaseException) -> None:
         """Ends the session because of an error that another thread found."""
         with self.lock:
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Ends the session because of an error. The caller holds the lock."""
         if self.lost is None:
             self.lost, self._request = error, None
             connections.close(self._connection)
@@ -205,7 +207,7 @@ class Session:
 
     def send_acks(self) -> None:
         """Sends acknowledgements without waiting, unless a statement is under way."""
-        with _Guarded(self):
+        with Guarded(self):
             request = self._plan.acks.next(at_once=True) if self._request is None else None
             if request is not None:
                 self._send(request)
@@ -298,18 +300,22 @@ class Session:
 
     def send_step(self) -> None:
         """Sends the next step unless one is under way; `read` reads its answer."""
-        with _Guarded(self):
-            if self._request is None and (request := self.next_step()) is not None:
+        with Guarded(self):
+            if self._request is not None:
+                if self._raw.is_silent:
+                    self._raw.check()
+            elif (request := self.next_step()) is not None:
                 self._send(request)
 
     def _send(self, request: Request) -> None:
         self._request = request
+        self._raw.expect()
         self.prepared.send(request.statement, *request.parameters)
         self.prepared.flush()
 
     def read(self) -> None:
         """Reads what the server has sent, and ends the step if its answer is complete."""
-        with _Guarded(self):
+        with Guarded(self):
             result = self.prepared.poll()
             if result is not None and self._request is not None:
                 request, self._request = self._request, None
@@ -351,50 +357,7 @@ class Session:
         for waker in list(self._wakers):
             waker()
 
-
-class _Guarded:
-    """Holds the lock. Any error ends the session, since it may have missed an answer.
-
-    Raises `psycopg.OperationalError` for errors of the database, on which kombu reconnects.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __enter__(self) -> None:
-        if self.session.pid != os.getpid():
-            raise psycopg.OperationalError("the consumer's session belongs to the parent process")
-        self.session.lock.acquire()
-        if self.session.lost is not None:
-            self.session.lock.release()
-            raise psycopg.OperationalError(
-                f"the consumer's session is lost: {connections.first_line(self.session.lost)}"
-            )
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            if error is None:
-                if self.session.hear() and len(self.session._wakers) > 1:
-                    self.session.wake()  # another thread finds nothing in the socket
-                return
-            self.session._fail(error)
-        finally:
-            self.session.lock.release()
-        if isinstance(error, psycopg.Error | DBAPIError) and not isinstance(
-            error, connections.LOST
-        ):
-            raise psycopg.OperationalError(
-                f"the consumer's session ended after an error: {connections.first_line(error)}"
-            ) from error
-
-
-class _Alone(_Guarded):
-    """Holds the lock with no statement under way."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            self.session.finish()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
+    def wake_others(self) -> None:
+        """Wakes the other threads, if any: they find nothing in the socket that this one read."""
+        if len(self._wakers) > 1:
+            self.wake()

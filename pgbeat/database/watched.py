@@ -1,0 +1,193 @@
+"""Connections whose waits end: the server answers, is known to be at work, or is given up.
+
+A server that hangs keeps its sockets open, and its kernel goes on acknowledging, so neither
+keepalives nor TCP's timeouts notice. A statement may take hours all the same, or wait for a lock:
+how long it takes says nothing. So whenever a session has been silent for a while, a second
+connection asks the same server. Only if that gets no answer, or if the server can't write, is the
+session given up.
+"""
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from pgbeat.database.sockets import readable
+
+T = TypeVar("T")
+
+#: Seconds after which a server that hangs is given up, unless the DSN has a `tcp_user_timeout`.
+PATIENCE = 25
+#: The shares of that: until the server is asked, for the second connection, and for its answer.
+_SILENCE, _CONNECTING, _ANSWERING = 0.4, 0.3, 0.3
+#: Seconds for an attempt to connect, unless the DSN says otherwise: to a server, and to each of
+#: several.
+_CONNECT, _CONNECT_EACH = 10, 3
+_DEFAULTS = {
+    # A server that vanished is noticed after the same time, whether its answer is awaited or
+    # something is sent to it, instead of after the kernel's quarter of an hour. (libpq leaves them
+    # out of Unix sockets; the last is in milliseconds, and overrides the number of probes.)
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": PATIENCE * 1000,
+    "connect_timeout": _CONNECT,
+}
+#: Those besides where the DSN names several servers, of which one is the primary.
+_OF_SEVERAL = {"connect_timeout": _CONNECT_EACH, "target_session_attrs": "read-write"}
+#: Of each list of servers, the one that a connection reached last.
+_last_good: dict[str, tuple[str, str]] = {}
+
+
+class WatchedConnection(psycopg.Connection[Any]):
+    """A connection that raises `psycopg.OperationalError`, closed, if its server hangs."""
+
+    #: By which the server knows the session, its process and its start; `None` behind a pooler.
+    session: tuple[int, bytes] | None = None
+    _params: Mapping[str, Any]
+    _patience = float(PATIENCE)
+    #: When (`time.monotonic()`) to ask the server, if it is silent until then.
+    _ask_at = 0.0
+    #: Where its work stood when the server was asked last, if it could not write.
+    _stuck: str | None = None
+
+    @classmethod
+    def open(cls, conninfo: str = "", **params: Any) -> Self:
+        """Connects, with defaults for what libpq's parameters leave out.
+
+        Of several servers, the one that was reached last is tried first.
+        """
+        hosts = _hosts(params)
+        params = {**_DEFAULTS, **(_OF_SEVERAL if len(hosts) > 1 else {}), **params}
+        key = repr(hosts)
+        if len(hosts) > 1:
+            hosts.sort(key=lambda host: host != _last_good.get(key))
+            params["host"] = ",".join(host for host, _ in hosts)
+            params["port"] = ",".join(port for _, port in hosts)
+        found = cls.connect(conninfo, **params)
+        if len(hosts) > 1:
+            _last_good[key] = (found.info.host, str(found.info.port))
+        found._params = params
+        found._patience = int(params["tcp_user_timeout"]) / 1000 or PATIENCE
+        return found
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """Waits for the server, as all of psycopg's statements do."""
+        return super().wait(self._watched(gen), *args, **kwargs)
+
+    def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        # psycopg resumes a generator whenever the socket is ready, and ten times a second.
+        self.expect()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    self.expect()
+                elif self.is_silent:
+                    self.check()
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def expect(self) -> None:
+        """Notes that the server is at work from now on."""
+        self._ask_at = time.monotonic() + _SILENCE * self._patience
+        self._stuck = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is time to ask whether the server is alive."""
+        return time.monotonic() >= self._ask_at
+
+    def check(self) -> None:
+        """Asks by a second connection whether the server is alive, when the session `is_silent`.
+
+        Raises `psycopg.OperationalError`, and closes the connection, if it is not.
+        """
+        began, before = self._ask_at - _SILENCE * self._patience, self._stuck
+        try:
+            stuck = self._look()
+        except _GoneError as gone:
+            if readable([self.pgconn.socket], 0):  # meanwhile it has answered after all
+                self.expect()
+                return
+            why = str(gone)
+        else:
+            self._ask_at, self._stuck = time.monotonic() + _SILENCE * self._patience, stuck
+            if not stuck or stuck != before:
+                return
+            began -= _SILENCE * self._patience
+            why = "it can't write, or waits for a synchronous standby"
+        self.close()
+        silence = time.monotonic() - began
+        raise psycopg.OperationalError(f"the server has not answered for {silence:.0f} s: {why}")
+
+    def _look(self) -> str:
+        """Returns where the session's work stands if it can't write, else an empty text.
+
+        Raises `_GoneError` if the server does not answer, or has no such session.
+        """
+        left_out = {"tcp_user_timeout", "target_session_attrs"}
+        params = {key: value for key, value in self._params.items() if key not in left_out}
+        params |= {
+            "host": self.info.host,
+            "port": self.info.port,
+            "hostaddr": self.info.hostaddr or None,
+            "application_name": "pgbeat probe",
+            "connect_timeout": max(2, int(_CONNECTING * self._patience)),
+        }
+        try:
+            probe = psycopg.connect(**params)
+        except psycopg.errors.ConnectionTimeout:
+            raise _GoneError("it accepts no new connection") from None
+        except psycopg.Error:
+            return ""  # it answers: there are too many connections, say
+        with closing(probe):
+            return self._state(probe)
+
+    def _state(self, probe: "psycopg.Connection[Any]") -> str:
+        pgconn, until = probe.pgconn, time.monotonic() + _ANSWERING * self._patience
+        pgconn.send_query(_STATE % (self.session or (0, b"0")))
+        pgconn.flush()
+        try:
+            while pgconn.is_busy():
+                left = until - time.monotonic()
+                if left <= 0 or not readable([pgconn.socket], left):
+                    raise _GoneError("it does not answer a new connection either")
+                pgconn.consume_input()
+            result = pgconn.get_result()
+        except psycopg.Error:
+            return ""
+        if self.session is None or result is None or result.status != ExecStatus.TUPLES_OK:
+            return ""
+        if not result.ntuples:  # another server has taken over the address
+            raise _GoneError("it has ended the session")
+        return (result.get_value(0, 0) or b"").decode()
+
+
+class _GoneError(Exception):
+    """Why a server is given up."""
+
+
+# A commit that waits for a disk, or for a standby, waits in one place. Other work that writes, such
+# as making an index, moves the end of the log between two looks.
+_STATE = b"""
+    SELECT CASE WHEN wait_event = 'SyncRep' THEN concat_ws(' ', wait_event, query_start)
+                WHEN wait_event IN ('WALSync', 'WALWrite', 'WALInitSync', 'WALInitWrite')
+                THEN concat_ws(' ', query_start, pg_current_wal_flush_lsn()) END
+      FROM pg_stat_activity WHERE pid = %d AND extract(epoch FROM backend_start)::text = '%s'
+"""
+
+
+def _hosts(params: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the hosts and ports that libpq's parameters name."""
+    hosts = str(params.get("host") or "").split(",")
+    ports = str(params.get("port") or "").split(",")
+    if len(ports) != len(hosts):
+        ports = ports[:1] * len(hosts)
+    return list(zip(hosts, ports, strict=True))

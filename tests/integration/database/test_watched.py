@@ -1,0 +1,154 @@
+"""A server that hangs is given up; one that takes its time is not."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import postgres_url
+from pgbeat.database import advisory_locks, connections
+from pgbeat.testing.databases import TemporaryServer
+from tests.support.frozen_servers import frozen
+from tests.support.kombu_connections import Connect, Inbox, Loop, publish
+from tests.support.processes import until
+from tests.support.tcp_proxy import Line
+
+#: The server is asked after 0.4 s of silence. An attempt to connect takes two seconds at least.
+HASTY = {"tcp_user_timeout": "1000"}
+#: Seconds after which it is given up; a machine under load takes its time.
+BY_THEN = 10
+
+Open = Callable[[str], Connection]
+
+
+def hasty(dsn: str) -> str:
+    """The DSN with little patience."""
+    url = postgres_url(dsn).set(drivername="postgresql").update_query_dict(HASTY)
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def line(database: str) -> Iterator[Line]:
+    """A line to the test's database."""
+    line = Line(database)
+    yield line
+    line.close()
+
+
+@pytest.fixture
+def session() -> Iterator[Open]:
+    """Opens sessions with little patience, in autocommit mode."""
+    with ExitStack() as stack:
+
+        def connect(dsn: str) -> Connection:
+            connection = connections.engine(postgres_url(hasty(dsn)), "tests").connect()
+            stack.callback(connections.close, connection)
+            return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+        yield connect
+
+
+def test_a_statement_may_take_its_time(session: Open, database: str) -> None:
+    assert session(database).scalar(text("SELECT 'done' FROM pg_sleep(1)")) == "done"
+
+
+def test_a_server_that_hangs_is_given_up(session: Open, line: Line) -> None:
+    connection = session(line.dsn)
+    line.cut()
+    began = time.monotonic()
+    with pytest.raises(DBAPIError, match="accepts no new connection") as failure:
+        connection.execute(text("SELECT 1"))
+    assert time.monotonic() - began < BY_THEN
+    assert connections.is_lost(failure.value)
+
+
+def test_an_address_that_another_server_took_over_is_given_up(session: Open, line: Line) -> None:
+    connection = session(line.dsn)
+    line.cut()
+    line.replace()
+    with pytest.raises(DBAPIError, match="has ended the session"):
+        connection.execute(text("SELECT 1"))
+
+
+@pytest.mark.slow
+def test_a_standby_gives_up_a_server_that_hangs(session: Open, line: Line, database: str) -> None:
+    holder, waiting = session(database), session(line.dsn)
+    assert advisory_locks.acquire(holder, 7, 1)
+    assert not advisory_locks.acquire(waiting, 7, 2)  # the server was asked meanwhile
+    line.cut()
+    with pytest.raises(psycopg.OperationalError, match="has not answered"):
+        advisory_locks.acquire(waiting, 7, BY_THEN)
+
+
+@pytest.mark.slow
+def test_a_commit_that_can_t_end_is_given_up(own_server: TemporaryServer, session: Open) -> None:
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        admin.execute("SELECT pg_reload_conf()")
+        connection = session(own_server.dsn)
+        until(lambda: connection.scalar(text("SHOW synchronous_standby_names")) == "nobody")
+        with pytest.raises(DBAPIError, match="it can't write"):
+            connection.execute(text("CREATE TABLE held ()"))
+        admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        admin.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", ["for a message", "for an answer"])
+def test_an_event_loop_gives_up_a_server_that_hangs(
+    connect: Connect, line: Line, waits: str
+) -> None:
+    publisher, connection = connect(), connect(f"pgbeat+{hasty(line.dsn)}")
+    Inbox(connection, "q")
+    loop = Loop(connection)
+    session = connection.transport.broker.session()
+    while session.step():  # what it sends later is prepared by now
+        continue
+    line.cut()
+    if waits == "for an answer":
+        with session.lock:
+            session._maintenance.next_at = time.monotonic() + 60
+            session._start_over()
+            session.send_step()
+    with pytest.raises(connection.connection_errors, match="has not answered"):
+        loop.until(lambda: False, BY_THEN)
+    loop.close()
+    line.mend()
+    publish(publisher, "q", "m")
+    connection.close()
+    connection.connect()
+    assert Inbox(connection, "q").bodies() == ["m"]
+
+
+@pytest.mark.slow
+def test_sessions_of_a_frozen_server(own_server: TemporaryServer, session: Open) -> None:
+    """One is in a statement, one is idle; after the thaw a new one is good."""
+    dsn = own_server.dsn
+    busy, idle = session(dsn), session(dsn)
+    errors: list[Any] = []
+
+    def sleep() -> None:
+        try:
+            busy.execute(text("SELECT pg_sleep(60)"))
+        except DBAPIError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        asleep = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        until(lambda: admin.execute(asleep).fetchone() is not None)
+    with frozen(own_server):
+        with pytest.raises(DBAPIError, match="has not answered"):
+            idle.execute(text("SELECT 1"))
+        thread.join(BY_THEN)
+        assert connections.is_lost(errors[0])
+        with pytest.raises(DBAPIError, match="timeout"):
+            session(f"{dsn}&connect_timeout=2")
+    assert session(dsn).scalar(text("SELECT 1")) == 1
