@@ -40,6 +40,10 @@ def array(numbers: Sequence[int]) -> bytes:
     return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
 
 
+#: The session has no statement of that name, or had it before.
+_UNPREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
+
+
 class PreparedConnection:
     """Runs statements in one session. Not for two threads at once."""
 
@@ -61,6 +65,7 @@ class PreparedConnection:
         self._is_isolated = False
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
+        self._sent: tuple[Statement, tuple[Parameter, ...]]
         self._heard: list[tuple[str, str]] = []
         if listens:  # they are kept until `notifications` is called
             connection.add_notify_handler(self._hear)
@@ -78,21 +83,43 @@ class PreparedConnection:
         """Executes a statement and returns the result. Raises psycopg's errors."""
         try:
             return self._run(statement, *parameters)
-        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement):
-            if not self._prepares:
-                raise
-            self._prepares = False  # a pooler gives each statement another session
-            return self._run(statement, *parameters)
+        except _UNPREPARED as error:
+            return self._run_again(error, statement, *parameters)
 
     def _run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         self.send(statement, *parameters)
         self.is_busy = False
-        results = self.connection.wait(generators.execute(self.pgconn))
-        return self._ended(results[-1])
+        return self._finish()
+
+    def _run_again(
+        self, error: psycopg.Error, statement: Statement, *parameters: Parameter
+    ) -> PGresult:
+        """Runs a statement that the session did not have, or had already.
+
+        psycopg sends `DEALLOCATE ALL` after a ROLLBACK (also to a savepoint), DROP or ALTER of its
+        own, so the session may have lost all statements: they are prepared again. Raises `error` in
+        a transaction, which is aborted by now and may be repeated.
+        """
+        if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
+            self._prepares = False  # a pooler gives each statement another session
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            raise error
+        try:
+            return self._run(statement, *parameters)
+        except _UNPREPARED:
+            if not self._prepares:
+                raise
+            self._prepares = False  # again: a pooler, too
+            return self._run(statement, *parameters)
+
+    def command(self, command: str) -> None:
+        """Executes a statement that is not worth preparing, such as COMMIT."""
+        self.pgconn.send_query(command.encode())
+        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
 
     def _isolate(self) -> None:
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
-            self._command(connections.BEGIN)
+            self.command(connections.BEGIN)
             self._is_isolated = True
 
     def _ended(self, result: PGresult | None) -> PGresult:
@@ -103,18 +130,14 @@ class PreparedConnection:
     def _end_transaction(self, *, failed: bool) -> None:
         is_isolated, self._is_isolated = self._is_isolated, False
         if is_isolated and self.pgconn.transaction_status != TransactionStatus.UNKNOWN:
-            self._command("ROLLBACK" if failed else "COMMIT")
-
-    def _command(self, command: str) -> None:
-        self.pgconn.send_query(command.encode())
-        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
+            self.command("ROLLBACK" if failed else "COMMIT")
 
     def send(self, statement: Statement, *parameters: Parameter) -> None:
         """Sends a statement; `poll` returns the result."""
         if self.isolates:
             self._isolate()
         if not self._prepares:
-            self.pgconn.send_query_params(statement.sql.encode(), parameters)
+            self.pgconn.send_query_params(statement.sql.encode(), list(parameters))
         else:
             if statement.name not in self._prepared:
                 try:
@@ -122,8 +145,8 @@ class PreparedConnection:
                 except psycopg.Error:
                     self._end_transaction(failed=True)
                     raise
-            self.pgconn.send_query_prepared(statement.name.encode(), parameters)
-        self.is_busy, self._result = True, None
+            self.pgconn.send_query_prepared(statement.name.encode(), list(parameters))
+        self.is_busy, self._result, self._sent = True, None, (statement, parameters)
 
     def _prepare(self, statement: Statement) -> None:
         self.pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
@@ -151,7 +174,14 @@ class PreparedConnection:
 
     def finish(self) -> PGresult:
         """Waits for the result of what was sent, and returns it."""
-        results = self.connection.wait(generators.fetch_many(self.pgconn))
+        try:
+            return self._finish()
+        except psycopg.errors.InvalidSqlStatementName as error:
+            statement, parameters = self._sent
+            return self._run_again(error, statement, *parameters)
+
+    def _finish(self) -> PGresult:
+        results = self.connection.wait(generators.execute(self.pgconn))
         self.is_busy = False
         return self._ended(results[-1] if results else self._result)
 
@@ -176,7 +206,10 @@ class PreparedConnection:
         if result is None:
             raise psycopg.OperationalError("the connection was lost")
         if result.status == ExecStatus.FATAL_ERROR:
-            raise psycopg.errors.error_from_result(result)
+            error = psycopg.errors.error_from_result(result)
+            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+                self._prepared.clear()
+            raise error
         return result
 
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers
-from pgbeat.database.prepared import PreparedConnection, Statement
+from pgbeat.database.prepared import PreparedConnection
 from pgbeat.errors import SchemaError
 from pgbeat.jobs import dispatch, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
@@ -50,8 +50,6 @@ PLANS = {
     # Locked rows are written later, and delay nothing else.
     "lock_timeout": "100ms",
 }
-_BEGIN, _COMMIT = Statement("begin", connections.BEGIN), Statement("commit", "COMMIT")
-_ROLLBACK = Statement("rollback", "ROLLBACK")
 
 
 class RecorderSession:
@@ -227,7 +225,7 @@ class RecorderSession:
                 dispatches = False
             except (psycopg.Error, DBAPIError) as error:
                 tries -= 1
-                if not tries or not _is_deadlock(error):
+                if not tries or not _is_passing(error):
                     raise
 
     def _dispatch_now(self, lanes: set[Lane]) -> set[Lane]:
@@ -243,24 +241,28 @@ class RecorderSession:
     def _transaction(self) -> Iterator[None]:
         """Opens a transaction as `connections.transaction` does, but faster."""
         prepared = self._prepared
-        prepared.run(_BEGIN)
+        prepared.command(connections.BEGIN)
         try:
             connections.configure_transaction(self.open())
             yield
         except BaseException:
             if prepared.is_alive():
-                prepared.run(_ROLLBACK)
+                prepared.command("ROLLBACK")
             raise
-        prepared.run(_COMMIT)
+        prepared.command("COMMIT")
 
 
 class _NotDispatchedError(Exception):
     """Jobs can't be dispatched in a transaction, which must be rolled back."""
 
 
-def _is_deadlock(error: Exception) -> bool:
+def _is_passing(error: Exception) -> bool:
+    """Returns whether the transaction may be repeated at once.
+
+    That is so after a deadlock or a conflict, and if the session lost its prepared statements.
+    """
     cause = getattr(error, "orig", error)
-    return getattr(cause, "sqlstate", None) in {"40P01", "40001"}
+    return getattr(cause, "sqlstate", None) in {"40P01", "40001", "26000"}
 
 
 _CANCELLED = text(

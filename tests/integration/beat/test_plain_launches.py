@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from celery.signals import before_task_publish
 from psycopg.types.json import Jsonb
 
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.database import connections
 from tests.support.processes import until
 from tests.support.rows import Sql
 from tests.support.schedulers import HOUR, START, At, add, row, said
@@ -171,6 +173,22 @@ def test_a_queue_that_is_missing_is_created(watched: Callable[..., Watched], sql
     assert scheduler.run_due() == 1
     assert not scheduler.is_step_by_step
     assert sql(in_queue) == [(2,)]
+
+
+def test_a_rollback_ends_no_fast_launches(watched: Callable[..., Watched], sql: Sql) -> None:
+    """After psycopg's ROLLBACK the session has no prepared statements."""
+    add(sql, "a", next_run="now")
+    scheduler = watched()
+    for _ in range(8):  # until psycopg has prepared statements of its own
+        sql("UPDATE pgbeat.schedules SET next_run = now()")
+        assert scheduler.run_due() == 1
+    assert not scheduler.is_step_by_step
+    with suppress(ZeroDivisionError), connections.transaction(scheduler._leader.connect()):
+        raise ZeroDivisionError
+    for _ in range(2):
+        sql("UPDATE pgbeat.schedules SET next_run = now()")
+        assert scheduler.run_due() == 1
+        assert not scheduler.is_step_by_step
 
 
 def test_batches_are_evaluated_ahead_and_launched_once(
