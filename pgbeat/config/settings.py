@@ -70,7 +70,7 @@ class Settings:
     #: and what follows. By default those do that use `pgbeat.finish`.
     finish: bool | None = _setting(None, readers.flag)
     #: Attempts at a job in all, unless its policy sets them; 1 for no retry.
-    job_max_attempts: int = _setting(3, readers.number(1, highest=1000, whole=True))
+    job_max_attempts: int = _setting(1, readers.number(1, highest=1000, whole=True))
     #: A job's n-th retry comes after base × 2^(n-1) seconds …
     job_retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.

@@ -125,7 +125,7 @@ CREATE FUNCTION pgbeat.submit(
     task text, args jsonb DEFAULT '[]', kwargs jsonb DEFAULT '{}', namespace text DEFAULT 'default',
     queue text DEFAULT NULL, options jsonb DEFAULT '{}', run_at timestamptz DEFAULT NULL,
     lane text DEFAULT NULL, priority integer DEFAULT 0, tags text[] DEFAULT '{}',
-    resources jsonb DEFAULT '{}', max_attempts integer DEFAULT 3,
+    resources jsonb DEFAULT '{}', max_attempts integer DEFAULT 1,
     retry_base interval DEFAULT '1 minute', retry_cap interval DEFAULT '1 hour',
     unique_key text DEFAULT NULL, unique_for interval DEFAULT NULL,
     requires_approval boolean DEFAULT false, description text DEFAULT NULL,
