@@ -12,17 +12,18 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import psycopg
 from celery import Celery
 from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Ignore, Reject
+from kombu.exceptions import EncodeError
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.transport.held_messages import HeldMessages
-from pgbeat.database import connections
+from pgbeat.database import batches, connections, server_errors
 from pgbeat.database.prepared import Parameter, array
 from pgbeat.errors import CannotFinish
 from pgbeat.results import chords, errbacks, statements
@@ -35,9 +36,6 @@ logger = logging.getLogger("pgbeat.results")
 
 #: Where a task's request has its ending.
 _ENDING = "pgbeat_ending"
-#: Errors after which a transaction may begin again: a deadlock, a snapshot that is too old, a lock
-#: that another transaction holds for too long.
-_PASSING = {"40P01", "40001", "55P03"}
 
 
 class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
@@ -47,6 +45,13 @@ class ClaimLost(Ignore):  # type: ignore[misc,unused-ignore]
         self, reason: str = "its message was delivered to another worker or removed meanwhile"
     ) -> None:
         super().__init__(reason)
+
+
+class CannotCommit(EncodeError):  # type: ignore[misc,unused-ignore]
+    """A task that has callbacks could not commit its end.
+
+    Celery has called them by then, and takes no other error for a failure of the task.
+    """
 
 
 class Claim(NamedTuple):
@@ -193,7 +198,27 @@ class TaskEnding:
             self._lose(lost)
             if not self._is_with_celery:
                 raise
+        except EncodeError:
+            raise
+        except Exception as error:
+            if not self._is_with_celery:
+                raise
+            self._tell_celery(error)
         return True
+
+    def _tell_celery(self, error: Exception) -> NoReturn:
+        """Raises what makes Celery run the task again, or store its failure."""
+        try:
+            with _running_again():
+                raise error
+        except Reject as again:
+            if self.execution is not None:
+                self.execution.lost(again)
+            self.abandon()
+            raise
+        except Exception:
+            said = f"{type(error).__name__}: {connections.first_line(error)}"
+            raise CannotCommit(f"the task's end can't be committed: {said}") from error
 
     def store(self, parameters: tuple[Parameter, ...]) -> bool:
         """Stores the result if that acknowledges the message, too; else returns false."""
@@ -228,12 +253,20 @@ class TaskEnding:
             return
         if self.execution is not None:
             self.execution.raised(error, None)
-        with _running_again():
-            self._commit(lambda: None)
+        try:
+            with _running_again():
+                self._commit(lambda: None)
+        except Exception:
+            self._held.clear()
+            raise
 
     def failed(self, mark: Callable[[], None], error: BaseException, traceback: Any) -> bool:
         """Stores a failure by `mark`, with what follows from it; false if that is Celery's."""
+        if self._has_committed:  # and was interrupted after that
+            return True
         self.give_up()
+        if self._has_returned:  # what would follow from its success
+            self._held.clear()
         if not self.is_over and self._acknowledges_failures() and not self._calls_errbacks():
             self._is_stored_alone = self._has_returned = self._held.takes_all = False
             if self.execution is not None:
@@ -316,8 +349,7 @@ class TaskEnding:
 
 
 def _passes(error: DBAPIError | psycopg.Error) -> bool:
-    state = getattr(getattr(error, "orig", error), "sqlstate", None)
-    return connections.is_lost(error) or state in _PASSING
+    return server_errors.is_passing(error) or batches.is_locked(error)
 
 
 @contextmanager

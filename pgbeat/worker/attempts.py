@@ -87,6 +87,8 @@ class Attempt:
     cancel_asked = False
     # For the recorder: whether it is written, may be written in part, and is queued.
     is_known = was_tried = is_queued = False
+    #: Whether the recorder is writing it.
+    is_claimed = False
     #: Whether the task's thread writes it, has written its end, and knows its end for good.
     is_withdrawn = is_recorded = is_settled = False
     #: Where it is noted (`shared_notes`), and whether its end is.

@@ -165,7 +165,11 @@ def _begin(task: Any, *, is_always: bool) -> TaskEnding | None:
 
 
 class RecordedEnd:
-    """Records the end of an attempt in the transaction that ends its task."""
+    """Records the end of an attempt in the transaction that ends its task.
+
+    The attempt is withdrawn from the recorder before its end is known. If the transaction is not
+    committed, Celery's `task_postrun` gives it back, with how the run ended after all.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -173,10 +177,12 @@ class RecordedEnd:
 
     def succeeded(self, value: Any) -> None:
         """Notes what the task returned."""
+        self._withdraw()
         attempt_ends.conclude(self._attempt, value, "SUCCESS")
 
     def raised(self, error: BaseException, traceback: Any) -> None:
         """Notes what the task raised."""
+        self._withdraw()
         state = "RETRY" if isinstance(error, Retry) else "IGNORED"
         if not isinstance(error, Retry | Ignore):
             state = "FAILURE"
@@ -187,16 +193,22 @@ class RecordedEnd:
         self.raised(error, None)
         self._attempt.is_settled = True
 
+    def _withdraw(self) -> None:
+        recorder = process_recorder.get()
+        if recorder is not None:
+            recorder.outbox.withdraw(self._attempt)
+
     def write(self, working: Joined) -> None:
         """Writes the attempt, and what follows from the end of its job."""
         recorder = process_recorder.get()
         if recorder is None:
             return
         lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
-        recorder.outbox.withdraw(self._attempt)
+        attempt = self._attempt
         ended = execution_batches.write(
-            working.connection, working.prepared, [self._attempt], recorder.worker_id
+            working.connection, working.prepared, [attempt], recorder.worker_id
         )
+        attempt.was_tried = attempt.was_tried or not attempt.is_known
         if ended:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
 

@@ -32,15 +32,14 @@ def write(
     """Writes attempts into the open transaction; returns the ended jobs for `lifecycle.follow`."""
     # These ends don't count if a later execution has begun. A statement that waits for the job's
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
-    # those that end only if they were asked to.
+    # those that end only if they were asked to, and those that may be written already, by a
+    # transaction that is about to commit.
     doubtful = {
         attempt.job_id
         for attempt in batch
-        if attempt.job_state in ("scheduled", "pending")
-        or (
-            (attempt.is_known or attempt.was_tried)
-            and attempt.job_state not in ("running", "completed")
-        )
+        if (attempt.was_tried and not attempt.is_known)
+        or attempt.job_state in ("scheduled", "pending")
+        or (attempt.is_known and attempt.job_state not in ("running", "completed"))
     }
     if doubtful:
         model.lock(connection, doubtful)

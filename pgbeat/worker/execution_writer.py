@@ -57,8 +57,6 @@ class ExecutionWriter:
         held = self._locked.jobs()
         while self._outbox.attempts and len(batch) < BATCH:
             attempt = self._outbox.take()
-            if attempt.is_withdrawn:
-                continue
             if attempt.job_id in held:
                 self._postpone([attempt])
             else:
@@ -123,8 +121,6 @@ class ExecutionWriter:
                 )
                 self._postpone(left)
         except Exception as error:
-            for attempt in todo:
-                attempt.was_tried = attempt.was_tried or not attempt.is_known
             if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
                 self._outbox.put_back(todo)
                 raise
@@ -145,18 +141,26 @@ class ExecutionWriter:
     def _write_now(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
     ) -> set[Lane]:
-        """Writes attempts in one transaction."""
-        if not batch:
+        """Writes attempts in one transaction, without those that are withdrawn."""
+        claimed = self._outbox.claim(batch)
+        if not claimed:
             return set()
-        seen = [(attempt, attempt.changes) for attempt in batch]
-        over = [attempt for attempt in batch if attempt.is_end_noted]
-        lanes = self._session.write(batch, shape, wait=wait)
-        for attempt, changes in seen:
-            attempt.is_known = True
-            attempt.written = changes
-        self._outbox.forget_notes(over)
-        self._outbox.notify_written()
-        return lanes
+        try:
+            seen = [(attempt, attempt.changes) for attempt in claimed]
+            over = [attempt for attempt in claimed if attempt.is_end_noted]
+            lanes = self._session.write(claimed, shape, wait=wait)
+            for attempt, changes in seen:
+                attempt.is_known = True
+                attempt.written = changes
+            self._outbox.forget_notes(over)
+            return lanes
+        except Exception as error:
+            if not batches.is_locked(error):  # its commit may have succeeded
+                for attempt in claimed:
+                    attempt.was_tried = attempt.was_tried or not attempt.is_known
+            raise
+        finally:
+            self._outbox.release(claimed)
 
     def _write_alone(self, attempt: Attempt) -> set[Lane]:
         """Writes an attempt of a batch that was refused, if need be without the task's data."""

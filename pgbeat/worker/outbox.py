@@ -25,7 +25,11 @@ class Outbox:
     """The outbox of one recorder.
 
     Any thread may add to it, and wakes the recorder's thread if it must act; only that thread takes
-    out. Methods that the tasks' threads call take no lock, since appending to a deque is atomic.
+    out. Methods that the tasks' threads call take no lock, since appending to a deque is atomic;
+    only `withdraw` may wait.
+
+    An attempt is written in one place at a time: by the recorder, between `claim` and `release`, or
+    by the transaction that ends its task, from `withdraw` until the attempt is added again.
     """
 
     def __init__(self, notes: Notes | None = None) -> None:
@@ -49,7 +53,8 @@ class Outbox:
     # ----- any thread
 
     def add(self, attempt: Attempt) -> None:
-        """Adds an attempt that began or ended."""
+        """Adds an attempt that began or ended, for the recorder to write."""
+        attempt.is_withdrawn = False
         if attempt.ended is None:
             self._running[attempt.id] = attempt
             if self._notes is not None:
@@ -64,7 +69,6 @@ class Outbox:
 
     def push(self, attempt: Attempt) -> None:
         """Adds an attempt that has changed."""
-        attempt.is_withdrawn = False
         if not attempt.is_queued:
             attempt.is_queued = True
             self.attempts.append(attempt)
@@ -79,11 +83,16 @@ class Outbox:
             self._wake.set()
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Leaves the next write of an attempt to the caller, who writes it in another session."""
+        """Leaves the writes of an attempt to the caller, until it is added again.
+
+        Waits while the recorder is writing it, for one transaction at most. So what the caller
+        changes of the attempt is not written by the recorder.
+        """
         attempt.is_withdrawn = True
-        # Unless it still waits here, it may have been written in part.
-        if not attempt.is_queued and not attempt.is_known:
-            attempt.was_tried = True
+        # The recorder claims an attempt before it looks whether it is withdrawn.
+        if attempt.is_claimed:
+            with self._written:
+                self._written.wait_for(lambda: not attempt.is_claimed)
 
     def drop(self, attempt: Attempt) -> None:
         """Drops an attempt that is recorded and over."""
@@ -196,8 +205,21 @@ class Outbox:
                 attempt.is_queued = True
                 self.attempts.appendleft(attempt)
 
-    def notify_written(self) -> None:
-        """Wakes the tasks that wait until their attempt is written."""
+    def claim(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Claims attempts to write them; returns them without those that are withdrawn."""
+        claimed = []
+        for attempt in attempts:
+            attempt.is_claimed = True
+            if attempt.is_withdrawn:
+                self.release([attempt])
+            else:
+                claimed.append(attempt)
+        return claimed
+
+    def release(self, attempts: Iterable[Attempt]) -> None:
+        """Ends a claim, and wakes the tasks that wait for it, or for a write of their attempt."""
+        for attempt in attempts:
+            attempt.is_claimed = False
         with self._written:
             self._written.notify_all()
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from celery import Celery, signals
 from celery.app.task import Context
+from celery.states import SUCCESS
 
 from pgbeat import follow_workers
 from pgbeat.broker import message_ends
@@ -246,6 +247,8 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         return
     if attempt.is_recorded:
         return
+    if attempt.is_withdrawn and state == SUCCESS:
+        state = None  # the transaction that ends it was interrupted
     if not attempt.is_settled and not attempt_ends.conclude(
         attempt, retval, state, is_process=tracked.is_prefork
     ):

@@ -43,6 +43,10 @@ class HeldMessages:
         """Adds a message."""
         self._messages.append(held)
 
+    def clear(self) -> None:
+        """Drops them."""
+        self._messages.clear()
+
     def publish(self, block: Any = None) -> None:
         """Publishes them: in the transaction of a block, or at once. May be called again."""
         self._is_publishing = True

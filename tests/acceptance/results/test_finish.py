@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from celery import chain, chord
 
@@ -79,12 +80,14 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     assert result.state == "PENDING"
 
 
-@pytest.mark.parametrize("is_async", ["", "1"])
+@pytest.mark.parametrize(("is_async", "has_more"), [("", False), ("1", False), ("", True)])
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
-    finishers: Finishers, client: Client, sql: Sql, is_async: str
+    finishers: Finishers, client: Client, sql: Sql, is_async: str, has_more: bool
 ) -> None:
+    """Also if Celery has called what follows in its chain."""
     worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
-    result = client.finishing("wait", 1).delay()
+    sign = client.finishing
+    result = (chain(sign("wait", 1), sign("confirm")) if has_more else sign("wait", 1)).delay()
     until((finishers.folder / "waiting").exists)
     sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -94,7 +97,24 @@ def test_a_connection_cut_at_the_end_has_the_task_run_again(
     worker.says("A task runs again", 30)
     assert result.get(timeout=30) == 1
     until(lambda: is_quiet(sql))
-    assert rows(sql) == [("waited", 1)]
+    assert rows(sql) == [("confirmed", 1)] * has_more + [("waited", 1)]
+
+
+def test_a_commit_that_the_database_refuses_is_a_failure(
+    finishers: Finishers, client: Client, sql: Sql
+) -> None:
+    """Of a task alone, of one in a chain, and of a job."""
+    sql("ALTER TABLE written ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
+    sql("INSERT INTO written VALUES ('booked', 0)")
+    finishers.start("-P", "threads", "-c", "2")
+    sign = client.finishing
+    alone, job = sign("book", 1).delay(), submitted(client, "book", 2)
+    chained = chain(sign("book", 3), sign("confirm")).delay()
+    for result in (alone, client.app.AsyncResult(job), chained.parent):
+        assert isinstance(result.get(timeout=30, propagate=False), Exception)
+    until(lambda: is_quiet(sql))
+    assert rows(sql) == [("booked", 0)]
+    assert sql("SELECT state FROM pgbeat.executions") == [("failed",)]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +168,45 @@ def test_a_job_ends_with_its_execution(finishers: Finishers, client: Client, sql
     assert sql("SELECT state, result, number FROM pgbeat.executions") == [("completed", "1", 1)]
     assert is_quiet(sql)
     assert rows(sql) == [("booked", 1)]
+
+
+def submitted(client: Client, task: str, *arguments: Any) -> str:
+    """Submits a job of the workers' task, and returns its id."""
+
+    @client.app.task(name=f"finishing.{task}", shared=False)
+    def known(*args: int) -> None:
+        """Is the workers'."""
+
+    return str(pgbeat.submit(known, *arguments, app=client.app, max_attempts=1).id)
+
+
+def test_an_end_that_is_not_committed_is_recorded_by_nobody(
+    finishers: Finishers, client: Client, sql: Sql, database: str
+) -> None:
+    """Though the recorder tries again to write that its task began, while the task ends."""
+    waits, other = submitted(client, "wait", 1), submitted(client, "plain", 2)
+    state = partial(sql, "SELECT state FROM pgbeat.jobs WHERE id = %s")
+    with psycopg.connect(database) as jobs, psycopg.connect(database) as messages:
+        jobs.execute("SELECT FROM pgbeat.unfinished_jobs FOR UPDATE")
+        worker = finishers.start("-P", "threads", "-c", "2")
+        until((finishers.folder / "waiting").exists)
+        until(lambda: sql("SELECT count(*) FROM kombu_message") == [(1,)])
+        messages.execute("SELECT FROM kombu_message FOR UPDATE")
+        (finishers.folder / "go").touch()
+        blocked = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        ends = f"{blocked} AND query LIKE '%DELETE FROM kombu_message%'"
+        until(lambda: sql(f"SELECT pid {ends}"))
+        until(lambda: sql(f"SELECT count(*) {blocked}") == [(1,)])
+        jobs.rollback()
+        until(lambda: state(other) == [("completed",)])
+        assert state(waits) == [("pending",)]
+        sql(f"SELECT pg_terminate_backend(pid) {ends}")
+        worker.says("A task runs again", 30)
+    assert client.app.AsyncResult(waits).get(timeout=30) == 1
+    assert rows(sql) == [("waited", 1)]
+    assert state(waits) == [("completed",)]
+    ends = partial(sql, "SELECT state FROM pgbeat.executions WHERE job_id = %s", waits)
+    until(lambda: sorted(ends()) == [("completed",), ("failed",)])
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.storable import escaped
-from pgbeat.worker import attempts
+from pgbeat.worker import attempts, process_recorder
 from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.endings import RecordedEnd
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.simulated_workers import Ward
@@ -212,3 +213,33 @@ def test_the_next_job_of_a_lane_has_its_message_with_the_end(
         "SELECT j.dispatched_at IS NOT NULL, m.visible FROM pgbeat.jobs j "
         "JOIN kombu_message m ON m.job_id = j.id WHERE j.id = %s", waiting
     ) == [(True, True)]  # fmt: skip
+
+
+def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """The task ends while the recorder, which has read that it runs, waits for another's lock."""
+    process_recorder.use(lambda: recorder)
+    ends, blocks = (
+        Attempt(ward.job(), "w1", 0, True, None),
+        Attempt(ward.job(), "w1", 0, True, None),
+    )
+    recorder.record(blocks)
+    assert recorder.record_now(blocks, 10)
+    other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [blocks.job_id])
+    blocks.end("failed", "scheduled")
+    with process_recorder.busy:  # so that both are in one batch
+        recorder.record(ends)
+        recorder.record(blocks)
+    until(lambda: ends.is_claimed)
+    RecordedEnd(ends).succeeded(1)
+    assert not ends.is_claimed
+    other.rollback()
+    until(lambda: ("failed", False, None) in ward.of(blocks.job_id))
+    assert (ends.state, ward.state(ends.job_id)) in [
+        ("completed", "running"), ("completed", "pending"),
+    ]  # fmt: skip
+    ends.end("failed", "pending")  # it was rolled back
+    recorder.record(ends)
+    until(lambda: [state for state, *_ in ward.of(ends.job_id)] == ["failed"])
+    process_recorder.use(None)

@@ -149,10 +149,26 @@ def test_a_task_waits_until_its_change_is_written() -> None:
     assert not outbox.wait_for(one, 1, 0)
     waiter = in_thread(lambda: outbox.wait_for(one, 1, 30))
     one.written = 1
-    outbox.notify_written()
+    outbox.release([one])
     waiter.join(30)
     assert not waiter.is_alive()
     assert not outbox.is_awaited()
+
+
+def test_an_attempt_is_withdrawn_when_it_is_not_being_written() -> None:
+    outbox, one = Outbox(), attempt()
+    outbox.add(one)
+    assert outbox.claim([outbox.take()]) == [one]
+    waiter = in_thread(lambda: outbox.withdraw(one))
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    outbox.release([one])
+    waiter.join(30)
+    assert not waiter.is_alive()
+    outbox.push(one)
+    assert outbox.claim([outbox.take()]) == []
+    outbox.add(one)  # it ended otherwise
+    assert outbox.claim([outbox.take()]) == [one]
 
 
 def test_a_closed_outbox_sleeps_no_more() -> None:
