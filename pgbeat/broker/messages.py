@@ -57,11 +57,15 @@ class Message(NamedTuple):
     new_job: Mapping[str, Any] | None = None
 
 
+#: The queue and the payload of a message that was taken back.
+Withdrawn = tuple[str, str]
 #: The header of messages that start a job; their task id is the job's id.
 JOB_HEADER = "pgbeat_job"
 
 #: The header of those whose end a lane or a group waits for: workers record it `soon` or `now`.
 AWAITED_HEADER = "pgbeat_awaited"
+#: The header of a message that only revokes its task: why.
+REASON_HEADER = "pgbeat_revoked"
 #: The header of a task that becomes a job as its message is written (`pgbeat.jobs.task_jobs`).
 NEW_JOB_HEADER = "pgbeat_new_job"
 
@@ -184,10 +188,10 @@ class BrokerTables:
         if wanted - known:
             connection.execute(self.text(_DECLARE), {"queues": sorted(wanted - known)})
 
-    def withdraw(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
-        """Deletes the unclaimed messages of jobs; returns the jobs (ids) that had one."""
-        found = connection.scalars(self.text(_WITHDRAW), {"jobs": list(jobs)}) if jobs else ()
-        return {str(job_id) for job_id in found}
+    def withdraw(self, connection: Connection, jobs: Sequence[str]) -> dict[str, Withdrawn]:
+        """Deletes the unclaimed messages of jobs, and returns them by the jobs' ids."""
+        rows = connection.execute(self.text(_WITHDRAW), {"jobs": list(jobs)}) if jobs else ()
+        return {str(job_id): (queue, payload) for job_id, queue, payload in rows}
 
     def delete(self, connection: Connection, jobs: Sequence[str]) -> None:
         """Deletes the messages of jobs, claimed or not."""
@@ -294,7 +298,8 @@ _WITHDRAW = """
     WITH mine AS (
         SELECT id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))
            AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) FOR UPDATE SKIP LOCKED)
-    DELETE FROM {message} WHERE id IN (SELECT id FROM mine) RETURNING job_id
+    DELETE FROM {message} m WHERE id IN (SELECT id FROM mine)
+    RETURNING job_id, (SELECT name FROM {queue} q WHERE q.id = m.queue_id), payload
 """
 _DELETE = "DELETE FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))"
 _CARRYING = """

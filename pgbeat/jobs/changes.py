@@ -22,6 +22,8 @@ from pgbeat.jobs.permissions import require_admin
 FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base", "retry_cap")
 # The message of a job, and its place in the line, depend on these.
 _PLACED = {"priority", "lane", "run_at"}
+# And on these, if Celery retries it: its message says how.
+_RETRIES = {"max_attempts", "retry_base", "retry_cap"}
 
 
 def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -> Job:
@@ -47,12 +49,12 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
         return job
     if "run_at" in columns and job.due_at is None:
         columns |= _deadlines(job, columns["run_at"] or job.created_at)
-    if job.state == "paused" or not _PLACED & columns.keys():
+    placed = _PLACED | _RETRIES if job.keeps_id else _PLACED
+    if job.state == "paused" or not placed & columns.keys():
         transitions.change(connection, job.id, columns)
         return finish(unit, "update", job, jobs.get(connection, job.id))
-    if job.dispatched_at is not None:
-        withdraw(connection, publisher, job, "updated")
-    if transitions.pause(connection, job.id) is None:
+    message = withdraw(connection, publisher, job, "updated")
+    if transitions.pause(connection, job.id, message) is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "updated")
     transitions.change(connection, job.id, columns)
     resumed = transitions.resume(connection, job.id)

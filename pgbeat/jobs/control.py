@@ -17,6 +17,7 @@ from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import (
     depends_on,
     dispatch,
+    kept_messages,
     lifecycle,
     prepare,
     retries,
@@ -123,9 +124,7 @@ def pause(unit: UnitOfWork, job_id: UUID | str) -> Job:
     job = lock(unit, "pause", job_id)
     if job.state not in ("pending", "scheduled"):
         raise InvalidTransition.of(job.id, job.state, "paused", _PAUSE_HINTS.get(job.state, ""))
-    if job.dispatched_at is not None:
-        withdraw(connection, publisher, job, "paused")
-    paused = transitions.pause(connection, job.id)
+    paused = transitions.pause(connection, job.id, withdraw(connection, publisher, job, "paused"))
     if paused is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "paused")
     return finish(unit, "pause", job, paused, freed_lane(job))
@@ -137,14 +136,19 @@ _PAUSE_HINTS = {
 }
 
 
-def withdraw(connection: Connection, publisher: Publisher, job: Job, verb: str) -> None:
-    """Withdraws the job's message from the broker. Raises `InvalidTransition` with the reason."""
-    if job.state == "scheduled" and job.started_at is not None:
-        hint = "Celery's own retry of it is on its way, and pgbeat can't repeat it; cancel the job"
-    elif not publisher.transactional:
+def withdraw(
+    connection: Connection, publisher: Publisher, job: Job, verb: str
+) -> dict[str, Any] | None:
+    """Takes the job's message back from the broker, and returns it for the job to keep.
+
+    Returns `None` if it was not sent. Raises `InvalidTransition` with the reason.
+    """
+    if job.dispatched_at is None:
+        return None
+    if not publisher.transactional:
         hint = "its message is with the broker, and only a worker can take it there; cancel the job"
-    elif publisher.withdraw(connection, [str(job.id)]):
-        return
+    elif withdrawn := publisher.withdraw(connection, [str(job.id)]):
+        return kept_messages.of_withdrawn(withdrawn[str(job.id)])
     elif isinstance(publisher, TransactionPublisher) and publisher.tables.carrying(
         connection, [str(job.id)]
     ):

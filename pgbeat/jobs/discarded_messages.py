@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs import endings
+from pgbeat.jobs import answers, endings
 from pgbeat.jobs.endings import Ended
 
 _WHY = {
@@ -37,7 +37,7 @@ _AMONG = text(f"{_DISCARDED} AND e.job_id = ANY (CAST(:jobs AS uuid[]))")
 # Rows that the open transaction has written.
 _OWN = text(
     f"""{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid
-       AND j.lane IS NULL AND j.group_id IS NULL
+       AND j.lane IS NULL AND j.group_id IS NULL AND j.message IS NULL
        AND NOT EXISTS (SELECT FROM pgbeat.dependencies d
                         WHERE d.parent_id = j.id AND d.outcome IS NULL)"""
 )
@@ -58,7 +58,7 @@ def end_jobs(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
 
 def end_own_jobs(connection: Connection) -> None:
     """Ends jobs whose messages the open transaction has discarded, if nothing follows from that."""
-    _end(connection, connection.execute(_OWN).all())
+    answers.give_here(connection, _end(connection, connection.execute(_OWN).all()))
 
 
 def _end(connection: Connection, rows: Sequence[tuple[object, str, str | None]]) -> list[Ended]:

@@ -1,13 +1,25 @@
 """Ends jobs that don't run, and asks workers to end those that do."""
 
-from collections.abc import Collection
-from typing import Literal, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.model import of_known
+
+
+class Unanswered(NamedTuple):
+    """What is known of a task whose result no worker ends."""
+
+    task: str
+    error: str
+    #: Its publish options, and its message if its row keeps that.
+    options: Mapping[str, Any]
+    message: Mapping[str, Any] | None
+    #: Whether a worker may have begun it.
+    is_lost: bool = False
 
 
 class Ended(NamedTuple):
@@ -24,6 +36,8 @@ class Ended(NamedTuple):
     is_dispatched: bool = True
     #: Whether jobs that depend on it wait for its end; true if that is not known.
     has_dependents: bool = True
+    #: For `answers`; `None` if a worker ends the result.
+    unanswered: Unanswered | None = None
 
 
 def columns_except(*changed: str) -> list[str]:
@@ -42,14 +56,17 @@ _END = text(
     moved AS (
         DELETE FROM pgbeat.unfinished_jobs j USING mine WHERE j.id = mine.id
         RETURNING {", ".join(f"j.{name}" for name in _KEPT)}, coalesce(:error, j.error) AS error,
+                  j.message,
                   CASE WHEN NOT :is_final THEN pgbeat.retry_id(
-                      j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
-                      CAST(:to AS text)) END AS retried_by)
-    INSERT INTO pgbeat.ended_jobs AS j
-           ({", ".join(_KEPT)}, state, finished_at, error, awaits_approval, retried_by)
-    SELECT {", ".join(_KEPT)}, :to, now(), error, false, retried_by FROM moved
-    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by,
-              j.dispatched_at IS NOT NULL
+                      j.id, j.keeps_id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
+                      CAST(:to AS text)) END AS retried_by),
+    ended AS (
+        INSERT INTO pgbeat.ended_jobs
+               ({", ".join(_KEPT)}, state, finished_at, error, awaits_approval, retried_by)
+        SELECT {", ".join(_KEPT)}, :to, now(), error, false, retried_by FROM moved)
+    SELECT id, namespace, :to, lane, group_id, retried_by, dispatched_at IS NOT NULL, task, error,
+           options, message
+      FROM moved
     """  # noqa: S608
 )
 
@@ -72,7 +89,7 @@ def end(
         return []
     values = {"ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error}
     rows = connection.execute(_END, {**values, "is_final": is_final})
-    return [Ended(*row) for row in rows]
+    return [Ended(*row[:7], True, Unanswered(*row[7:])) for row in rows]
 
 
 _REQUEST = text(

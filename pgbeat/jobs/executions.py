@@ -57,9 +57,9 @@ class ExecutionRecord(NamedTuple):
     #: The last lines that the task logged.
     log: Mapping[str, Any] | None = None
     checkpoint: Any = None
-    #: Seconds from the end until the job runs again, without its slot meanwhile, and the message
-    #: that is sent then. For the job's state `scheduled`.
-    snooze: float | None = None
+    #: Seconds from the end until the job runs again, for its state `scheduled`. If the execution
+    #: snoozed, the job has no slot meanwhile, and `message` is sent then.
+    runs_in: float | None = None
     message: Mapping[str, Any] | None = None
     #: Whether an earlier execution of the job, or this one, may have been recorded before.
     is_repeated: bool | None = None
@@ -89,7 +89,7 @@ _RECORD = {
 # What they change of a job that ends, which also has no `run_at` any more.
 _CHANGED = (
     "state", "started_at", "finished_at", "worker", "error", "retried_by", "checkpoint",
-    "executions",
+    "executions", "attempt",
 )  # fmt: skip
 _KEPT = columns_except(*_CHANGED, "run_at")
 _HAS_DEPENDENTS = """(SELECT true FROM (SELECT parent_id, outcome FROM pgbeat.dependencies) AS d
@@ -104,6 +104,9 @@ _PARTS = {
             worker_id, pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms,
             memory_peak_mb, progress_done, progress_total, progress_message, result, error,
             traceback, metadata, log, recorded_at""",
+    # Celery's own retries beyond those of the policy don't count.
+    "attempt": """CASE WHEN j.keeps_id THEN greatest(j.attempt, least(
+                  coalesce(r.retry_attempt, 0) + 1, j.max_attempts)) ELSE j.attempt END""",
     "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL, "
     f"{_HAS_DEPENDENTS}",
     "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "

@@ -30,7 +30,7 @@ WITH r AS MATERIALIZED (
                began float8, ended float8, lost boolean, duration_ms float8,
                cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
                progress_total float8, progress_message text, result text, error text,
-               traceback text, metadata jsonb, log json, checkpoint jsonb, snooze float8,
+               traceback text, metadata jsonb, log json, checkpoint jsonb, runs_in float8,
                message jsonb, is_repeated boolean,
                makes_job boolean, namespace text, task text, args jsonb, kwargs jsonb, queue text,
                created_by text, root_id uuid, parent_id uuid, canvas jsonb)),
@@ -68,18 +68,19 @@ moved AS (
               r.worker, pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
                                j.cancel_reason, r.error) AS error,
-              pgbeat.retry_id(j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
-                              r.job_state) AS retried_by,
-              coalesce(r.checkpoint, j.checkpoint) AS checkpoint, j.executions + 1 AS executions),
+              pgbeat.retry_id(j.id, j.keeps_id, j.args, j.attempt, j.max_attempts,
+                              j.cancel_requested_at, r.job_state) AS retried_by,
+              coalesce(r.checkpoint, j.checkpoint) AS checkpoint, j.executions + 1 AS executions,
+              {attempt} AS attempt),
 ended AS (
     INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 began AS (
     UPDATE pgbeat.unfinished_jobs j
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker,
-           run_at = r.ended_at + r.snooze * interval '1 second',
-           dispatched_at = CASE WHEN r.snooze IS NULL THEN j.dispatched_at END,
+           run_at = r.ended_at + r.runs_in * interval '1 second',
+           dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message),
-           state = r.job_state, error = r.error, executions = j.executions + 1,
+           state = r.job_state, error = r.error, attempt = {attempt}, executions = j.executions + 1,
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
       FROM (SELECT * FROM r OFFSET 0) AS r
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r WHERE NOT ends_job))

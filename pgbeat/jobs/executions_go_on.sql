@@ -12,7 +12,7 @@ WITH r AS MATERIALIZED (
                lost boolean, duration_ms float8, cpu_time_ms float8, memory_peak_mb float8,
                progress_done float8, progress_total float8, progress_message text, result text,
                error text, traceback text, metadata jsonb, log json, checkpoint jsonb,
-               snooze float8, message jsonb)),
+               runs_in float8, message jsonb)),
 went_on AS (
     UPDATE pgbeat.running_executions e
        SET progress_done = coalesce(r.progress_done, e.progress_done),
@@ -22,7 +22,7 @@ went_on AS (
       FROM (SELECT * FROM r OFFSET 0) AS r
      WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r WHERE state = 'running'))
     RETURNING e.id, e.job_id, e.started_at, r.state, r.job_state, r.ends_job, NULL::timestamptz
-              AS finished_at, r.error, r.checkpoint, r.ended_at, r.snooze, r.message),
+              AS finished_at, r.error, r.checkpoint, r.ended_at, r.runs_in, r.message),
 gone AS (
     DELETE FROM pgbeat.running_executions e USING (SELECT * FROM r OFFSET 0) AS r
      WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r WHERE state <> 'running'))
@@ -37,14 +37,14 @@ gone AS (
               coalesce(r.progress_message, e.progress_message) AS progress_message,
               r.result, r.error, r.traceback, e.metadata || coalesce(r.metadata, '{}') AS metadata,
               coalesce(r.log, e.log) AS log,
-              r.job_state, r.ends_job, r.checkpoint, r.ended_at, r.snooze, r.message),
+              r.job_state, r.ends_job, r.checkpoint, r.ended_at, r.runs_in, r.message),
 known AS (
     SELECT id, job_id, started_at, state, job_state, ends_job, finished_at, error, checkpoint,
-           ended_at, snooze, message
+           ended_at, runs_in, message
       FROM went_on
     UNION ALL
     SELECT id, job_id, started_at, state, job_state, ends_job, finished_at, error, checkpoint,
-           ended_at, snooze, message
+           ended_at, runs_in, message
       FROM gone),
 moved AS (
     DELETE FROM pgbeat.unfinished_jobs j USING (SELECT * FROM known OFFSET 0) AS r
@@ -57,16 +57,16 @@ moved AS (
               pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
                                j.cancel_reason, r.error) AS error,
-              pgbeat.retry_id(j.id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
-                              r.job_state) AS retried_by,
-              coalesce(r.checkpoint, j.checkpoint) AS checkpoint),
+              pgbeat.retry_id(j.id, j.keeps_id, j.args, j.attempt, j.max_attempts,
+                              j.cancel_requested_at, r.job_state) AS retried_by,
+              coalesce(r.checkpoint, j.checkpoint) AS checkpoint, j.attempt),
 ended AS (
     INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 jobs AS (
     UPDATE pgbeat.unfinished_jobs j
        SET state = r.job_state, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
-           run_at = r.ended_at + r.snooze * interval '1 second',
-           dispatched_at = CASE WHEN r.snooze IS NULL THEN j.dispatched_at END,
+           run_at = r.ended_at + r.runs_in * interval '1 second',
+           dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message)
       FROM (SELECT * FROM known OFFSET 0) AS r
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM known WHERE NOT ends_job))

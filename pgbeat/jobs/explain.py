@@ -105,8 +105,11 @@ _SNOOZES = text("SELECT count(*) FROM pgbeat.executions WHERE job_id = :id AND s
 
 
 def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
-    if job.run_at is None:
-        return Whereabouts("retry", "is retried by Celery for its task")
+    if job.run_at is None or (job.started_at is not None and job.dispatched_at is not None):
+        when = "" if job.run_at is None or job.run_at <= now else f" in {span(job.run_at - now)}"
+        more = job.attempt < job.max_attempts
+        of = f", attempt {job.attempt + 1} of {job.max_attempts}" if job.keeps_id and more else ""
+        return Whereabouts("retry", f"is retried by Celery for its task{when}{of}")
     if job.started_at is not None and job.dispatched_at is None and job.run_at > now:
         count = connection.scalar(_SNOOZES, {"id": job.id})
         times = "once" if count == 1 else f"{count} times"

@@ -31,6 +31,8 @@ class JobReport(NamedTuple):
     acks_late: bool = False
     #: Whether this worker hasn't registered the task. The job is retried if another may have.
     is_unknown: bool = False
+    #: Whether the worker has ended its result.
+    is_answered: bool = True
 
 
 # Each existing job, with its execution that this worker runs or has just ended.
@@ -67,10 +69,11 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
             known[report.job_id] = [execution.id, False, is_dispatched]
         elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
-            ended += endings.end(
+            gone = endings.end(
                 connection, [report.job_id], report.state, report.error,
                 of=("pending", "scheduled"), is_final=is_final,
             )  # fmt: skip
+            ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]
     workers.count(connection, workers.RELEASED, sum(report.lost for report in reports))
     return ended
 

@@ -4,18 +4,18 @@ That is: sending or withdrawing its message, inserting its retry, advancing its 
 that depend on it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker.messages import AWAITED_HEADER
+from pgbeat.broker.messages import AWAITED_HEADER, Withdrawn
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import channels, connections
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import dependencies, endings, kept_messages, retries
+from pgbeat.jobs import answers, dependencies, endings, kept_messages, retries
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -55,7 +55,8 @@ def publish(
 def _publish(publisher: Publisher, job: Job, urgency: Urgency) -> None:
     message = _message(job, urgency)
     if job.message is not None and isinstance(publisher, TransactionPublisher):
-        publisher.take(message.job_id, kept_messages.read(job.message, message))
+        kept = kept_messages.read(job, message, delays=publisher.keeps_claimed)
+        publisher.take(message.job_id, kept)
     else:
         publisher.publish(message)
 
@@ -101,13 +102,19 @@ def _end_waiting(
 ) -> list[Ended]:
     """Ends those of the jobs that don't run, and withdraws their messages."""
     withdrawn = publisher.withdraw(connection, job_ids)
-    revocations = kept_messages.revocations(connection, job_ids)
-    ended = endings.end(connection, job_ids, to, reason)
-    if isinstance(publisher, TransactionPublisher):
-        publisher.put(connection, [revocations[e.id] for e in ended if e.id in revocations])
+    ended = [_with_message(e, withdrawn) for e in endings.end(connection, job_ids, to, reason)]
     sent = [str(job.id) for job in ended if job.is_dispatched]
     publisher.revoke(connection, [job_id for job_id in sent if job_id not in withdrawn])
     return ended
+
+
+def _with_message(job: Ended, withdrawn: Mapping[str, Withdrawn]) -> Ended:
+    """Returns the job with its message that was taken back, if its row kept none."""
+    said = job.unanswered
+    if said is None or said.message is not None or str(job.id) not in withdrawn:
+        return job
+    message = kept_messages.of_withdrawn(withdrawn[str(job.id)])
+    return job._replace(unanswered=said._replace(message=message))
 
 
 def follow(
@@ -117,7 +124,7 @@ def follow(
     groups: Collection[UUID] = (),
     parents: Collection[UUID] = (),
 ) -> set[tuple[str, str]]:
-    """Inserts the retries of ended jobs, and has those go on that wait for them.
+    """Ends the results of ended jobs, inserts their retries, and unblocks what waits for them.
 
     These are their groups, and the jobs that depend on them. Looks at the given `groups`, and at
     the jobs that wait for the given `parents`, as well.
@@ -128,6 +135,7 @@ def follow(
     lanes: set[tuple[str, str]] = set()
     changed, over = set(groups), set(parents)
     while ended or changed or over:
+        answers.give(connection, publisher, ended)
         _keep_snoozed(connection, publisher, ended)
         lanes.update((job.namespace, job.lane) for job in ended if job.lane is not None)
         # A job that was cancelled while it ran must not run again: as Celery's retry, or

@@ -97,7 +97,7 @@ class Job(NamedTuple):
     #: When it was marked as late, and the deadlines that it missed: `start`, `end`.
     late_at: datetime | None
     missed_deadlines: list[str]
-    #: What to send at its dispatch; `None` if the message is made from the fields above.
+    #: The message to send at its dispatch (`kept_messages`); `None`: one made of the fields above.
     message: dict[str, Any] | None = None
     #: With which it takes turns in its lane: `tenant=acme`; empty if the lane is not fair.
     fair_key: str = ""
@@ -107,6 +107,8 @@ class Job(NamedTuple):
     canvas: dict[str, Any] | None = None
     #: The group whose callback it is.
     callback_of: UUID | None = None
+    #: It was sent as a task: Celery retries it, under its id.
+    keeps_id: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -122,7 +124,7 @@ class Job(NamedTuple):
 # The audit log leaves out what may be large.
 _UNAUDITED = {
     "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint", "root_id",
-    "parent_id", "canvas", "callback_of",
+    "parent_id", "canvas", "callback_of", "message",
 }  # fmt: skip
 _AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
 _COLUMNS = [jobs.c[name] for name in Job._fields]

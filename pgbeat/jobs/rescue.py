@@ -19,7 +19,7 @@ from pgbeat.broker import external_brokers, message_ends
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
-from pgbeat.jobs import executions, lifecycle, rescue_log, workers
+from pgbeat.jobs import answers, executions, lifecycle, rescue_log, workers
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.missing_messages import MissingMessages
@@ -77,9 +77,10 @@ def _mark_lost(
         )
         for each in lost
     ]
+    unanswered = answers.of_jobs(connection, [record.job_id for record in records])
     ended = executions.record(connection, records)
     workers.count(connection, workers.RELEASED, len(lost))
-    return ended
+    return answers.with_ends(connection, ended, unanswered)
 
 
 def _job_states(

@@ -7,10 +7,9 @@ job. A job that waits, for its lane or an approval, keeps the message until it i
 """
 
 import json
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -21,13 +20,15 @@ from sqlalchemy import Connection, text
 from pgbeat.access import actors
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, BrokerTables, Message
 from pgbeat.broker.payloads import JOB, NewJobHeader
+from pgbeat.broker.publishing import payloads
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
-from pgbeat.config import settings_of
+from pgbeat.config import Settings, settings_of
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import canvas, dispatch, kept_messages, policies, submissions, task_policies
 from pgbeat.jobs.canvas import Place
+from pgbeat.jobs.defaults import backoff
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.one_statement import array
 from pgbeat.jobs.policies import JobPolicy, stored
@@ -54,6 +55,8 @@ class _Sent:
         return task_id == self._sent
 
 
+#: What a message says of others that learn of the task's end, however that comes.
+_PART_OF = ("chord", "chain", "errbacks")
 #: The most policies that are kept parsed.
 _MOST = 1000
 #: An app's headers of jobs, in its attributes.
@@ -136,12 +139,18 @@ def _headers(
         new_job = NewJobHeader(
             namespace=settings_of(app).namespace,
             created_by=actors.user().name,
-            policy=policy.as_json(),
+            policy=_complete(policy, settings_of(app)).as_json(),
             is_awaited=is_awaited,
         )
         known[key] = policy, JobHeaders({JOB_HEADER: JOB, NEW_JOB_HEADER: new_job})
     found: JobHeaders = known[key][1]
     return found
+
+
+def _complete(policy: JobPolicy, settings: Settings) -> JobPolicy:
+    """Returns the policy with the backoff of its retries."""
+    base, cap = (timedelta(seconds=seconds) for seconds in backoff(policy, settings))
+    return policy._replace(retry_base=base, retry_cap=cap)
 
 
 def _is_running(task_id: Any) -> bool:
@@ -189,6 +198,8 @@ class _Envelope(NamedTuple):
     options: dict[str, Any]
     run_at: str | None
     place: Place
+    #: Whether its end has to do with others: a chord, the rest of its chain, errbacks.
+    is_part: bool
 
     @classmethod
     def of(cls, message: Message) -> "_Envelope":
@@ -198,14 +209,18 @@ class _Envelope(NamedTuple):
         kwargs: Any = None
         embedded: Any = {}
         is_json = payload["content-type"] == "application/json"
-        if is_json and payload["properties"].get("body_encoding") == "base64":
-            args, kwargs, embedded = json.loads(b64decode(payload["body"]))
+        if is_json:
+            args, kwargs, embedded = json.loads(payloads.body(payload))
         hard, soft = headers.get("timelimit") or (None, None)
-        options = {"time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow")}
+        options = {
+            "time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow"),
+            "ignore_result": headers.get("ignore_result") or None,
+        }  # fmt: skip
+        is_part = not is_json or any(embedded.get(name) for name in _PART_OF)
         return cls(
             headers["id"], headers["task"], stored(args), stored(kwargs),
             {name: value for name, value in options.items() if value is not None},
-            message.available_at, canvas.of_message(headers, embedded or {}),
+            message.available_at, canvas.of_message(headers, embedded or {}), is_part,
         )  # fmt: skip
 
 
@@ -214,7 +229,8 @@ _TYPES = {
     "id": "uuid", "namespace": "text", "task": "text", "args": "jsonb", "kwargs": "jsonb",
     "options": "jsonb", "queue": "text", "created_by": "text", "state": "text",
     "run_at": "timestamptz", "lane": "text", "priority": "smallint", "tags": "text[]",
-    "resources": "jsonb", "unique_key": "text", "taken_for": "interval",
+    "resources": "jsonb", "max_attempts": "integer", "retry_base": "interval",
+    "retry_cap": "interval", "unique_key": "text", "taken_for": "interval",
     "awaits_approval": "boolean", "payload": "text", "message_queue": "text",
     "message_priority": "smallint", "must_start_within": "interval",
     "must_end_within": "interval", "dispatched": "boolean", "message": "jsonb",
@@ -224,10 +240,11 @@ _TYPES = {
 _SQL = """
     SELECT id, made_at FROM pgbeat.write_job(
         {id}, {namespace}, {task}, {args}, {kwargs}, {options}, {queue}, NULL, 'user_api',
-        {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, 1, '1 minute',
-        '1 hour', {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}', '{{}}', {payload},
-        {message_queue}, {message_priority}, {must_start_within}, {must_end_within}, {dispatched},
-        {message}, {is_awaited}, {root_id}, {parent_id}, {canvas}, {may_exist})
+        {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, {max_attempts},
+        {retry_base}, {retry_cap}, {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}',
+        '{{}}', {payload}, {message_queue}, {message_priority}, {must_start_within},
+        {must_end_within}, {dispatched}, {message}, {is_awaited}, {root_id}, {parent_id},
+        {canvas}, {may_exist}, true)
 """
 _WRITE = text(_SQL.format(**{name: f"CAST(:{name} AS {kind})" for name, kind in _TYPES.items()}))
 _WRITE_AT_ONCE = Statement(
@@ -304,7 +321,12 @@ class _NewJob:
             "must_start_within": policy.must_start_within,
             "must_end_within": policy.must_end_within,
             "dispatched": not self.waits,
-            "message": _json(kept_messages.written(message)) if self.waits else None,
+            "max_attempts": policy.max_attempts or 1,
+            "retry_base": policy.retry_base or timedelta(minutes=1),
+            "retry_cap": policy.retry_cap or timedelta(hours=1),
+            "message": _json(kept_messages.written(message))
+            if self.waits or found.is_part
+            else None,
             "is_awaited": bool(given["is_awaited"]),
             "root_id": found.place.root_id, "parent_id": found.place.parent_id,
             "canvas": _json(found.place.canvas),

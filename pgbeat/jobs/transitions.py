@@ -4,6 +4,7 @@ Each function is one guarded statement that returns `None` if the job is in anot
 needs. If the job that it returns is dispatched, the caller must publish its message.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -30,7 +31,13 @@ def _guarded(changes: str, state: str, also: str = "true") -> TextClause:
     )
 
 
-_PAUSE = _guarded("state = 'paused', dispatched_at = NULL", "state IN ('pending', 'scheduled')")
+_PAUSE = _guarded(
+    """
+    state = 'paused', dispatched_at = NULL,
+    message = coalesce(CAST(CAST(:message AS text) AS jsonb), message)
+    """,
+    "state IN ('pending', 'scheduled')",
+)
 _RESUME = _guarded(_BACK, "state = 'paused'", "NOT awaits_approval")
 _APPROVE = _guarded(
     f"{_BACK}, awaits_approval = false, approved_by = :by, approved_at = now()",
@@ -47,9 +54,12 @@ _HASTEN = _guarded(
 )
 
 
-def pause(connection: Connection, job_id: UUID) -> Job | None:
-    """Pauses a job that has not begun."""
-    return _apply(connection, _PAUSE, id=job_id)
+def pause(
+    connection: Connection, job_id: UUID, message: Mapping[str, Any] | None = None
+) -> Job | None:
+    """Pauses a job that does not run. It keeps the `message` that was taken back, if one was."""
+    kept = None if message is None else json.dumps(message)
+    return _apply(connection, _PAUSE, id=job_id, message=kept)
 
 
 def resume(connection: Connection, job_id: UUID) -> Job | None:
@@ -76,13 +86,15 @@ def change(connection: Connection, job_id: UUID, columns: Mapping[str, Any]) -> 
     """Changes columns of a job that waits.
 
     With another lane, it goes to the end of that lane's line. A new priority replaces one among
-    its publish options.
+    its publish options, and in the message that it keeps.
     """
     values: dict[str, Any] = dict(columns)
     if "lane" in columns:
         values["position"] = func.extract("epoch", func.clock_timestamp())
     if "priority" in columns:
         values["options"] = jobs.c.options.op("-")(cast("priority", Text))
+        priority = func.jsonb_build_object("priority", columns["priority"])
+        values["message"] = jobs.c.message.op("||")(priority)
     waits = jobs.c.state.in_(["pending", "scheduled", "paused"])
     connection.execute(update(jobs).where(jobs.c.id == job_id, waits).values(values))
 

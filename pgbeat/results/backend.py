@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
-from pgbeat.results import chords, errbacks, expiry, statements
+from pgbeat.results import answers, chords, errbacks, expiry, statements
 from pgbeat.results.ending import abandon_current, ending_of
 from pgbeat.results.rows import (
     COLUMNS,
@@ -43,6 +43,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     supports_native_join = True
     supports_result_compression = True
     supports_failure_expires = True
+    mark_as_revoked = answers.mark_as_revoked
 
     def __init__(self, app: Any, url: str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("expires_type", float)

@@ -128,7 +128,7 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
             _fail(backend, connection, group_id, body, error)
             return
         try:
-            with _savepoint(connection):
+            with savepoint(connection):
                 body.delay(values)
         except Exception as error:
             if connections.is_lost(error):
@@ -235,12 +235,13 @@ def published_in(
 
 
 @contextmanager
-def _savepoint(connection: Connection) -> Iterator[None]:
-    connection.exec_driver_sql("SAVEPOINT pgbeat_body")
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undoes what the block wrote if it raises an error."""
+    connection.exec_driver_sql("SAVEPOINT pgbeat_result")
     try:
         yield
     except Exception as error:
         if not connections.is_lost(error):
-            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT pgbeat_body")
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT pgbeat_result")
         raise
-    connection.exec_driver_sql("RELEASE SAVEPOINT pgbeat_body")
+    connection.exec_driver_sql("RELEASE SAVEPOINT pgbeat_result")

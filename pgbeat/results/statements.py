@@ -14,7 +14,8 @@ _VALUES = """
     task_id, status, body, content_type, content_encoding, traceback, children, group_id,
     parent_id, date_done, task, worker, queue, retries, request, expires_at"""
 
-# Invariant: a stored success stays. Who waits is notified in the same transaction.
+# Invariant: a stored success stays, and no revocation replaces an end. Whoever waits is notified in
+# the same transaction.
 _STORE = """
 WITH %(first)s
      stored AS (
@@ -26,7 +27,8 @@ WITH %(first)s
       WHERE ($16::text IS NULL OR set_config('synchronous_commit', $16, true) IS NOT NULL)
         AND %(only_if)s
      ON CONFLICT (task_id) DO UPDATE SET (%(columns)s) = ROW (excluded.*)
-      WHERE r.status <> 'SUCCESS'),
+      WHERE r.status <> 'SUCCESS'
+        AND NOT (excluded.status = 'REVOKED' AND r.status IN ('FAILURE', 'REVOKED'))),
      waiting AS (%(waiting)s)
 %(then)s
 """
@@ -52,6 +54,28 @@ STORE_STATE = Statement(
         "is_ready": "false",
         "waiting": "SELECT waiter FROM pgbeat.result_waits WHERE task_id = $1",
     },
+)
+#: Stores the same for several tasks that have no final state: a JSON array of tasks, status, body,
+#: content type and encoding, seconds until it expires.
+STORE_SAME = Statement(
+    "store_same_result",
+    f"""
+    WITH stored AS (
+         INSERT INTO pgbeat.results AS r
+                (task_id, status, body, content_type, content_encoding, date_done, expires_at)
+         SELECT id, $2, $3::bytea, $4, $5, clock_timestamp(),
+                clock_timestamp() + make_interval(secs => $6::double precision)
+           FROM json_array_elements_text($1::json) AS id ORDER BY id
+         ON CONFLICT (task_id) DO UPDATE
+            SET (status, body, content_type, content_encoding, date_done, expires_at) = ROW (
+                    excluded.status, excluded.body, excluded.content_type,
+                    excluded.content_encoding, excluded.date_done, excluded.expires_at)
+          WHERE r.status NOT IN ('SUCCESS', 'FAILURE', 'REVOKED')),
+         waiting AS (
+         DELETE FROM pgbeat.result_waits
+          WHERE task_id IN (SELECT json_array_elements_text($1::json)) RETURNING task_id, waiter)
+    SELECT pg_notify('{RESULTS}' || waiter, left(task_id, 7000)) FROM waiting
+    """,  # noqa: S608
 )
 
 

@@ -158,7 +158,8 @@ class Store:
 
         Args:
             own: A connection of the caller's, with an open transaction.
-            commit: Commits that transaction.
+            commit: Commits that transaction. Without it, the caller does so later, and nothing may
+                wait for that.
         """
         committed: list[Callable[[], object]] = []
         with ExitStack() as stack:
@@ -183,6 +184,12 @@ class Store:
     def after_commit(self, call: Callable[[], object]) -> None:
         """Calls a function once the transaction that this thread has joined is committed."""
         self._local.committed.append(call)
+
+    def take_calls(self) -> bool:
+        """Drops what must wait for that commit; returns whether there was anything."""
+        had_any = bool(self._local.committed)
+        self._local.committed.clear()
+        return had_any
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement that may be executed again, if the connection is lost meanwhile."""

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -67,6 +68,7 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
         attempt.result, attempt.traceback = str(error), None
         attempt.end("snoozed", "scheduled")
     elif state == "RETRY":
+        attempt.runs_in = _seconds(getattr(error, "when", None))
         cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
         attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
         attempt.end("failed", "scheduled")
@@ -81,3 +83,11 @@ def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -
     else:
         attempt.error = attempts.error_text(error) if error is not None else state
         attempt.end("failed")
+
+
+def _seconds(when: Any) -> float | None:
+    """Returns the seconds until Celery's retry: it says them, or the moment."""
+    if isinstance(when, datetime):
+        moment = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return (moment - datetime.now(UTC)).total_seconds()
+    return float(when) if isinstance(when, int | float) else None

@@ -70,8 +70,8 @@ class Attempt:
     result: str | None = None
     #: What its task has logged.
     log: "TaskLog | None" = None
-    #: Seconds until its job runs again, and the message for that.
-    snooze: float | None = None
+    #: Seconds until its job runs again, and the message for that if it snoozes.
+    runs_in: float | None = None
     message: dict[str, Any] | None = None
     error: str | None = None
     traceback: str | None = None
@@ -164,7 +164,7 @@ class Attempt:
 
 _AT_ITS_END = (
     "job_state", "duration_ms", "cpu_time_ms", "memory_peak_mb", "error", "traceback", "result",
-    "snooze", "message",
+    "runs_in", "message",
 )  # fmt: skip
 
 

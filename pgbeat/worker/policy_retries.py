@@ -23,7 +23,7 @@ _ORIGINAL = "pgbeat_not_retried"
 
 
 def set_up(app: Celery) -> None:
-    """Prepares the tasks of a worker whose policies have more than one attempt.
+    """Prepares the tasks of a worker that have policies.
 
     How often a run is retried is said by its message: by the policy with which it was sent. Raises
     `SystemExit`, with one line for each mistake, if policies are invalid.
@@ -37,7 +37,7 @@ def set_up(app: Celery) -> None:
         original = getattr(task.run, _ORIGINAL, None)
         if original is not None:  # replaced for an earlier worker in this process
             task.run = original
-        if name in known and (known[name].max_attempts or 1) > 1:
+        if name in known:
             _wrap(app, task)
 
 

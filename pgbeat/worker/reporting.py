@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from celery._state import get_current_task, get_current_worker_task
 from sqlalchemy import text
 
-from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
 from pgbeat.jobs.headers import CALLBACK_OF, DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
@@ -75,13 +75,22 @@ def current() -> Current | None:
         return None
     return Current(
         job_id=str(request.id),
-        attempt=int(getattr(request, ATTEMPT_HEADER, None) or 1),
+        attempt=_attempt(request),
         schedule=getattr(request, SCHEDULE, None),
         due_at=_read(getattr(request, DUE_AT, None)),
         interval_start=_read(getattr(request, INTERVAL_START, None)),
         trigger=getattr(request, TRIGGER, None),
         callback_of=getattr(request, CALLBACK_OF, None),
     )
+
+
+def _attempt(request: Any) -> int:
+    new_job = getattr(request, NEW_JOB_HEADER, None)
+    if new_job is None:
+        return int(getattr(request, ATTEMPT_HEADER, None) or 1)
+    # Of one sent as a task, retries have its id; those beyond its policy's are the task's own.
+    most = new_job["policy"].get("max_attempts") or 1
+    return min(int(request.retries or 0) + 1, int(most))
 
 
 def _read(text: str | None) -> datetime | None:

@@ -328,7 +328,7 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
     headers = getattr(message, "headers", None) or {}
     if headers.get(JOB_HEADER) and headers.get("id"):
         what = f"the worker refused its message: {attempts.error_text(exc)}"
-        _report(str(headers["id"]), "failed", what, began=False)
+        _report(str(headers["id"]), "failed", what, began=False, is_answered=False)
 
 
 def _follow_undecodable(consumer: Any) -> None:

@@ -65,7 +65,7 @@ def _arrange(task: Any, snooze: Snooze) -> None:
     if attempt is None or attempt.makes is not None or recorder is None:
         _again(task, countdown=snooze.delay.total_seconds()).apply_async()
         return
-    attempt.snooze, attempt.message = snooze.delay.total_seconds(), _message(task)
+    attempt.runs_in, attempt.message = snooze.delay.total_seconds(), _message(task)
     attempt_ends.conclude(attempt, snooze, "RETRY")
     if recorder.record_now(attempt, PATIENCE):
         recorder.was_recorded(attempt, ())

@@ -11,7 +11,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from sqlalchemy import Connection
 
 from pgbeat.broker import external_brokers
-from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message, Withdrawn
 from pgbeat.broker.payloads import JOB
 from pgbeat.broker.publishing import predeclare, reserved
 from pgbeat.broker.publishing.json_values import unreadable
@@ -54,8 +54,12 @@ class Publisher(Protocol):
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
 
-    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
-        """Deletes these jobs' unclaimed messages; returns the jobs (ids) that had one.
+    @property
+    def app(self) -> Celery:
+        """The app that makes the messages."""
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> dict[str, Withdrawn]:
+        """Deletes these jobs' unclaimed messages, and returns them by the jobs' ids.
 
         An external broker's can't be deleted.
         """
@@ -229,7 +233,7 @@ class TransactionPublisher:
     def __init__(
         self, app: Celery, send: Callable[[Celery, TaskMessage, Any], None] = apply_async
     ) -> None:
-        self._app, self._send = app, send
+        self.app, self._send = app, send
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
         #: Whether the transport is pgbeat's, which keeps messages until they are acknowledged.
         self.keeps_claimed = delays_in_table(app.conf)
@@ -249,7 +253,7 @@ class TransactionPublisher:
             return
         self.is_prepared = True
         self.tables.adopt(connection)
-        for name, queue in self._app.amqp.queues.items():
+        for name, queue in self.app.amqp.queues.items():
             try:
                 check_name(name)
             except ValueError:  # Celery keeps invalid names, too; their publish has failed
@@ -285,7 +289,7 @@ class TransactionPublisher:
             return [quick]
         self._outbox.messages.clear()
         with _reaching_broker():
-            self._send(self._app, message, self._producer)
+            self._send(self.app, message, self._producer)
         made = list(self._outbox.messages)
         self._templates.learn(message, made)
         return made
@@ -316,12 +320,12 @@ class TransactionPublisher:
             calls = dict(self._outbox.calls)
             for message in messages:
                 calls |= predeclare.queue(message.queue)
-            predeclare.declare(self._app, connection, self.tables, calls)
+            predeclare.declare(self.app, connection, self.tables, calls)
         self._outbox.declare(connection, self.tables)
         self.tables.put(connection, messages)
 
-    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
-        """Deletes these jobs' unclaimed messages; returns the jobs (ids) that had one."""
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> dict[str, Withdrawn]:
+        """Deletes these jobs' unclaimed messages, and returns them by the jobs' ids."""
         return self.tables.withdraw(connection, job_ids)
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
@@ -349,7 +353,7 @@ class BrokerPublisher:
     is_prepared = True
 
     def __init__(self, app: Celery, producer: Callable[[], Any]) -> None:
-        self._app = app
+        self.app = app
         self._producer = producer
         self._sent: set[str] = set()
 
@@ -360,7 +364,7 @@ class BrokerPublisher:
         """Publishes the message, once; the queue is not known."""
         if message.job_id not in self._sent:
             with _observed(message) if observers else _UNSEEN, _reaching_broker():
-                apply_async(self._app, message, self._producer())
+                apply_async(self.app, message, self._producer())
             self._sent.add(message.job_id)
         return None
 
@@ -371,15 +375,15 @@ class BrokerPublisher:
         """
         external_brokers.note(connection, list(job_ids))
 
-    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
-        """Returns no jobs: published messages stay."""
-        return set()
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> dict[str, Withdrawn]:
+        """Returns nothing: published messages stay."""
+        return {}
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         """Has workers revoke these jobs."""
         if job_ids:
             with _reaching_broker():
-                self._app.control.revoke(
+                self.app.control.revoke(
                     list(job_ids), terminate=True, connection=self._producer().connection
                 )
 

@@ -18,33 +18,33 @@ KEYS = """
          ELSE ARRAY[j.kwargs ->> substr(:key, length('kwargs.') + 1)] END
 """
 
-_WITHIN = """
-     WHERE j.namespace = :namespace AND j.lane = :lane
-       AND j.dispatched_at > statement_timestamp() - CAST(:period AS interval)
-       AND (j.finished_at IS NULL
-            OR j.finished_at > statement_timestamp() - CAST(:period AS interval))
-"""
+# Since when a rate counts.
+_SINCE = "statement_timestamp() - CAST(:period AS interval)"
+_OF_LANE = f"""j.namespace = :namespace AND j.lane = :lane
+           AND (j.finished_at IS NULL OR j.finished_at > {_SINCE})"""
+#: The slots `j` that the lane has given within the period. A job that snoozes gets one each time,
+#: and its row knows only the last: the others count from when it began.
+_GIVEN = f"""
+    FROM (SELECT j.dispatched_at, j.id, j.task, j.created_by, j.tags, j.kwargs, j.resources
+            FROM pgbeat.jobs j WHERE {_OF_LANE} AND j.dispatched_at > {_SINCE}
+          UNION ALL
+          SELECT e.started_at, j.id, j.task, j.created_by, j.tags, j.kwargs, j.resources
+            FROM pgbeat.ended_executions e JOIN pgbeat.jobs j ON j.id = e.job_id
+           WHERE e.state = 'snoozed' AND e.started_at > {_SINCE} AND e.finished_at > {_SINCE}
+             AND {_OF_LANE}) AS j
+"""  # noqa: S608
+_BY_KEY = f"{_GIVEN} CROSS JOIN LATERAL unnest({KEYS}) AS k (key)"
 _SPENT = text(
     f"""
     SELECT NULL, count(*) FROM (
-        SELECT FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
+        SELECT {_GIVEN} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
     """  # noqa: S608
 )
-_SPENT_BY_KEY = text(
-    f"""
-    SELECT k.key, count(*) FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({KEYS}) AS k (key)
-    {_WITHIN} GROUP BY k.key
-    """  # noqa: S608
-)
+_SPENT_BY_KEY = text(f"SELECT k.key, count(*) {_BY_KEY} GROUP BY k.key")
 
 
 _COST = "coalesce(CAST(j.resources ->> :unit AS numeric), 1)"
-_SPENT_BY_COST = text(
-    f"""
-    SELECT k.key, sum({_COST}) FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({KEYS}) AS k (key)
-    {_WITHIN} GROUP BY k.key
-    """  # noqa: S608
-)
+_SPENT_BY_COST = text(f"SELECT k.key, sum({_COST}) {_BY_KEY} GROUP BY k.key")
 
 
 def quota(connection: Connection, lane: Lane) -> RateQuota | None:
@@ -63,15 +63,14 @@ def quota(connection: Connection, lane: Lane) -> RateQuota | None:
 _AGAIN = text(
     f"""
     SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
-      FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
+      {_GIVEN} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
     """  # noqa: S608
 )
 _AGAIN_BY_KEY = text(
     f"""
     SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timestamp())
       FROM (SELECT (array_agg(j.dispatched_at ORDER BY j.dispatched_at DESC))[:rate] AS nth
-              FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({KEYS}) AS k (key)
-            {_WITHIN} AND coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
+            {_BY_KEY} WHERE coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
              GROUP BY k.key) AS d
     """  # noqa: S608
 )
@@ -86,8 +85,7 @@ _AGAIN_BY_COST = text(
             SELECT coalesce(k.key, '') AS key, j.dispatched_at,
                    sum({_COST}) OVER (
                        PARTITION BY k.key ORDER BY j.dispatched_at DESC, j.id) AS total
-              FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({KEYS}) AS k (key)
-            {_WITHIN}) AS t
+            {_BY_KEY}) AS t
                JOIN unnest(CAST(:keys AS text[]), CAST(:costs AS numeric[])) AS d (key, cost)
                USING (key)
          WHERE t.total > greatest(CAST(:rate AS integer) - d.cost, 0)

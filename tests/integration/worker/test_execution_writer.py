@@ -116,7 +116,7 @@ def test_a_retry_that_just_began_is_not_undone(ward: Ward, recorder: Recorder) -
 def test_the_last_execution_decides_though_its_transaction_began_long_before(ward: Ward) -> None:
     """As it does that waits for the job's lock: its times count from the statement on."""
     job_id = ward.job()
-    snoozed: dict[str, Any] = {"state": "snoozed", "job_state": "scheduled", "snooze": 0.01}
+    snoozed: dict[str, Any] = {"state": "snoozed", "job_state": "scheduled", "runs_in": 0.01}
     ward.run(job_id, 1, began=0.0, ended=0.0, **snoozed)
     ward.sql(
         "UPDATE pgbeat.jobs SET state = 'pending', dispatched_at = now() WHERE id = %s", job_id

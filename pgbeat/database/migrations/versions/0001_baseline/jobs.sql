@@ -52,6 +52,7 @@ CREATE TABLE pgbeat.jobs (
     max_attempts     integer NOT NULL DEFAULT 1,
     retry_base       interval NOT NULL DEFAULT '1 minute',
     retry_cap        interval NOT NULL DEFAULT '1 hour',
+    keeps_id         boolean NOT NULL DEFAULT false,   -- sent as a task: Celery retries it, as the same
     retry_of         uuid,
     retried_by       uuid,
     requires_approval boolean NOT NULL DEFAULT false,  -- stays with it and with its retries
@@ -78,7 +79,7 @@ CREATE TABLE pgbeat.jobs (
     late_at          timestamptz,                      -- marked as late
     missed_deadlines text[] NOT NULL DEFAULT '{}',     -- 'start', 'end'
     executions       integer NOT NULL DEFAULT 0,       -- that began
-    message          jsonb,                            -- to send at its dispatch; until it has ended
+    message          jsonb,                            -- what Celery made of it (jobs/kept_messages.py)
 
     CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
         'completed', 'failed', 'cancelled', 'skipped')),
@@ -221,6 +222,9 @@ CREATE INDEX executions_of_job ON pgbeat.executions (job_id, number);
 CREATE INDEX executions_of_schedule ON pgbeat.executions (schedule_id, started_at)
     WHERE schedule_id IS NOT NULL;
 CREATE INDEX executions_by_time ON pgbeat.executions (started_at);
+-- Each of them has given its slot back: rates count it besides the slot that its job has now.
+CREATE INDEX ended_executions_snoozed ON pgbeat.ended_executions (started_at)
+    WHERE state = 'snoozed';
 CREATE INDEX ended_executions_recorded ON pgbeat.ended_executions (recorded_at);
 
 -- What became of the messages that started jobs. Rows are only ever inserted, so nothing that is

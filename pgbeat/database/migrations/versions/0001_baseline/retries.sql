@@ -2,12 +2,12 @@
 -- retried twice, and a retry goes on with the chain: a chain may branch, and has no natural end.
 
 -- The id of the job that retries a job which `target` is recorded for; NULL if none does. It is
--- always the same, so that a retry is made once.
+-- always the same, so that a retry is made once. A job that keeps its id is retried by Celery.
 CREATE FUNCTION pgbeat.retry_id(
-    id uuid, args jsonb, attempt integer, max_attempts integer, cancel_requested_at timestamptz,
-    target text) RETURNS uuid
+    id uuid, keeps_id boolean, args jsonb, attempt integer, max_attempts integer,
+    cancel_requested_at timestamptz, target text) RETURNS uuid
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN target = 'failed' AND cancel_requested_at IS NULL
+    SELECT CASE WHEN target = 'failed' AND NOT keeps_id AND cancel_requested_at IS NULL
                      AND args IS NOT NULL AND attempt < max_attempts
                 THEN md5(id || '/retry')::uuid END
 $$;

@@ -26,7 +26,7 @@ $$;
 
 -- Writes a job and, if it has a `payload`, its message, which goes to `queue`. A job that waits for
 -- its lane or an approval has none; of one that waits for its time, beat is notified. The caller puts
--- the message of a job that is `dispatched` without a payload; a job that waits may bring its `message`.
+-- the message of a job that is `dispatched` without a payload. `message` is what the row keeps of it.
 --
 -- Returns `id`, or that of the job that has its unique key: then `made_at` is NULL. `id` is NULL, and
 -- nothing was written, if there is no such lane or queue, or if the key was taken at this moment.
@@ -43,7 +43,7 @@ CREATE FUNCTION pgbeat.write_job(
     must_start_within interval DEFAULT NULL, must_end_within interval DEFAULT NULL,
     dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false,
     root_id uuid DEFAULT NULL, parent_id uuid DEFAULT NULL, canvas jsonb DEFAULT NULL,
-    may_exist boolean DEFAULT false
+    may_exist boolean DEFAULT false, keeps_id boolean DEFAULT false
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -86,13 +86,13 @@ BEGIN
             is_system_job, state, run_at, dispatched_at, lane, priority, tags, resources,
             max_attempts, retry_base, retry_cap, unique_key, requires_approval, awaits_approval,
             description, labels, metadata, must_start_by, must_end_by, next_deadline, message,
-            root_id, parent_id, canvas)
+            root_id, parent_id, canvas, keeps_id)
     VALUES (job, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
             false, state, run_at, CASE WHEN dispatched THEN now() END, lane, priority, tags,
             resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
             awaits_approval, description, labels, metadata, base + must_start_within,
             base + must_end_within, base + least(must_start_within, must_end_within), message,
-            root_id, parent_id, canvas)
+            root_id, parent_id, canvas, keeps_id)
         ON CONFLICT DO NOTHING
     RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
     IF NOT FOUND THEN

@@ -1,0 +1,124 @@
+"""Ends results of tasks that no worker ends, in the transaction that ends their jobs."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery import states
+from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
+from sqlalchemy import Connection
+
+from pgbeat.broker.messages import REASON_HEADER
+from pgbeat.database import connections
+from pgbeat.results import chords, statements
+from pgbeat.results.rows import as_json, as_number
+
+if TYPE_CHECKING:
+    from pgbeat.results.backend import ResultBackend
+
+logger = logging.getLogger("pgbeat.results")
+
+
+class Answer(NamedTuple):
+    """How a task ended."""
+
+    task_id: str
+    #: `TaskRevokedError` for `REVOKED`, or another error for `FAILURE`.
+    error: Exception
+    state: str
+    #: What a worker would know of a task on which others depend: a chord, a chain, errbacks.
+    request: Context | None = None
+    #: Whether it has a result.
+    is_stored: bool = True
+
+
+def mark_as_revoked(
+    backend: "ResultBackend",
+    task_id: str,
+    reason: str = "",
+    request: Any = None,
+    store_result: bool = True,
+    state: str = states.REVOKED,
+) -> None:
+    """Stores that a task was revoked. Celery's own would leave the rest of its chain pending."""
+    error = TaskRevokedError(getattr(request, REASON_HEADER, None) or reason)
+    backend.mark_as_failure(
+        task_id, error, None, request, store_result, call_errbacks=False, state=state
+    )
+
+
+class _NeedsWorker(Exception):
+    """Errbacks must be called, which only a worker may do."""
+
+
+def give(
+    backend: "ResultBackend", connection: Connection, answers: Sequence[Answer]
+) -> list[Answer]:
+    """Ends the results of tasks that have none yet, with what follows from them.
+
+    That is: their parts of chords, the rest of their chains, the errbacks of those that failed.
+    Returns those of which only the result is stored, since errbacks that follow from it take the
+    error itself: they are code of the app, to be called by a worker.
+    """
+    store = backend.store
+    left: list[Answer] = []
+    is_own = store.joined is None
+    with store.transaction(connection) if is_own else nullcontext():
+        by_error: dict[tuple[str, str, str], list[Answer]] = {}
+        for each in answers:
+            if each.request is None and each.is_stored:
+                key = each.state, type(each.error).__name__, str(each.error)
+                by_error.setdefault(key, []).append(each)
+        for some in by_error.values():
+            _store(backend, some)
+        parts = [each for each in answers if each.request is not None]
+        if parts:
+            with chords.published_in(backend, connection):
+                left = [each for each in parts if not _end(backend, connection, each, is_own)]
+    return left
+
+
+def _store(backend: "ResultBackend", some: Sequence[Answer]) -> None:
+    """Stores the same error for tasks on which nothing depends."""
+    error, state = some[0].error, some[0].state
+    expires = backend.failure_expires if state == states.FAILURE else backend.expires
+    backend.store.run(
+        statements.STORE_SAME,
+        as_json(backend.key(each.task_id) for each in some),
+        state.encode(),
+        *backend.encode_value(backend.encode_result(error, state)),
+        as_number(expires or None),
+    )
+
+
+def _end(backend: "ResultBackend", connection: Connection, answer: Answer, is_own: bool) -> bool:
+    """Ends a result, and what follows from it; returns whether that is done.
+
+    `is_own` is whether no worker runs this, so that errbacks can't be called.
+    """
+    if backend.get_state(answer.task_id) in states.READY_STATES:
+        return True
+    try:
+        with chords.savepoint(connection):
+            backend.mark_as_failure(
+                answer.task_id,
+                answer.error,
+                request=answer.request,
+                store_result=answer.is_stored,
+                # As Celery does: a task that was revoked has not failed.
+                call_errbacks=answer.state == states.FAILURE,
+                state=answer.state,
+            )
+            if is_own and backend.store.take_calls():
+                raise _NeedsWorker
+        return True
+    except Exception as error:
+        if connections.is_lost(error):
+            raise
+        if not isinstance(error, _NeedsWorker):
+            logger.exception("What waits for task %s can't learn that it ended", answer.task_id)
+    if answer.is_stored:
+        _store(backend, [answer])
+    return False

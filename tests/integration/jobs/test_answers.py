@@ -1,0 +1,245 @@
+"""Results of jobs that end without a worker: whoever waits for one is answered, with the reason."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery, chain, chord, group
+from celery.exceptions import ChordError, TaskRevokedError, WorkerLostError
+from celery.result import AsyncResult
+
+from pgbeat.broker import discards
+from pgbeat.broker.messages import REASON_HEADER, BrokerTables
+from pgbeat.database import connections
+from pgbeat.jobs import bulk, control, executions, rescue
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.bulk import Order
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.filters import Filter
+from tests.support.jobs import ADMIN, Desk, make_app
+from tests.support.rows import Sql, make_lane
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "answers.plain": {},
+    "answers.in_lane": {"lane": "shut"},
+    "answers.approved": {"requires_approval": True},
+}
+
+
+def any_arguments(*args: Any) -> None:
+    """Takes whatever there is."""
+
+
+def one_argument(task_id: str) -> None:
+    """Takes an id, as errbacks do that are sent as tasks."""
+
+
+@pytest.fixture
+def app(database: str, sql: Sql) -> Iterator[Celery]:
+    """An app with tasks that have policies, one of them in a lane without slots."""
+    app = make_app(database)
+    app.conf.update(result_backend=f"pgbeat+{database}", task_ignore_result=False)
+    for name, policy in POLICIES.items():
+        app.task(any_arguments, name=name, shared=False, pgbeat=policy)
+    for name in ("answers.body", "answers.other", "answers.handles"):
+        app.task(any_arguments, name=name, shared=False)
+    app.task(one_argument, name="answers.failed", shared=False)
+    make_lane(sql, "shut", 0)
+    with app.connection_for_write() as connection:
+        connection.connect()
+    yield app
+    app.close()
+
+
+def cancel_one(desk: Desk, job_id: str) -> None:
+    """Cancels it by itself."""
+    desk.do(control.cancel, jobs.get(desk.connection, job_id), reason="too slow")
+
+
+def cancel_in_bulk(desk: Desk, job_id: str) -> None:
+    """Cancels it as one of many."""
+    order = Order("cancel", {"reason": "too slow"})
+    for _ in bulk.carry_out(
+        desk.unit(), order, Filter(ids=(jobs.get(desk.connection, job_id).id,)),
+        until=connections.now(desk.connection) + timedelta(seconds=1),
+    ):  # fmt: skip
+        pass
+
+
+WAYS = pytest.mark.parametrize("cancel", [cancel_one, cancel_in_bulk])
+REASON = f"cancelled by {ADMIN.name}: too slow"
+
+
+def why(result: AsyncResult[Any]) -> str:
+    """Returns the reason with which the result says that its task was revoked."""
+    with pytest.raises(TaskRevokedError) as revoked:
+        result.get(timeout=0.2)
+    return str(revoked.value)
+
+
+@WAYS
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_waits(
+    app: Celery, name: str, desk: Desk, cancel: Callable[[Desk, str], None]
+) -> None:
+    """In the queue, in a lane, for an approval: calls, members of groups, links of chains."""
+    task = app.tasks[name]
+    calls = [task.apply_async((1,), **o) for o in ({}, {"countdown": 600}, {"expires": 600})]
+    calls += group(task.si(1), task.si(2)).apply_async().children
+    linked = chain(task.si(1), app.tasks["answers.other"].si()).apply_async()
+    assert linked.parent is not None
+    for call in [*calls, linked.parent]:
+        cancel(desk, call.id)
+        assert why(call) == REASON
+    assert why(app.AsyncResult(linked.id)) == REASON  # it will never run
+
+
+@WAYS
+@pytest.mark.parametrize("name", POLICIES)
+def test_members_of_chords(
+    app: Celery, sql: Sql, name: str, desk: Desk, cancel: Callable[[Desk, str], None]
+) -> None:
+    """A chord fails in the same transaction, also if the member is a chain."""
+    task = app.tasks[name]
+    body = app.tasks["answers.body"].s().on_error(app.tasks["answers.failed"].s())
+    for member in (task.si(1), chain(task.si(1), app.tasks["answers.other"].si())):
+        result = chord([member], body.clone()).apply_async()
+        [(job_id,)] = sql("SELECT id::text FROM pgbeat.unfinished_jobs")
+        cancel(desk, job_id)
+        assert why(app.AsyncResult(job_id)) == REASON
+        with pytest.raises(ChordError, match="too slow"):
+            app.AsyncResult(result.id).get(timeout=0.2)
+    names = sql("SELECT payload::json -> 'headers' ->> 'task' FROM kombu_message")
+    assert names == [("answers.failed",)] * 2
+
+
+def test_a_callback_is_neither_run_nor_an_errback(app: Celery, sql: Sql, desk: Desk) -> None:
+    """As in Celery: what was revoked has not failed."""
+    other, failed = app.tasks["answers.other"], app.tasks["answers.failed"]
+    result = app.tasks["answers.plain"].apply_async((1,), link=other.si(), link_error=failed.s())
+    cancel_one(desk, result.id)
+    assert why(result) == REASON
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+def test_one_that_was_paused(app: Celery, desk: Desk) -> None:
+    """It keeps what Celery made, and so what depends on it."""
+    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    [child] = result.parent.children
+    desk.do(control.pause, jobs.get(desk.connection, child.id))
+    cancel_one(desk, child.id)
+    with pytest.raises(ChordError):
+        app.AsyncResult(result.id).get(timeout=0.2)
+
+
+def test_it_is_answered_if_and_only_if_the_end_commits(
+    app: Celery, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    [child] = result.parent.children
+    with pytest.raises(ZeroDivisionError), desk.unit().transaction() as unit:
+        control.cancel(unit, child.id)
+        raise ZeroDivisionError
+    assert (child.state, result.state) == ("PENDING", "PENDING")
+
+
+def test_no_result_is_stored_where_none_is_wanted(app: Celery, sql: Sql, desk: Desk) -> None:
+    ignored = app.tasks["answers.plain"].apply_async((1,), ignore_result=True)
+    cancel_one(desk, ignored.id)
+    assert sql("SELECT count(*) FROM pgbeat.results") == [(0,)]
+
+
+def test_a_submitted_job(app: Celery, desk: Desk) -> None:
+    job = desk.make()
+    cancel_one(desk, str(job.id))
+    assert why(app.AsyncResult(str(job.id))) == REASON
+
+
+def test_a_success_stays(app: Celery, desk: Desk) -> None:
+    """Its record may be late."""
+    result = app.tasks["answers.plain"].delay(1)
+    app.backend.store_result(result.id, 7, "SUCCESS")
+    cancel_one(desk, result.id)
+    assert result.get(timeout=0.2) == 7
+
+
+def test_what_the_worker_says_later_does_not_replace_the_reason(app: Celery, desk: Desk) -> None:
+    """One that had the message stores that it was revoked, too."""
+    result = app.tasks["answers.plain"].delay(1)
+    cancel_one(desk, result.id)
+    app.backend.mark_as_revoked(result.id, "revoked")
+    assert why(app.AsyncResult(result.id)) == REASON
+
+
+def test_a_purge(app: Celery, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result says so; that of a chord's member comes with the next rescue."""
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
+    plain = app.tasks["answers.plain"].delay(1)
+    summed = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    with connections.transaction(desk.connection):
+        assert discards.purge(desk.connection, BrokerTables(), "celery") == 2
+    assert why(plain) == "its message was purged from queue 'celery'"
+    rescue.rescue(desk.connection, desk.publisher, desk.settings)
+    with pytest.raises(ChordError, match="was purged"):
+        app.AsyncResult(summed.id).get(timeout=0.2)
+
+
+def test_one_that_is_lost(app: Celery, sql: Sql, desk: Desk) -> None:
+    """Its chord fails, and its errback is sent."""
+    task, failed = app.tasks["answers.plain"], app.tasks["answers.failed"]
+    member = task.si(1).set(link_error=failed.s())
+    result = chord([member], app.tasks["answers.body"].s()).apply_async()
+    [child] = result.parent.children
+    sql("DELETE FROM kombu_message")
+    run = ExecutionRecord(str(uuid4()), child.id, True, worker="w", worker_id=1)
+    with connections.transaction(desk.connection):
+        executions.record(desk.connection, [run])
+    rescue.end_lost(desk.connection, desk.publisher, [UUID(run.id)], "it died")
+    with pytest.raises(WorkerLostError, match="it died"):
+        child.get(timeout=0.2)
+    with pytest.raises(ChordError):
+        app.AsyncResult(result.id).get(timeout=0.2)
+    names = sql("SELECT payload::json -> 'headers' ->> 'task' FROM kombu_message")
+    assert names == [("answers.failed",)]
+
+
+def test_one_that_can_t_be_published(app: Celery, sql: Sql, desk: Desk) -> None:
+    """What waits for a job that failed for it is answered."""
+    job = desk.make(lane="shut")
+    sql('UPDATE pgbeat.jobs SET options = \'{"serializer": "nope"}\'')
+    sql("UPDATE pgbeat.lanes SET max_running = NULL")
+    desk.do(control.pause, job)
+    desk.do(control.resume, desk.job(job), actor=ADMIN)
+    with pytest.raises(Exception, match="can't be published"):
+        app.AsyncResult(str(job.id)).get(timeout=0.2)
+
+
+def test_errbacks_that_take_the_error_are_left_to_a_worker(
+    app: Celery, sql: Sql, desk: Desk
+) -> None:
+    """They are code of the app: no console, no beat calls them. The result is there at once."""
+    body = app.tasks["answers.body"].s().on_error(app.tasks["answers.handles"].s())
+    result = chord([app.tasks["answers.plain"].si(1)], body).apply_async()
+    [child] = result.parent.children
+    cancel_one(desk, child.id)
+    assert why(child) == REASON
+    assert sql(
+        "SELECT payload::json -> 'headers' ->> 'id', payload::json -> 'headers' ->> %s "
+        "FROM kombu_message", REASON_HEADER,
+    ) == [(child.id, REASON)]  # fmt: skip
+    assert app.AsyncResult(result.id).state == "PENDING"
+
+
+def test_results_elsewhere_are_stored_by_a_worker(app: Celery, sql: Sql, desk: Desk) -> None:
+    """The message only says that the task is revoked."""
+    app.conf.result_backend = "cache+memory://"
+    app._local.__dict__.clear()
+    result = app.tasks["answers.in_lane"].delay(1)
+    cancel_one(desk, result.id)
+    rows = sql(
+        "SELECT payload::json -> 'headers' ->> 'id', payload::json -> 'headers' ->> 'expires', "
+        "job_id FROM kombu_message"
+    )
+    assert rows == [(result.id, "2000-01-01T00:00:00+00:00", None)]
