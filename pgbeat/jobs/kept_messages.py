@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pgbeat.broker import messages
+from pgbeat.broker import payloads
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, REASON_HEADER, Message, Withdrawn
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.headers import isoformat
@@ -27,7 +27,7 @@ def written(message: Message) -> dict[str, Any]:
 def of_withdrawn(withdrawn: Withdrawn) -> dict[str, Any]:
     """Returns a message that was taken back from its queue, as the job's row keeps it."""
     queue, payload = withdrawn
-    return written(messages.message(json.loads(payload), queue=queue))
+    return written(payloads.message(json.loads(payload), queue=queue))
 
 
 def read(job: Job, now: TaskMessage, *, delays: bool) -> Message:
@@ -41,6 +41,8 @@ def read(job: Job, now: TaskMessage, *, delays: bool) -> Message:
     run_at = job.run_at if job.state == "scheduled" else None
     eta = None if run_at is None else isoformat(run_at)
     headers = payload["headers"] = {**payload["headers"], **now.headers, "eta": eta}
+    if headers.get(JOB_HEADER):
+        headers[JOB_HEADER] = True
     if kept["priority"] != (payload["properties"].get("priority") or 0):
         payload["properties"]["priority"] = kept["priority"]
     new_job = headers.get(NEW_JOB_HEADER)
