@@ -1,11 +1,13 @@
 """Measures pages and lists of the web side with many rows: `python benchmarks/web.py --help`.
 
 Each is asked for within the process, so that what is measured is the server's time. Rows are those
-of `history.py`, and more schedules: run it with pgbeat's extras `test` and `web`.
+of `history.py`, and more schedules: run it with pgbeat's extras `test` and `web`. Postgres is an
+embedded one, or the one that `PGBEAT_TEST_URL` names; there, the database stays for another call.
 """
 
 import argparse
 import gc
+import os
 import statistics
 import sys
 import time
@@ -25,12 +27,12 @@ import filling
 
 from pgbeat.config import postgres_url
 from pgbeat.testing import embedded
-from pgbeat.testing.embedded import EmbeddedServer
+from pgbeat.testing.databases import in_database
 from pgbeat.web.recent import Recent
 from tests.support.web import Web
 
 #: The database.
-NAME = "pages"
+NAME = "pgbeat_pages"
 #: Milliseconds that a page or a list may take.
 GOAL = 200.0
 #: Kilobytes, uncompressed, that a page may have.
@@ -103,10 +105,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def fill(server: EmbeddedServer, options: argparse.Namespace, run: Run) -> None:
+def place(options: argparse.Namespace, run: Run) -> str:
+    """Returns the DSN of the database, filled, on the given or an embedded server."""
+    if given := os.environ.get("PGBEAT_TEST_URL"):
+        with psycopg.connect(given, autocommit=True) as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [NAME])
+            if not found.fetchone():
+                connection.execute(f"CREATE DATABASE {NAME}".encode())
+        dsn = in_database(given, NAME)
+        fill(dsn, options, run)
+        return dsn
+    folder = options.folder or run.folder / "server"
+    run.folder.chmod(0o755)  # Postgres runs as another user, where this is root's
+    with embedded.server(folder, filling.SETTINGS) as server:
+        server.create_database(NAME)
+        fill(server.dsn(NAME), options, run)
+    return run.stack.enter_context(embedded.server(folder)).dsn(NAME)
+
+
+def fill(dsn: str, options: argparse.Namespace, run: Run) -> None:
     """Makes the rows that are not there yet."""
-    server.create_database(NAME)
-    dsn = server.dsn(NAME)
     filling.fill(dsn, options.jobs, run.say, float("inf"))
     with psycopg.connect(dsn, autocommit=True) as connection:
         found = connection.execute("SELECT count(*) FROM pgbeat.schedules").fetchone()
@@ -170,14 +188,9 @@ def main() -> int:
     """Runs the benchmark."""
     options = parse(sys.argv[1:])
     with Run(options) as run:
-        folder = options.folder or run.folder / "server"
-        run.folder.chmod(0o755)  # Postgres runs as another user, where this is root's
         begun = time.perf_counter()
-        with embedded.server(folder, filling.SETTINGS) as server:
-            fill(server, options, run)
+        dsn = place(options, run)
         run.say(f"filled in {time.perf_counter() - begun:.0f} s")
-        server = run.stack.enter_context(embedded.server(folder))
-        dsn = server.dsn(NAME)
         with psycopg.connect(dsn, autocommit=True) as connection:
             named = names(connection)
         url = postgres_url(dsn).render_as_string(hide_password=False)

@@ -36,7 +36,8 @@ def engine(
     Errors quote no values, which may be secrets: neither parameters nor the rows of a DETAIL.
 
     Transactions read what is committed, whatever the default of the server, the database or the
-    role: under another isolation level they would have to be repeated.
+    role: under another isolation level they would have to be repeated. A session that is certainly
+    its own compiles no statements (`jit`): with a month's partitions, that takes seconds for each.
     """
     made = create_engine(
         url,
@@ -51,6 +52,8 @@ def engine(
     )
     event.listen(made, "do_connect", _connect)
     event.listen(made, "connect", _connected)
+    if "creator" not in options:  # which lends a session that stays somebody else's
+        event.listen(made, "connect", _compile_nothing)
     event.listen(made, "checkout", _check_socket)
     event.listen(made, "handle_error", _leave_out_values)
     return made
@@ -76,6 +79,13 @@ def _leave_out_values(context: ExceptionContext) -> None:
         said, primary = str(cause), diagnosis.message_primary
         cause.args = (primary,)
         error.args = (error.args[0].replace(said, primary),)
+
+
+def _compile_nothing(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+    """Turns compilation off, unless that would be for a pooler's other clients, too."""
+    if record.info[_OWN]:
+        raw.pgconn.send_query(b"SET jit = off")
+        raw.wait(generators.execute(raw.pgconn))
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
@@ -319,6 +329,7 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
         {
             "statement_timeout": "0",
             "lock_timeout": "0",
+            "jit": "off",
             "idle_in_transaction_session_timeout": f"{int(max(silence, 60) * 1000)}",
         },
     )

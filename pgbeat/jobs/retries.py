@@ -104,7 +104,7 @@ def chain(connection: Connection, job_id: UUID) -> list[Job]:
 _LAST = text(
     f"""
     SELECT {COLUMNS} FROM pgbeat.attempts_from(CAST(:id AS uuid)) AS c
-           CROSS JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS j
+           CROSS JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS j
      ORDER BY c.number DESC LIMIT 1
     """  # noqa: S608
 )

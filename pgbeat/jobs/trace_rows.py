@@ -37,7 +37,7 @@ _BLOCKED = text(
                AND m.group_position < j.group_position),
            (SELECT g.finished_at FROM pgbeat.groups g WHERE g.id = j.callback_of)) AS until
       FROM unnest(CAST(:ids AS uuid[])) AS i (id) CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.jobs WHERE id = i.id OFFSET 0) AS j
+           SELECT * FROM pgbeat.jobs WHERE id = i.id LIMIT 1) AS j
     """
 )
 _CHANGES = text(

@@ -63,11 +63,11 @@ _COLUMNS = ", ".join(
 _UP = text(
     f"""
     WITH RECURSIVE up AS (
-        SELECT j.*, 1 AS number FROM pgbeat.jobs j WHERE j.id = :id
+        SELECT j.*, 1 AS number FROM (SELECT * FROM pgbeat.jobs WHERE id = :id LIMIT 1) AS j
         UNION ALL
         SELECT n.*, u.number + 1 FROM up u CROSS JOIN LATERAL (
                SELECT * FROM pgbeat.jobs WHERE id = coalesce(u.root_id, u.retry_of)
-                  AND namespace = u.namespace OFFSET 0) AS n
+                  AND namespace = u.namespace LIMIT 1) AS n
          WHERE u.number < 50)
     SELECT {_COLUMNS} FROM up j ORDER BY number DESC
     """  # noqa: S608

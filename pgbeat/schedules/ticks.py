@@ -132,8 +132,8 @@ class Entry:
     jobs: tuple[JobOutcome, ...] = ()
 
 
-# `r` is the last retry of the job `j`. OFFSET 0 has jobs looked up by their ids: no partition of
-# them must be gone through.
+# `r` is the last retry of the job `j`. LIMIT 1 makes Postgres look jobs up by their ids, and expect
+# one of each instead of one in every partition.
 _HISTORY = text(
     """
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
@@ -144,11 +144,11 @@ _HISTORY = text(
            CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
            j.task, t.more_job_ids
       FROM pgbeat.ticks t
-      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = t.job_id OFFSET 0) AS j ON true
+      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = t.job_id LIMIT 1) AS j ON true
       LEFT JOIN LATERAL (
                SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
                  FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
-                      SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS n
+                      SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS n
                 WHERE j.retried_by IS NOT NULL
                 ORDER BY c.number DESC LIMIT 1) AS r ON true
      WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at
@@ -162,11 +162,11 @@ _OUTCOMES = text(
            CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
            j.task
       FROM unnest(CAST(:ids AS uuid[])) AS i (id)
-      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = i.id OFFSET 0) AS j ON true
+      LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = i.id LIMIT 1) AS j ON true
       LEFT JOIN LATERAL (
                SELECT n.state, c.error
                  FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
-                      SELECT * FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS n
+                      SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS n
                 WHERE j.retried_by IS NOT NULL
                 ORDER BY c.number DESC LIMIT 1) AS r ON true
     """

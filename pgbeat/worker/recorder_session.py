@@ -46,7 +46,6 @@ PLANS = {
     "enable_seqscan": "off",
     "enable_material": "off",
     "enable_mergejoin": "off",
-    "jit": "off",
     # Locked rows are written later, and delay nothing else.
     "lock_timeout": "100ms",
 }

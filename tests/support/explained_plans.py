@@ -39,6 +39,8 @@ class Plan(NamedTuple):
     #: Of the plan that Postgres would keep for any parameters, if it were the cheaper one.
     kept: list[Scan]
     milliseconds: float
+    #: As Postgres estimates it. Above `jit_above_cost`, a server with LLVM compiles the statement.
+    cost: float
 
 
 _SIZES = """
@@ -81,7 +83,7 @@ class Explained:
         took = min(took, plan[0]["Planning Time"] + plan[0]["Execution Time"])
         top = plan[0]["Plan"]
         pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
-        self.plans.append(Plan(statement, scans, pages, kept, took))
+        self.plans.append(Plan(statement, scans, pages, kept, took, top["Total Cost"]))
 
     def _kept(self, raw: Any, statement: str, parameters: Any, cost: float) -> list[Scan]:
         """Explains a statement without parameters too, as Postgres may plan a prepared one."""

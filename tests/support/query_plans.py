@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from celery import Celery
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from pgbeat.access.actors import Actor
 from pgbeat.beat import due
@@ -21,7 +21,18 @@ from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import dispatch, executions, lifecycle, new_jobs, permissions, rescue, unique_keys
+from pgbeat.jobs import (
+    dispatch,
+    executions,
+    lifecycle,
+    new_jobs,
+    permissions,
+    rescue,
+    retries,
+    trace_rows,
+    tree_rows,
+    unique_keys,
+)
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
@@ -71,6 +82,8 @@ class Query(NamedTuple):
     #: Rows of big tables that it may meet, and pages that it may touch, however much there is.
     rows: int = 5000
     pages: int = 10_000
+    #: What each statement may be estimated at: by default, so that no server compiles it.
+    cost: int = 100_000
 
     def problems(self, plans: list[Plan]) -> list[str]:
         """Returns what is wrong with the plans of its statements."""
@@ -94,6 +107,9 @@ class Query(NamedTuple):
             found.append(f"meets {rows} rows of {self.rows}")
         if pages > self.pages:
             found.append(f"touches {pages} pages of {self.pages}")
+        cost = max((plan.cost for plan in plans), default=0)
+        if cost > self.cost:
+            found.append(f"is estimated at {cost:,.0f} of {self.cost:,}")
         return found
 
 
@@ -152,6 +168,19 @@ def _history(world: World, connection: Connection) -> None:
 def _deliveries(world: World, connection: Connection) -> None:
     page = deliveries.listing(connection, 1)
     deliveries.listing(connection, 1, before=(page[-1].created_at, page[-1].id))
+
+
+def _chain(world: World, connection: Connection) -> None:
+    walk = text("/* through pgbeat.jobs */ SELECT * FROM pgbeat.retry_chain(CAST(:id AS uuid))")
+    connection.execute(walk, {"id": world.job(50)})
+    retries.chain(connection, UUID(world.job(50)))
+    retries.last_attempt(connection, world.job(50))
+
+
+def _tree(world: World, connection: Connection) -> None:
+    job = jobs.get(connection, world.job(50))
+    tree_rows.read(connection, job)
+    trace_rows.of_job(connection, job, connections.now(connection))
 
 
 def _groups(world: World, connection: Connection) -> None:
@@ -230,6 +259,8 @@ QUERIES: dict[str, Query] = {
     "people: deliveries": Query(_deliveries, 10_000),
     "people: figures of a schedule": Query(lambda w, c: statistics.of_schedule(c, 7)),
     "people: figures of a job": Query(lambda w, c: statistics.of_job(c, w.job(50))),
+    "people: a job's chain of retries": Query(_chain),
+    "people: a job's tree": Query(_tree),
     "people: figures of all": Query(lambda w, c: statistics.of_all(c, "default"), 100_000, 100_000),
     # Last: they end what the others ask for.
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all

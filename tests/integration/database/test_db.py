@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections
+from pgbeat.database import connections, guests
 
 KEEPALIVES = {
     "keepalives_idle": "10",
@@ -74,3 +75,12 @@ def test_errors_quote_no_values(database: str) -> None:
     assert "violates" in said
     assert secret not in said
     assert caught.value.orig.diag.message_detail  # type: ignore[union-attr]
+
+
+def test_a_session_of_its_own_compiles_nothing(database: str) -> None:
+    """Servers with LLVM compile what they take for expensive: for seconds, at every call."""
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
+        assert connection.scalar(text("SHOW jit")) == "off"
+    with psycopg.connect(database) as host:
+        guest = guests.connection(host)
+        assert guest.scalar(text("SHOW jit")) == "on"  # the session is the application's

@@ -54,7 +54,7 @@ BEGIN
           FROM (SELECT DISTINCT unnest(parents) AS id) AS p LEFT JOIN LATERAL (
                SELECT c.id, j.state
                  FROM pgbeat.attempts_from(p.id) AS c CROSS JOIN LATERAL (
-                      SELECT state FROM pgbeat.jobs WHERE id = c.id OFFSET 0) AS j
+                      SELECT state FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS j
                 ORDER BY c.number DESC LIMIT 1) AS a ON true),
     known AS MATERIALIZED (
         SELECT l.id, l.attempt,

@@ -12,33 +12,51 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
                 THEN md5(id || '/retry')::uuid END
 $$;
 
+-- These two walk in a loop: Postgres would estimate a recursive query at thousands of rows, each with
+-- a look into every partition of history, and compile it at every call.
+
 -- A job and those that retried it, one after the other and numbered from 1; each with the last error
 -- that it or one before it ended with. The job with the highest number stands for the others.
 CREATE FUNCTION pgbeat.attempts_from(first uuid)
 RETURNS TABLE (id uuid, number integer, error text)
-LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE chain AS (
-        SELECT j.id, j.retried_by, j.error, 1 AS number FROM pgbeat.jobs j WHERE j.id = first
-        UNION ALL
-        SELECT n.id, n.retried_by, coalesce(n.error, c.error), c.number + 1
-          FROM chain c CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.jobs WHERE id = c.retried_by OFFSET 0) AS n
-         WHERE c.number < 1000)
-    SELECT c.id, c.number, c.error FROM chain c
+LANGUAGE plpgsql STABLE ROWS 2 SET jit = off AS $$
+DECLARE
+    j record;
+BEGIN
+    id := first;
+    FOR attempt IN 1..1000 LOOP
+        SELECT o.retried_by, o.error INTO j FROM pgbeat.jobs o WHERE o.id = attempts_from.id;
+        EXIT WHEN NOT FOUND;
+        number := attempt;
+        error := coalesce(j.error, error);
+        RETURN NEXT;
+        EXIT WHEN j.retried_by IS NULL;
+        id := j.retried_by;
+    END LOOP;
+END
 $$;
 
--- All jobs of the chain that a job is part of: those that it retries, and all that retry these.
+-- The jobs of the chain that a job is part of, up to a thousand: the first one that is still kept,
+-- and all that retry it, those of one attempt before those of the next.
 CREATE FUNCTION pgbeat.retry_chain(member uuid) RETURNS SETOF uuid
-LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE before AS (
-        SELECT j.id, j.retry_of FROM pgbeat.jobs j WHERE j.id = member
-        UNION
-        SELECT j.id, j.retry_of FROM before b CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.jobs WHERE id = b.retry_of OFFSET 0) AS j),
-    chain AS (
-        SELECT b.id FROM before b
-        UNION
-        SELECT j.id FROM chain c CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.jobs WHERE retry_of = c.id OFFSET 0) AS j)
-    SELECT c.id FROM chain c
+LANGUAGE plpgsql STABLE ROWS 2 SET jit = off AS $$
+DECLARE
+    most  CONSTANT integer := 1000;
+    level uuid[] := ARRAY(SELECT j.id FROM pgbeat.jobs j WHERE j.id = member);
+    above uuid[];
+    given integer := 0;
+BEGIN
+    FOR step IN 1..most LOOP
+        above := ARRAY(SELECT b.id FROM pgbeat.jobs b WHERE b.id = (
+            SELECT j.retry_of FROM pgbeat.jobs j WHERE j.id = level[1]));
+        EXIT WHEN above = '{}';
+        level := above;
+    END LOOP;
+    WHILE level <> '{}' AND given < most LOOP
+        RETURN QUERY SELECT unnest(level);
+        given := given + cardinality(level);
+        level := ARRAY(SELECT j.id FROM pgbeat.jobs j WHERE j.retry_of = ANY (level)
+                        LIMIT most - given);
+    END LOOP;
+END
 $$;
