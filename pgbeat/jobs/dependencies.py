@@ -32,7 +32,7 @@ _INSERT = text(
 
 
 def insert(connection: Connection, batch: Sequence[PreparedJob]) -> set[UUID]:
-    """Writes what new jobs depend on; returns their parents, for `lifecycle.follow`."""
+    """Writes what new jobs depend on, and returns their parents."""
     rows = [
         {"job_id": each.job.id, "parents": list(each.parents), "needs": each.needs}
         for each in batch
@@ -51,7 +51,7 @@ def parents_of(ended: Iterable[Ended]) -> set[UUID]:
     return {job.id for job in ended if job.has_dependents and job.state in ENDED}
 
 
-_END = text("SELECT * FROM pgbeat.end_parents(CAST(:ids AS uuid[]))")
+_END = text("SELECT * FROM pgbeat.end_parents(CAST(:ids AS uuid[]), CAST(:of AS uuid[]))")
 _UNBLOCK = text(
     f"""
     UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
@@ -61,8 +61,12 @@ _UNBLOCK = text(
 )
 
 
-def advance(connection: Connection, parents: Collection[UUID]) -> NextSteps:
+def advance(
+    connection: Connection, parents: Collection[UUID], of: Collection[UUID] | None = None
+) -> NextSteps:
     """Looks at the jobs that wait for these parents, in the transaction in which those ended.
+
+    With `of`, looks at these jobs only.
 
     Unblocks the jobs whose last parent has ended; if one is dispatched now, the caller must publish
     it. The caller must also skip those that can't run any more.
@@ -70,7 +74,8 @@ def advance(connection: Connection, parents: Collection[UUID]) -> NextSteps:
     steps = NextSteps([], [])
     if not parents:
         return steps
-    rows = connection.execute(_END, {"ids": sorted(map(str, parents))}).all()
+    values = {"ids": sorted(map(str, parents)), "of": None if of is None else list(map(str, of))}
+    rows = connection.execute(_END, values).all()
     ready = [str(row.job_id) for row in rows if row.parent_id is None]
     if ready:
         found = connection.execute(_UNBLOCK, {"ids": ready})
@@ -100,6 +105,20 @@ _OVERLOOKED = text("SELECT * FROM pgbeat.overlooked_parents(:namespace, :limit)"
 def overlooked(connection: Connection, namespace: str, *, limit: int = 100) -> list[UUID]:
     """Returns parents that ended while a job began to depend on them, or were ended by hand."""
     return list(connection.scalars(_OVERLOOKED, {"namespace": namespace, "limit": limit}))
+
+
+_ENDED = text(
+    """
+    SELECT DISTINCT d.parent_id FROM pgbeat.dependencies d
+     WHERE d.job_id = ANY (CAST(:jobs AS uuid[])) AND d.outcome IS NULL
+       AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs p WHERE p.id = d.parent_id)
+    """
+)
+
+
+def ended_parents(connection: Connection, job_ids: Collection[UUID]) -> list[UUID]:
+    """Returns the parents of new jobs that have ended without the jobs knowing it."""
+    return list(connection.scalars(_ENDED, {"jobs": list(map(str, job_ids))}))
 
 
 # ----- what is shown

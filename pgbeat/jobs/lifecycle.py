@@ -123,11 +123,13 @@ def follow(
     ended: Sequence[Ended],
     groups: Collection[UUID] = (),
     parents: Collection[UUID] = (),
+    dependents: Collection[UUID] | None = None,
 ) -> set[tuple[str, str]]:
     """Ends the results of ended jobs, inserts their retries, and unblocks what waits for them.
 
     These are their groups, and the jobs that depend on them. Looks at the given `groups`, and at
-    the jobs that wait for the given `parents`, as well.
+    the jobs that wait for the given `parents`, as well; of the latter at `dependents` only, if
+    these are given.
 
     Returns the lanes (namespace and name) that have a free slot or a new job. The caller must
     dispatch them (`pgbeat.jobs.dispatch`) after the commit.
@@ -146,9 +148,9 @@ def follow(
         fresh = retries.insert_automatic(connection, retried)
         steps = (
             progress.advance(connection, changed | progress.groups_of(ended)),
-            dependencies.advance(connection, over | dependencies.parents_of(ended)),
+            dependencies.advance(connection, over | dependencies.parents_of(ended), dependents),
         )
-        changed, over = set(), set()
+        changed, over, dependents = set(), set(), None
         unblocked = [job for step in steps for job in step.unblocked]
         lanes.update((job.namespace, job.lane) for job in unblocked if job.lane is not None)
         dispatched = [job for job in (*fresh, *unblocked) if job.dispatched_at]

@@ -153,27 +153,39 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
 
 
 def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
-    """Writes what new jobs depend on, and has those go on whose parents have ended.
+    """Writes what new jobs depend on, and unblocks or skips those whose parents have ended.
 
-    Returns the jobs that depend on others than those of the batch. Looks again after the commit:
-    a parent may have ended meanwhile.
+    Returns the jobs that this may have changed. Looks again after the commit: a parent may have
+    ended meanwhile.
     """
-    parents = dependencies.insert(unit.connection, batch) - {UUID(each.job.id) for each in batch}
-    if not parents:
+    parents = dependencies.insert(unit.connection, batch)
+    if not parents - {UUID(each.job.id) for each in batch}:
         return []
-    lanes = lifecycle.follow(unit.connection, unit.publisher, [], parents=parents)
-    dispatch.after_commit(unit, lanes)
+    waiting_jobs = [UUID(each.job.id) for each in batch if each.parents]
+    lanes = _follow_parents(unit, waiting_jobs)
+    if lanes is not None:
+        dispatch.after_commit(unit, lanes)
     if not unit.is_callers:
-        unit.after_commit(partial(_settle_again, unit, parents))
-    return [each.job.id for each in batch if each.parents]
+        unit.after_commit(partial(_settle_again, unit, waiting_jobs))
+    return [] if lanes is None else list(map(str, waiting_jobs))
 
 
-def _settle_again(unit: UnitOfWork, parents: Collection[UUID]) -> None:
-    connection = unit.connection
-    with connections.transaction(connection):
-        lanes = lifecycle.follow(connection, unit.publisher, [], parents=parents)
-    for namespace, name in lanes:
-        dispatch.dispatch_lane(connection, unit.publisher, namespace, name)
+def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[tuple[str, str]] | None:
+    """Unblocks or skips new jobs whose parents have ended; returns lanes, `None` if none has.
+
+    Locks no other jobs: the transaction may be the caller's, and stay open.
+    """
+    ended = dependencies.ended_parents(unit.connection, job_ids)
+    if not ended:
+        return None
+    return lifecycle.follow(unit.connection, unit.publisher, [], parents=ended, dependents=job_ids)
+
+
+def _settle_again(unit: UnitOfWork, job_ids: Collection[UUID]) -> None:
+    with connections.transaction(unit.connection):
+        lanes = _follow_parents(unit, job_ids)
+    for namespace, name in lanes or ():
+        dispatch.dispatch_lane(unit.connection, unit.publisher, namespace, name)
 
 
 def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:

@@ -1,19 +1,19 @@
 """Jobs that depend on others: what a parent's end means for them, told as a worker tells it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import Connection, NullPool, create_engine, text
 
 import pgbeat
 from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, NotUnique
-from pgbeat.jobs import control, dependencies, executions, explain, lifecycle
+from pgbeat.jobs import control, dependencies, executions, explain, lifecycle, submissions
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
@@ -318,6 +318,73 @@ def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
     assert not now(made).is_blocked
     assert messages(sql) == [str(made.id)]
     assert now(skipped).state == "skipped"
+
+
+@pytest.fixture
+def own(database: str) -> Iterator[Connection]:
+    """A caller's connection; the transaction that a test opens in it stays open."""
+    options = {"options": "-c lock_timeout=5s"}
+    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool, connect_args=options)
+    with engine.connect() as connection:
+        yield connection
+
+
+def test_an_open_submitter_keeps_no_end_from_being_recorded(
+    fleet: Fleet, submit: Submit, now: Now, own: Connection, sql: Sql
+) -> None:
+    """Nor other dependents of the parent from being unblocked, or submitted."""
+    for connection in (own, fleet.connection):
+        connection.execute(text("SET lock_timeout = '2s'"))
+    parent = submit()
+    first = submit(depends_on=[parent])
+    mine = submit(depends_on=[parent], connection=own)
+    second = submit(depends_on=[parent])
+    fleet.run()
+    assert [now(each).is_blocked for each in (first, second)] == [False, False]
+    late = submit(depends_on=[parent], connection=own)
+    assert not late.is_blocked
+    assert not submit(depends_on=[parent]).is_blocked
+    own.commit()
+    assert now(mine).is_blocked  # until beat looks
+    fleet.run()
+    assert now(first).state == "completed"
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_submitter_reads_no_other_dependents(
+    fleet: Fleet, submit: Submit, own: Connection, app: Celery, has_ended: bool
+) -> None:
+    """However many there are: a thousand must not cost a million."""
+    parent = submit()
+    submit_many([{**ADD, "depends_on": [parent.id]}] * 50, app=app)
+    if has_ended:
+        fleet.run()
+    own.execute(text("SET enable_seqscan = off"))
+    own.commit()
+    submit(depends_on=[parent], connection=own)
+    read = (
+        "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_all_tables WHERE relname = :t"
+    )
+    for table in ("dependencies", "unfinished_jobs"):
+        assert own.scalar(text(read), {"t": table}) < 15
+
+
+def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
+    fleet: Fleet, submit: Submit, now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry has taken the parent's place by then."""
+    parent = submit(max_attempts=2, retry_base=0)
+    fleet.run("failed")
+    settle = submissions._settle
+
+    def settle_slowly(*args: Any) -> Any:
+        found = settle(*args)
+        fleet.run()
+        return found
+
+    monkeypatch.setattr(submissions, "_settle", settle_slowly)
+    made = submit(depends_on=[parent])
+    assert not now(made).is_blocked
 
 
 def test_a_parent_that_was_deleted_has_its_dependents_skipped(

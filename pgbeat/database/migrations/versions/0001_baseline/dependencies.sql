@@ -1,9 +1,10 @@
 -- Jobs that wait for other jobs to end: their parents. A job counts its unfinished parents in its row,
 -- and the transaction that ends the last of them decides about it.
 --
--- A parent is not locked while a job begins to depend on it: a transaction that stays open must not
--- keep workers from recording ends. If it ends before that commits, neither transaction sees the other;
--- the program that submitted the job looks again after its commit, and the leading beat now and then.
+-- Neither a parent nor its other dependents are locked while a job begins to depend on it: a transaction
+-- that stays open must not keep workers from recording ends. If the parent ends before that commits,
+-- neither transaction sees the other; the program that submitted the job looks again after its commit,
+-- and the leading beat now and then.
 
 CREATE TABLE pgbeat.dependencies (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -18,7 +19,7 @@ CREATE TABLE pgbeat.dependencies (
     CONSTRAINT dependencies_of_others CHECK (job_id <> parent_id),
     CONSTRAINT dependencies_needs CHECK (needs IN ('completed', 'finished'))
 );
-CREATE INDEX dependencies_of_parent ON pgbeat.dependencies (parent_id);
+CREATE INDEX dependencies_of_parent ON pgbeat.dependencies (parent_id, outcome);
 
 -- Has a new job, which no one has dispatched, wait for its parents.
 CREATE FUNCTION pgbeat.depend_on(job uuid, parents uuid[], own_needs text) RETURNS void
@@ -35,18 +36,20 @@ $$;
 -- Notes that these parents have ended, in the transaction that ends them, and returns the jobs about
 -- which something is to be done: those that may run now, and, with one parent that ended otherwise and
 -- how, those that can't run any more. The retry of a parent takes its place. Parents that have not ended
--- are passed over, so that calling it again, or with too many, does no harm.
+-- are passed over, so that calling it again, or with too many, does no harm. With `dependents`, it looks
+-- at no other jobs: a transaction that submits them may stay open, and must lock nothing of others.
 --
 -- Invariant: jobs are locked before they are counted, and in order. Of two parents that end at the same
 -- time, the second sees the first.
-CREATE FUNCTION pgbeat.end_parents(parents uuid[])
+CREATE FUNCTION pgbeat.end_parents(parents uuid[], dependents uuid[] DEFAULT NULL)
 RETURNS TABLE (job_id uuid, parent_id uuid, outcome text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM FROM pgbeat.unfinished_jobs j
       WHERE j.id = ANY (ARRAY(SELECT d.job_id FROM pgbeat.dependencies d
-                               WHERE d.parent_id = ANY (parents) AND d.outcome IS NULL))
+                               WHERE d.parent_id = ANY (parents) AND d.outcome IS NULL
+                                 AND (dependents IS NULL OR d.job_id = ANY (dependents))))
       ORDER BY j.id FOR NO KEY UPDATE;
     RETURN QUERY
     WITH last AS MATERIALIZED (
@@ -66,7 +69,9 @@ BEGIN
             OR l.state IN ('completed', 'failed', 'cancelled', 'skipped')),
     noted AS (
         UPDATE pgbeat.dependencies d SET outcome = k.outcome
-          FROM known k WHERE d.parent_id = k.id AND d.outcome IS NULL
+          FROM known k
+         WHERE d.parent_id = k.id AND d.outcome IS NULL
+           AND (dependents IS NULL OR d.job_id = ANY (dependents))
         RETURNING d.job_id, d.parent_id, d.needs, k.attempt, k.outcome),
     instead AS (
         INSERT INTO pgbeat.dependencies (job_id, parent_id, needs)
