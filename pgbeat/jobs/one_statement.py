@@ -21,7 +21,7 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.database.prepared import BorrowedConnection, PreparedConnection, Statement
-from pgbeat.jobs import canvas, dispatch, prepare
+from pgbeat.jobs import canvas, dispatch, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.lanes import waiting
@@ -145,7 +145,8 @@ def _run(unit: UnitOfWork, parameters: Sequence[bytes | None]) -> PGresult:
             known = connection.info[_SESSION] = PreparedConnection(raw, is_own, listens=False)
         session = known
     try:
-        return session.run(_WRITE, *parameters)
+        with unique_keys.refusing():
+            return session.run(_WRITE, *parameters)
     except psycopg.Error as error:
         if connections.is_lost(error):
             connection.invalidate(error)

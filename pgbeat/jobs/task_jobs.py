@@ -26,7 +26,15 @@ from pgbeat.broker.transport.broker import Working
 from pgbeat.config import Settings, settings_of
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
-from pgbeat.jobs import canvas, dispatch, kept_messages, policies, submissions, task_policies
+from pgbeat.jobs import (
+    canvas,
+    dispatch,
+    kept_messages,
+    policies,
+    submissions,
+    task_policies,
+    unique_keys,
+)
 from pgbeat.jobs.canvas import Place
 from pgbeat.jobs.defaults import backoff
 from pgbeat.jobs.lanes import model as lanes
@@ -270,10 +278,10 @@ def write_at_once(working: Working, tables: BrokerTables, message: Message) -> b
             "message_queue": message.queue,
             "message_priority": message.priority,
         }
-    values = map(new.values.get, _TYPES)
-    found = working.prepared.run(
-        _WRITE_AT_ONCE, *(None if value is None else str(value).encode() for value in values)
-    )
+    values = [new.values[name] for name in _TYPES]
+    parameters = [None if value is None else str(value).encode() for value in values]
+    with unique_keys.refusing():
+        found = working.prepared.run(_WRITE_AT_ONCE, *parameters)
     job_id, made_at = found.get_value(0, 0), found.get_value(0, 1)
     if job_id is None:
         return False
@@ -285,7 +293,8 @@ def write_at_once(working: Working, tables: BrokerTables, message: Message) -> b
 def _write(connection: Connection, message: Message, is_own: bool) -> Message | None:
     """Writes the job of a message; returns the message if it is to be written now."""
     new = _NewJob(message)
-    job_id, made_at = connection.execute(_WRITE, new.values).one()
+    with unique_keys.refusing():
+        job_id, made_at = connection.execute(_WRITE, new.values).one()
     if job_id is None:
         raise new.refused(connection)
     is_new = made_at is not None

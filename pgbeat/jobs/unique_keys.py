@@ -1,13 +1,18 @@
 """Locks unique keys, and finds the jobs that have them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 
+import psycopg
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.errors import NotUnique
 
 # Transactions that make jobs with the same key must wait for each other.
 _LOCK = text(
-    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:namespace AS text) || '/' || key, 1050)) "
+    "SELECT pgbeat.lock_key(:namespace, key) "
     "FROM (SELECT DISTINCT key FROM unnest(CAST(:keys AS text[])) AS key ORDER BY key) AS k"
 )
 _TRY_LOCK = text(
@@ -45,10 +50,29 @@ def try_lock(connection: Connection, namespace: str, keys: Iterable[str]) -> set
 def lock_and_find(
     connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
 ) -> dict[str, tuple[str, str]]:
-    """Locks keys until the transaction ends, then returns the same as `find`."""
+    """Locks keys until the transaction ends, then returns the same as `find`.
+
+    Raises `NotUnique` if another transaction has one locked for seconds.
+    """
     if keys:
-        connection.execute(_LOCK, {"namespace": namespace, "keys": list(keys)})
+        with refusing():
+            connection.execute(_LOCK, {"namespace": namespace, "keys": list(keys)})
     return find(connection, namespace, keys)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raises `NotUnique` if the block fails since another transaction has locked a unique key."""
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        cause = getattr(error, "orig", error)
+        if isinstance(cause, psycopg.errors.UniqueViolation) and (
+            (cause.diag.table_name, cause.diag.column_name) == ("jobs", "unique_key")
+        ):
+            said = str(cause.diag.message_primary).removeprefix("job: ")
+            raise NotUnique(f"{said}; commit it, or try again later") from error
+        raise
 
 
 def find(

@@ -15,7 +15,7 @@ from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
+from pgbeat.errors import InvalidJob, InvalidSchedule, NotUnique, UnknownTask
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import one_statement, prepare
 from tests.support.command_line import Sql
@@ -179,6 +179,28 @@ def test_callers_with_one_key_wait_for_each_other(app: Celery, sql: Sql, databas
         other.join()
     assert [job.id for job in found] == [mine.id]
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", mine.id) == [(1,)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_thread_does_not_wait_for_its_own_open_session(
+    app: Celery, database: str, many: bool
+) -> None:
+    """It would wait for ever; the server can't know."""
+    url = postgres_url(database).update_query_dict({"options": "-c lock_timeout=200ms"})
+    app.conf.pgbeat_url = url.render_as_string(hide_password=False)
+    pgbeat.submit("jobs.add", 1, app=app)
+    with Session(connections.engine(postgres_url(database), "tests")) as session:
+        mine = pgbeat.submit("jobs.add", 1, unique_key=KEY, connection=session, app=app)
+
+        def submit() -> str:
+            if many:
+                return pgbeat.submit_many([app.tasks["jobs.add"].s(1)], unique_key=KEY, app=app)[0]
+            return str(pgbeat.submit("jobs.add", 1, unique_key=KEY, app=app).id)
+
+        with pytest.raises(NotUnique, match="a transaction that is still open"):
+            submit()
+        session.commit()
+        assert submit() == str(mine.id)
 
 
 def test_the_callers_transaction_decides(app: Celery, sql: Sql, database: str) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, Task, chain, chord, group
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -165,6 +165,23 @@ class TestUniqueTasks:
         app.tasks["shop.own"].apply_async((1,), task_id=own_id)
         assert len(jobs_of(sql, "id")) == 1
         assert payloads(sql) == []
+
+    def test_an_open_transaction_of_the_same_thread(self, app: Celery, database: str) -> None:
+        """The thread doesn't wait for itself, and goes on publishing."""
+        app.tasks["other"].delay()
+        with app.connection_for_write() as connection:
+            working = connection.default_channel.broker
+            working.do(lambda raw, _: raw.execute(text("SET lock_timeout = '200ms'")))
+        engine = create_engine(postgres_url(database))
+        with Session(engine) as session:
+            with pgbeat.in_transaction(session, app):
+                first = app.tasks["plain.unique"].delay(1)
+            with pytest.raises(NotUnique, match="a transaction that is still open"):
+                app.tasks["plain.unique"].delay(1)
+            assert app.tasks["plain.unique"].delay(2)
+            session.commit()
+            assert app.tasks["plain.unique"].delay(1).id == first.id
+        engine.dispose()
 
     def test_a_block_of_asyncio_refuses_a_duplicate(self, app: Celery) -> None:
         """Its messages are written later, when the id can't be replaced any more."""

@@ -1,14 +1,40 @@
 -- Submitting jobs: by programs in one round trip, and in plain SQL, by triggers and other languages.
 
--- Locks a unique key until the transaction ends, and returns the job that has it: an unfinished one
+-- Locks a unique key until the transaction ends. If another transaction has it, waits five seconds at
+-- most, or the session's lock_timeout: that one may be the caller's own, open in the same thread, which
+-- would wait for itself for ever.
+CREATE FUNCTION pgbeat.lock_key(namespace text, key text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    number CONSTANT bigint := hashtextextended(lock_key.namespace || '/' || lock_key.key, 1050);
+    waits  CONSTANT text := current_setting('lock_timeout');
+BEGIN
+    IF pg_try_advisory_xact_lock(number) THEN
+        RETURN;
+    END IF;
+    BEGIN
+        IF waits = '0' THEN
+            SET LOCAL lock_timeout = '5s';
+        END IF;
+        PERFORM pg_advisory_xact_lock(number);
+        PERFORM set_config('lock_timeout', waits, true);
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'job: a transaction that is still open makes one with the unique key %',
+                lock_key.key
+            USING ERRCODE = 'unique_violation', SCHEMA = 'pgbeat', TABLE = 'jobs',
+                COLUMN = 'unique_key';
+    END;
+END
+$$;
+
+-- Locks a unique key as `lock_key` does, and returns the job that has it: an unfinished one
 -- or, with a length of time, one that was created within it. The query's snapshot is newer than the
 -- lock: that is why these are two statements. (`pgbeat.jobs.unique_keys` does the same for many.)
 CREATE FUNCTION pgbeat.take_key(namespace text, key text, taken_for interval DEFAULT NULL)
 RETURNS uuid
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(
-        hashtextextended(take_key.namespace || '/' || take_key.key, 1050));
+    PERFORM pgbeat.lock_key(take_key.namespace, take_key.key);
     RETURN (
         SELECT j.id FROM (
             SELECT u.id, u.created_at FROM pgbeat.unfinished_jobs u
