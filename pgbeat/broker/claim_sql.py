@@ -71,6 +71,7 @@ CLAIM = """
                   m.job_id)
     SELECT * FROM claimed
     UNION ALL
-    SELECT NULL, NULL, NULL, (SELECT count(*) FROM me), NULL,
+    SELECT NULL, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL,
+           (SELECT count(*) FROM me), NULL,
            extract(epoch FROM clock_timestamp() - statement_timestamp())::text, NULL
 """

@@ -58,7 +58,7 @@ def message(
         queue,
         dumps(payload),
         priority,
-        _moment(eta) if isinstance(eta, str) else None,
+        _available_at(eta),
         int(expiration) if expiration is not None else None,
         exchange,
         routing_key,
@@ -83,14 +83,19 @@ def verify(headers: dict[str, Any], job_id: str | None) -> bool:
     return False
 
 
-def _moment(eta: str) -> str | None:
-    """Returns an ETA with a time zone, `None` if it is invalid (the worker will report that)."""
+def _available_at(eta: Any) -> str | None:
+    found = moment(eta)
+    return None if found is None else found.isoformat()
+
+
+def moment(eta: Any) -> datetime | None:
+    """Returns a header's ETA, `None` if it is invalid (the worker will report that)."""
     try:
-        moment = datetime.fromisoformat(eta)
-    except ValueError:
+        found = datetime.fromisoformat(eta)
+    except (TypeError, ValueError):
         return None
     # Celery takes a time without a zone for UTC, Postgres for the session's zone.
-    return eta if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _job_id(text: Any) -> str | None:

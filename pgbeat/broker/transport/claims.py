@@ -36,6 +36,8 @@ class ClaimedMessage(NamedTuple):
     payload: bytes
     #: The job that it starts, if any.
     job_id: str | None = None
+    #: The server's clock at the claim, in seconds since 1970; `None` without acknowledgement.
+    at: float | None = None
 
 
 class Intake(Protocol):
@@ -154,19 +156,23 @@ class Claims:
 
 def claimed(result: PGresult) -> list[ClaimedMessage]:
     """Returns the rows of a claim. Raises `psycopg.OperationalError` if the consumer is dead."""
-    if result.get_value(result.ntuples - 1, 3) == b"0":
+    last = result.ntuples - 1
+    if result.get_value(last, 3) == b"0":
         raise lapsed()
-    return deliveries(result)
+    return deliveries(result, int(result.get_value(last, 1) or 0) / 1e6)
 
 
-def deliveries(result: PGresult) -> list[ClaimedMessage]:
-    """Returns the messages among a statement's rows, in the order of delivery."""
+def deliveries(result: PGresult, at: float | None = None) -> list[ClaimedMessage]:
+    """Returns the messages among a statement's rows, in the order of delivery.
+
+    `at` is the server's clock.
+    """
     value = result.get_value
     found = [
         ClaimedMessage(
             int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
             int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
-            None if (job_id := value(i, 6)) is None else job_id.decode(),
+            None if (job_id := value(i, 6)) is None else job_id.decode(), at,
         )
         for i in range(result.ntuples)
         if value(i, 0) is not None
