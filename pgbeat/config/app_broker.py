@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
-from pgbeat.config.urls import BROKER_PREFIXES, is_postgres, postgres_url, same_database
+from pgbeat.config.urls import BROKER_PREFIXES, is_postgres, merged, postgres_url, same_database
 
 
 def is_sqlalchemy_broker(text: str | None) -> bool:
@@ -42,14 +42,18 @@ def delays_in_table(conf: Mapping[str, Any]) -> bool:
 
 
 def broker_database(conf: Mapping[str, Any]) -> URL:
-    """Returns the DSN of the app's broker, which is a Postgres. Raises `ConfigError`."""
-    return postgres_url(first_broker(conf))
+    """Returns the DSN of the app's broker, which is a Postgres. Raises `ConfigError`.
+
+    A failover list of one database's servers is one DSN; of any other list it is the first.
+    """
+    urls = [postgres_url(url) for url in brokers(conf) if is_postgres(url)]
+    return (merged(urls) if urls else None) or postgres_url(first_broker(conf))
 
 
 def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
     """Returns whether the app publishes to that database, by pgbeat's transport or kombu's."""
     broker = first_broker(conf)
-    return is_sqlalchemy_broker(broker) and same_database(postgres_url(broker), url)
+    return is_sqlalchemy_broker(broker) and same_database(broker_database(conf), url)
 
 
 def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:

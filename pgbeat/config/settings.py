@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import environment, readers
-from pgbeat.config.app_broker import first_broker
+from pgbeat.config.app_broker import broker_database, first_broker
 from pgbeat.config.urls import is_postgres, postgres_url
 from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
@@ -143,9 +143,8 @@ class Settings:
                 problems.add(source, "malformed", f"{source}: {error}")
                 wrong.add(name)
         if "url" not in values and "url" not in wrong:
-            first = first_broker(conf)
-            if is_postgres(first):
-                values["url"] = postgres_url(first)
+            if is_postgres(first_broker(conf)):
+                values["url"] = broker_database(conf)
             else:
                 said = (
                     "pgbeat_url: not set, and the broker is not Postgres; set it "

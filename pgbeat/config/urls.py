@@ -1,7 +1,8 @@
 """URLs of Postgres: reads any spelling, compares them, and shows them without passwords."""
 
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -10,7 +11,7 @@ from pgbeat.errors import ConfigError
 
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
 _POSTGRES = {"postgres", "postgresql"}
-_LOOPBACK = ("127.0.0.1", "::1")
+_LOOPBACK = ("", "127.0.0.1", "::1")
 #: How the URLs of brokers on Postgres begin, and of Celery's result backend.
 BROKER_PREFIXES = ("sqla+", "sqlalchemy+", "pgbeat+")
 _RESULT_PREFIX = "db+"
@@ -21,12 +22,68 @@ def postgres_url(text: str) -> URL:
     """Returns the SQLAlchemy URL (driver psycopg) of a Postgres DSN.
 
     Accepts `postgresql://`, `postgres://`, `postgresql+DRIVER://`, and those behind kombu's
-    `sqla+` or Celery's `db+`. Raises `ConfigError`, which shows no password, for anything else.
+    `sqla+` or Celery's `db+`. Several servers of one database are written as libpq has them
+    (`h1:5432,h2:5432`), or as a failover list of kombu's (`URL;URL`). Raises `ConfigError`, which
+    shows no password, for anything else.
     """
+    urls = [_one_url(part) for part in _NEXT_URL.split(text)]
+    found = merged(urls)
+    if found is None:
+        raise ConfigError("the URLs of a failover list may differ only in their servers")
+    return found
+
+
+def merged(urls: Iterable[URL]) -> URL | None:
+    """Returns the URL of one database on several servers; `None` if the URLs differ in more.
+
+    Only the first need have parameters, since kombu drops those of the others.
+    """
+    first, *others = urls
+    if not others:
+        return first
+    plain = _without_servers(first)
+    for other in map(_without_servers, others):
+        if other not in (plain, plain.set(query={})):
+            return None
+    found = list(dict.fromkeys(server for url in urls for server in servers(url)))
+    return _with_servers(plain, found)
+
+
+def servers(url: URL) -> list[tuple[str, str]]:
+    """Returns the hosts and ports of a URL; empty texts stand for libpq's defaults."""
+    ports = _listed(url.query.get("port") or str(url.port or ""))
+    if "host" not in url.query:
+        return [(url.host or "", ports[0])]
+    hosts = _listed(url.query["host"])
+    if not any(ports):  # each may have its own
+        return [(name, port) for name, _, port in (host.partition(":") for host in hosts)]
+    each = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    return list(zip(hosts, each, strict=True))
+
+
+def _listed(value: str | tuple[str, ...]) -> Sequence[str]:
+    return value if isinstance(value, tuple) else value.split(",")
+
+
+def _without_servers(url: URL) -> URL:
+    return url._replace(host=None, port=None).difference_update_query(["host", "port"])
+
+
+def _with_servers(url: URL, found: list[tuple[str, str]]) -> URL:
+    hosts, ports = zip(*found, strict=True)
+    return url.update_query_dict({"host": ",".join(hosts), "port": ",".join(ports)})
+
+
+def _one_url(text: str) -> URL:
     for prefix in (*BROKER_PREFIXES, _RESULT_PREFIX):
         text = text.removeprefix(prefix)
+    several = _SEVERAL.match(text)
+    if several:
+        text = several["before"] + several["after"]
     try:
         url = make_url(text)
+        if several:
+            url = _with_servers(url, [_server(each) for each in several["servers"].split(",")])
     except ArgumentError:
         raise ConfigError(
             "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
@@ -43,6 +100,24 @@ def postgres_url(text: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
+#: Where another URL of a failover list begins.
+_NEXT_URL = re.compile(r";(?=[\w+]+://)")
+#: A URL that names several servers. What it has before them is SQLAlchemy's: a password ends at the
+#: last @ before which there is no other.
+_SEVERAL = re.compile(
+    r"(?P<before>[\w+]+://(?>(?:[^:/]*(?::[^@]*)?@)?))(?P<servers>[^/?@]*,[^/?@]*)(?P<after>[/?].*|)$"
+)
+_SERVER = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^:]*))(?::(?P<port>\d*))?")
+
+
+def _server(text: str) -> tuple[str, str]:
+    """Returns a host and its port. Raises `ValueError`."""
+    found = _SERVER.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return found["ipv6"] or found["name"] or "", found["port"] or ""
+
+
 def is_postgres(text: str | None) -> bool:
     """Returns whether a broker's or database's URL means Postgres."""
     try:
@@ -52,22 +127,30 @@ def is_postgres(text: str | None) -> bool:
 
 
 def same_database(one: URL, other: URL) -> bool:
-    """Returns whether two URLs name the same server and database, whatever the user and options."""
+    """Returns whether two URLs name the same server and database, whatever the user and options.
 
-    def place(url: URL) -> tuple[Any, ...]:
-        host = url.host or url.query.get("host") or "localhost"
-        host = "localhost" if host in _LOOPBACK else host
-        port = url.port or url.query.get("port") or 5432
-        return str(host), str(port), url.database or url.username
+    Of several servers, one in common is enough.
+    """
 
-    return place(one) == place(other)
+    def places(url: URL) -> set[tuple[str, str, str | None]]:
+        return {
+            (
+                "localhost" if host in _LOOPBACK else host,
+                port or "5432",
+                url.database or url.username,
+            )
+            for host, port in servers(url)
+        }
+
+    return not places(one).isdisjoint(places(other))
 
 
 def place(url: URL) -> str:
     """Returns database, server and user for a sentence: `'app' on db.example.com:5432 as beat`."""
-    host = url.host or url.query.get("host") or "the default host"
-    port = url.port or url.query.get("port") or ""
-    where = f"{host}:{port}" if port and not str(host).startswith("/") else str(host)
+    where = ", ".join(
+        f"{host}:{port}" if port and not host.startswith("/") else host or "the default host"
+        for host, port in servers(url)
+    )
     user = f" as {url.username}" if url.username else ""
     return f"{url.database or url.username or 'default'!r} on {where}{user}"
 

@@ -64,7 +64,8 @@ class WatchedConnection(psycopg.Connection[Any]):
         params = {**_DEFAULTS, **(_OF_SEVERAL if len(hosts) > 1 else {}), **params}
         key = repr(hosts)
         if len(hosts) > 1:
-            hosts.sort(key=lambda host: host != _last_good.get(key))
+            good = _last_good.get(key)
+            hosts.sort(key=lambda host: good not in (host, (host[0], host[1] or "5432")))
             params["host"] = ",".join(host for host, _ in hosts)
             params["port"] = ",".join(port for _, port in hosts)
         found = cls.connect(conninfo, **params)

@@ -12,11 +12,13 @@ from pgbeat.config import (
     environment,
     is_postgres,
     is_sqlalchemy_broker,
+    place,
     postgres_url,
     redacted,
     same_database,
     settings_of,
 )
+from pgbeat.config.urls import servers
 from pgbeat.errors import ConfigError, Problem
 from tests.support.problems import raises
 
@@ -61,6 +63,50 @@ def test_a_socket_is_a_host_in_the_query() -> None:
     assert url.query == {"host": "/var/run/postgresql"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://u:p,w@h1,[::1]:5433/db?sslmode=require",
+        "pgbeat+postgresql://u:p,w@h1,[::1]:5433/db?sslmode=require",
+        "postgresql://u:p,w@h1/db?sslmode=require;postgresql://u:p,w@[::1]:5433/db",
+        "postgresql+psycopg://u:p,w@/db?host=h1,::1&port=,5433&sslmode=require",
+    ],
+)
+def test_a_database_may_have_several_servers(text: str) -> None:
+    url = postgres_url(text)
+    assert (url.username, url.password, url.database) == ("u", "p,w", "db")
+    assert servers(url) == [("h1", ""), ("::1", "5433")]
+    assert url.query["sslmode"] == "require"
+    assert place(url) == "'db' on h1, ::1:5433 as u"
+    assert postgres_url(url.render_as_string(hide_password=False)) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("postgresql://h1:1/d", [("h1", "1")]),
+        ("postgresql://u:a,b/c@h1/d", [("h1", "")]),
+        ("postgresql://u,x:pw@h1/d?options=a,b", [("h1", "")]),
+        ("postgresql://u:p;w@h1/d", [("h1", "")]),
+        ("postgresql://u@/d?host=h1:1&host=h2", [("h1", "1"), ("h2", "")]),
+        ("postgresql://u@/d?host=/run/a,/run/b", [("/run/a", ""), ("/run/b", "")]),
+        ("postgresql://u@/d?host=h1,h2&port=6", [("h1", "6"), ("h2", "6")]),
+    ],
+)
+def test_the_servers_of_a_url(text: str, found: list[tuple[str, str]]) -> None:
+    assert servers(postgres_url(text)) == found
+
+
+def test_a_failover_list_is_of_one_database() -> None:
+    for other in ("postgresql://v@h2/d", "postgresql://u@h2/e", "postgresql://u@h2/d?sslmode=off"):
+        with pytest.raises(ConfigError, match="may differ only in their servers"):
+            postgres_url(f"postgresql://u@h1/d;{other}")
+    lists = ["pgbeat+postgresql://u@h1/d", "pgbeat+postgresql://u@h2/d"]
+    assert load(broker_url=lists).url == postgres_url("postgresql://u@h1,h2/d")
+    assert load(broker_url=";".join(lists)).url == postgres_url("postgresql://u@h1,h2/d")
+    assert load(broker_url=[lists[0], "pgbeat+postgresql://v@h2/e"]).url == postgres_url(lists[0])
+
+
 def test_a_password_may_hold_what_is_escaped() -> None:
     assert postgres_url("postgresql://u:p%40s%2Fs@h/d").password == "p@s/s"
 
@@ -70,7 +116,7 @@ def test_a_password_may_hold_what_is_escaped() -> None:
     [
         "", "host=h dbname=d password=s3cret", "s3cret", "postgresql://u:s3cret@h:54x32/d",
         "postgresql://u:p@ss:s3cret@h/d", "mysql://u:s3cret@h/d", "sqla+sqlite:///s3cret",
-        "redis://:s3cret@h/0",
+        "redis://:s3cret@h/0", "postgresql://u:s3cret@h1:54x32,h2/d",
     ],
 )  # fmt: skip
 def test_what_is_no_dsn_says_what_one_looks_like(text: str) -> None:
@@ -118,9 +164,11 @@ def test_a_sqlalchemy_broker_is_kombus_transport_on_postgres(
         ("postgresql://h/d", "postgresql://i/d", False),
         ("postgresql://h/d", "postgresql://h:5433/d", False),
         ("postgresql:///d?host=/tmp", "postgresql:///d", False),
-        ("postgresql:///d?host=a,b&port=1,2", "postgresql://a:1/d", False),
+        ("postgresql:///d?host=a,b&port=1,2", "postgresql://a:1/d", True),
         ("postgresql://localhost/a", "postgresql://127.0.0.1:5432/a", True),
         ("postgresql://[::1]/a", "postgresql:///a", True),
+        ("postgresql://h1,h2:5433/a", "postgresql://h2:5433,h3/a", True),
+        ("postgresql://h1,h2:5433/a", "postgresql://h2/a", False),
     ],
 )
 def test_same_database_is_same_server_and_name(one: str, other: str, same: bool) -> None:

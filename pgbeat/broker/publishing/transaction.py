@@ -23,6 +23,7 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
 from pgbeat.broker.transport import transaction_blocks
 from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
 from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
+from pgbeat.config.urls import merged
 from pgbeat.database import connections, identity
 from pgbeat.errors import CannotPublish
 
@@ -183,6 +184,8 @@ def require_broker(connection: Connection, app: Celery) -> None:
             f"messages can join a transaction only if the broker is a Postgres database; the "
             f"broker of app {app.main!r} is {scheme}"
         )
+    whole = merged(own)  # one of several servers may be down
+    own = own if whole is None else [whole]
     arguments = (app.conf.broker_transport_options or {}).get("connect_args")
     identity.require(connection, own, whose="the broker's", connect_args=arguments)
 

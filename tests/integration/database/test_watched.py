@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import postgres_url
+from pgbeat.config.urls import servers
 from pgbeat.database import advisory_locks, connections
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.frozen_servers import frozen
@@ -74,6 +75,21 @@ def test_an_address_that_another_server_took_over_is_given_up(session: Open, lin
     line.replace()
     with pytest.raises(DBAPIError, match="has ended the session"):
         connection.execute(text("SELECT 1"))
+
+
+def test_a_dead_server_is_passed_over_and_tried_last(line: Line, database: str) -> None:
+    good, (_, dead) = servers(postgres_url(database))[0], servers(postgres_url(line.dsn))[0]
+    several = {"host": f"127.0.0.1,{good[0]}", "port": f"{dead},{good[1]}", "connect_timeout": "2"}
+    url = postgres_url(database).set(host=None, port=None).update_query_dict(several)
+    line.cut()
+    took = []
+    for _ in range(2):
+        began = time.monotonic()
+        with connections.engine(url, "tests").connect() as connection:
+            assert connection.scalar(text("SHOW transaction_read_only")) == "off"
+        took.append(time.monotonic() - began)
+    assert 2 <= took[0] < 5
+    assert took[1] < 2
 
 
 @pytest.mark.slow
