@@ -35,6 +35,15 @@ class Actor:
         return self.is_admin or self.is_viewer
 
 
+def is_name(text: str) -> bool:
+    """Returns whether a person or program can be called that: 1 to 200 printable characters.
+
+    Others, such as line breaks and those that turn the direction of writing, would change what a
+    log or a terminal shows.
+    """
+    return 1 <= len(text) <= 200 and text.isprintable() and text == text.strip()
+
+
 def user(*, is_admin: bool = False, is_viewer: bool = False, origin: Origin | None = None) -> Actor:
     """Returns the actor with the login name of this process."""
     names = tuple(map(os.environ.get, _LOGIN))

@@ -5,7 +5,7 @@ import secrets
 from datetime import timedelta
 from hashlib import sha256
 
-from sqlalchemy import Connection, delete, func, insert, text
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text
 
 from pgbeat.access import audit, tokens
 from pgbeat.access.audit import Author
@@ -44,6 +44,15 @@ def create(connection: Connection, *, namespace: str, actor: str, scope: Scope) 
     return code
 
 
+def owner(connection: Connection, namespace: str, code: str) -> tuple[str, Scope]:
+    """Returns whom a code signs in, with their scope. Raises `InvalidToken`."""
+    found = select(sign_in_links.c.actor, sign_in_links.c.scope).where(*_is_valid(namespace, code))
+    row = connection.execute(found).one_or_none() if _WRITTEN.fullmatch(code) else None
+    if row is None:
+        raise InvalidToken(_INVALID)
+    return row.actor, row.scope
+
+
 def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, str]:
     """Uses up a code. Returns the token of the session, and its text. Raises `InvalidToken`.
 
@@ -53,16 +62,12 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
     if _WRITTEN.fullmatch(code):
         used = (
             delete(sign_in_links)
-            .where(
-                sign_in_links.c.hash == _hash(code),
-                sign_in_links.c.namespace == namespace,
-                sign_in_links.c.expires_at > func.now(),
-            )
+            .where(*_is_valid(namespace, code))
             .returning(sign_in_links.c.actor, sign_in_links.c.scope)
         )
         row = connection.execute(used).one_or_none()
     if row is None:
-        raise InvalidToken("the sign-in link is invalid, has expired or was used")
+        raise InvalidToken(_INVALID)
     author = Author(namespace, f"user:{row.actor}", "page")
     made = tokens.create(
         connection,
@@ -76,6 +81,17 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
     )
     audit.record(connection, author, "create", None, made[0])
     return made
+
+
+_INVALID = "the sign-in link is invalid, has expired or was used"
+
+
+def _is_valid(namespace: str, code: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        sign_in_links.c.hash == _hash(code),
+        sign_in_links.c.namespace == namespace,
+        sign_in_links.c.expires_at > func.now(),
+    )
 
 
 def _hash(code: str) -> bytes:

@@ -10,10 +10,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select, text, update
 
+from pgbeat.access.actors import is_name
 from pgbeat.database.tables import tokens
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 
-Scope = Literal["user", "viewer", "admin"]
+#: What the bearer may do. `metrics` is for Prometheus: it may read `/metrics` and nothing else.
+Scope = Literal["user", "viewer", "metrics", "admin"]
 #: The beginning of every token, by which people and scanners recognize one.
 PREFIX = "pgbeat_"
 #: The default lifetime, and the longest one that is not unlimited.
@@ -72,12 +74,12 @@ def create(
     A `lifetime` of `None` is unlimited. Raises `InvalidJob`.
     """
     actor = actor.removeprefix("user:")
-    if not re.fullmatch(r"[^\x00-\x1f\x7f-\x9f]{1,200}", actor) or actor != actor.strip():
+    if not is_name(actor):
         raise InvalidJob.of(
             "actor",
             "malformed",
-            "the owner of a token must be a name of up to 200 characters without line breaks, and "
-            f"without blanks at its ends, got {actor!r}",
+            "the owner of a token must be a name of up to 200 printable characters, without blanks "
+            f"at its ends, got {actor!r}",
         )
     if scope not in get_args(Scope):
         said = f"scope must be one of {', '.join(get_args(Scope))}, got {scope!r}"

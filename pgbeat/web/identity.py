@@ -12,7 +12,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from pgbeat.access import tokens
-from pgbeat.access.actors import Actor, Origin
+from pgbeat.access.actors import Actor, Origin, is_name
 from pgbeat.access.tokens import Scope
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
@@ -41,6 +41,8 @@ class Caller(Actor):
     """The actor of a request."""
 
     origin: Origin = "api"
+    #: Whether the caller may read the metrics, and nothing else.
+    is_scraper: bool = False
     #: The token's id, or the seconds until a JWT expires.
     token: str | None = None
     seconds: float | None = None
@@ -65,12 +67,13 @@ def _caller_of(backend: Backend, name: str, scope: Scope, **more: Any) -> Caller
         scope == "admin",
         backend.settings.web_tasks,
         is_viewer=is_viewer,
-        is_read_only=is_viewer,
+        is_read_only=is_viewer or scope == "metrics",
+        is_scraper=scope == "metrics",
         **more,
     )
 
 
-def _caller(
+def _any_caller(
     request: Request,
     backend: TheBackend,
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
@@ -78,9 +81,15 @@ def _caller(
 ) -> Caller:
     # For the page of an error.
     request.state.caller = found = _found(request, backend, bearer, cookie)
-    if request.method not in _SAFE:
-        permissions.require_change(found, f"{request.method} {request.url.path}")
     return found
+
+
+def _caller(request: Request, caller: Annotated[Caller, Depends(_any_caller)]) -> Caller:
+    if caller.is_scraper:
+        raise Forbidden("a token of the scope 'metrics' may read /metrics, and nothing else")
+    if request.method not in _SAFE:
+        permissions.require_change(caller, f"{request.method} {request.url.path}")
+    return caller
 
 
 def _found(
@@ -115,6 +124,8 @@ def _host_caller(request: Request, backend: Backend) -> Caller:
     user = from_thread.run(_awaited, found) if isawaitable(found) else found
     if not isinstance(user, User):
         raise InvalidToken("authentication required: sign in, or send a token")
+    if not is_name(user.name):
+        raise Forbidden("the user's name must have 1 to 200 printable characters")
     check_origin(request, is_required=True)
     scope: Scope = "admin" if user.is_admin else "viewer" if user.is_viewer else "user"
     return _caller_of(backend, user.name, scope, origin="page", seconds=_HOST_SECONDS)
@@ -192,9 +203,17 @@ async def _viewer(request: Request, caller: TheCaller) -> Caller:
     return caller
 
 
+async def _scraper(request: Request, caller: Annotated[Caller, Depends(_any_caller)]) -> Caller:
+    if not caller.is_scraper:
+        permissions.require_view(caller, f"{request.method} {request.url.path}")
+    return caller
+
+
 #: The caller, who must not be for reading only.
 TheChanger = Annotated[Caller, Depends(_changer)]
 #: The caller, who must see everything, as administrators and viewers do.
 TheViewer = Annotated[Caller, Security(_viewer, scopes=["viewer"])]
+#: The caller, who must see everything, or may read the metrics alone.
+TheScraper = Annotated[Caller, Security(_scraper, scopes=["metrics"])]
 #: The caller, who must be an administrator. The scope says so in the OpenAPI document.
 TheAdmin = Annotated[Caller, Security(_admin, scopes=["admin"])]

@@ -6,6 +6,7 @@ from typing import Any
 
 import jwt
 
+from pgbeat.access.actors import is_name
 from pgbeat.access.tokens import Scope
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidToken
@@ -67,8 +68,11 @@ class Issuer:
             # Other errors than PyJWT's are about the form of the text.
             said = str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"
             raise InvalidToken(f"the JWT is not accepted: {said}") from None
-        if not isinstance(claims["sub"], str) or not claims["sub"].strip():
-            raise InvalidToken("the JWT is not accepted: its sub is empty")
+        if not isinstance(claims["sub"], str) or not is_name(claims["sub"]):
+            raise InvalidToken(
+                "the JWT is not accepted: its sub must be a name of up to 200 printable "
+                "characters, without blanks at its ends"
+            )
         left = float(claims["exp"]) + _LEEWAY - time.time()
         return claims["sub"], self._scope(claims), max(0.0, left)
 

@@ -236,7 +236,11 @@ _FORMATS = {"uuid": "UUID", "date-time": "time", "binary": "file"}
 def _whose(security: Sequence[Mapping[str, Sequence[str]]] | None) -> str:
     if not security:
         return "anybody"
-    for scope, whose in (("admin", "administrators"), ("viewer", "administrators and viewers")):
+    for scope, whose in (
+        ("admin", "administrators"),
+        ("viewer", "administrators and viewers"),
+        ("metrics", "administrators, viewers and tokens of the scope `metrics`"),
+    ):
         if all(scope in scopes for way in security for scopes in way.values()):
             return whose
     return "users"

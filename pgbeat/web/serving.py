@@ -15,6 +15,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from pgbeat.web.slow_clients import PunctualProtocol
+
 logger = logging.getLogger("pgbeat.web")
 
 #: Seconds that open requests have at the end.
@@ -65,6 +67,7 @@ def serve(
 def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
     config = uvicorn.Config(
         app,
+        http=PunctualProtocol,
         root_path=root_path,
         log_config=None,
         server_header=False,

@@ -2,8 +2,10 @@
 
 The form also takes the code of a sign-in link. The link has it behind a `#`, which browsers don't
 send: it is in no log and no Referer, and a program that opens links in advance doesn't use it up.
+Nobody is signed in by following a link alone, which might be somebody else's: the page asks first.
 """
 
+import logging
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -15,8 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.access import audit, sign_in_links, tokens
 from pgbeat.access.audit import Author
 from pgbeat.errors import InvalidToken
-from pgbeat.web.backend import TheBackend, root
-from pgbeat.web.identity import COOKIE, check_origin, identify
+from pgbeat.web.backend import Backend, TheBackend, root
+from pgbeat.web.identity import COOKIE, Caller, check_origin, identify
+
+logger = logging.getLogger("pgbeat.web")
 
 
 def require_sign_in(backend: TheBackend) -> None:
@@ -48,14 +52,34 @@ def login(
             with backend.transaction() as connection:
                 _, written = sign_in_links.accept(connection, backend.namespace, written)
             seconds = int(sign_in_links.SESSION.total_seconds())
-        else:
-            identify(backend, written)
+        caller = identify(backend, written)
     except InvalidToken:
-        query = urlencode({"failed": "1", "next": _local(next_path)})
-        return RedirectResponse(f"{root(request)}/login?{query}", 303)
+        logger.warning("A sign-in from %s was refused", address(request))
+        return refused(request, next_path)
+    _note(request, backend, caller)
     response = RedirectResponse(root(request) + _local(next_path), 303)
     response.set_cookie(COOKIE, written, max_age=seconds, **_cookie(request))
     return response
+
+
+def refused(request: Request, next_path: str) -> RedirectResponse:
+    """Leads back to the form, which says that it failed."""
+    query = urlencode({"failed": "1", "next": _local(next_path)})
+    return RedirectResponse(f"{root(request)}/login?{query}", 303)
+
+
+def address(request: Request) -> str:
+    """Returns the client's address."""
+    return request.client.host if request.client else "an unknown address"
+
+
+def _note(request: Request, backend: Backend, caller: Caller) -> None:
+    """Records who signed in, by which token and from where."""
+    with backend.transaction() as connection:
+        audit.record_action(
+            connection, Author(backend.namespace, caller.name, "page"), "sign_in", "token",
+            caller.token or "JWT", after={"address": address(request)},
+        )  # fmt: skip
 
 
 @router.post("/logout")

@@ -315,7 +315,7 @@ def test_every_endpoint_asks_who_it_is(web: Web) -> None:
         assert (bearer.keys(), cookie.keys()) == ({"bearer"}, {"cookie"}), path
         # Those for administrators say so.
         assert bearer["bearer"] == cookie["cookie"]
-        assert bearer["bearer"] in ([], ["viewer"], ["admin"])
+        assert bearer["bearer"] in ([], ["viewer"], ["metrics"], ["admin"])
         problem(nobody.request(method, path.replace("{", "").replace("}", "")), 401)
 
 
@@ -345,7 +345,10 @@ def test_examples_are_good_requests(web: Web) -> None:
 
 
 def test_metrics(web: Web) -> None:
-    response = web.user.get("/metrics")
+    scraper = web.client(web.token("prometheus", "metrics"))
+    assert problem(scraper.get("/jobs"), 403).startswith("a token of the scope 'metrics'")
+    assert "administrators and viewers" in problem(web.user.get("/metrics"), 403)
+    response = scraper.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
     assert "\npgbeat_" in response.text

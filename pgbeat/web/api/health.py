@@ -15,7 +15,7 @@ from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.web.api.job_models import Whole
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheCaller, TheViewer
+from pgbeat.web.identity import TheCaller, TheScraper, TheViewer
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
 
 router = APIRouter()
@@ -183,8 +183,8 @@ def _reasons(backend: Backend) -> list[str]:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_model=None,
 )
-def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
-    """Returns all metrics in Prometheus' text format."""
+def prometheus_metrics(backend: TheBackend, caller: TheScraper) -> Response:
+    """Returns all metrics in Prometheus' text format, which name schedules, queues and lanes."""
     with backend.session() as connection:
         tables = expected_tables(backend.settings.url, backend.celery.conf)
         body, kind = prometheus.render(connection, backend.settings, tables)

@@ -34,7 +34,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /docs/{section}": (OPEN, None),
     "GET /healthz": (OPEN, None),
     "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
-    "GET /metrics": (ANY, None),
+    "GET /metrics": (ADMIN, None),
     "GET /load": (ADMIN, None),
     "GET /errors": (ADMIN, None),
     "GET /find": (ANY, None),
@@ -49,6 +49,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /login": ((303, 303, 303, 303), None),
     "POST /logout": ((303, 303, 303, 303), None),
     "GET /login": (OPEN, None),
+    "POST /login/link": ((303, 303, 303, 303), None),
     "GET /": ((303, 303, 303, 303), None),
     "GET /console": ((303, 303, 303, 303), None),
     "GET /console/": ((303, 303, 303, 303), None),
@@ -422,7 +423,7 @@ def _expected(route: str, statuses: tuple[int, int, int, int], who: str) -> int:
 def test_no_route_lets_a_viewer_change_anything(web: Web) -> None:
     viewer = web.viewer
     refused = 0
-    for route in TABLE.keys() - {"POST /login", "POST /logout"}:
+    for route in TABLE.keys() - {"POST /login", "POST /login/link", "POST /logout"}:
         method, path = route.split(" ")
         if method == "GET":
             continue
@@ -450,7 +451,7 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
         "POST /workers/{name:path}/{verb}",  # there is none
         "POST /queues/{name:path}/resume",  # it isn't paused
         "POST /lanes/{name}/resume",
-        "POST /login", "POST /logout",
+        "POST /login", "POST /login/link", "POST /logout",
     }  # fmt: skip
     unnoted = []
     for route, (_, body) in TABLE.items():

@@ -6,6 +6,7 @@ import pytest
 
 from pgbeat.access import sign_in_links
 from tests.support.command_line import Sql
+from tests.support.pages import html
 from tests.support.web import Web, done, problem
 
 PATH = "/scheduler/status"
@@ -39,8 +40,34 @@ def test_a_code_signs_in_and_signing_out_ends_the_session(
     browser.cookies.set("pgbeat_token", session)
     assert problem(browser.get(PATH), 401).startswith("the token was revoked")
     assert sql("SELECT actor, origin, verb FROM pgbeat.audit ORDER BY id") == [
-        ("user:ada", "page", "create"), ("user:ada", "page", "revoke"),
+        ("user:ada", "page", "create"), ("user:ada", "page", "sign_in"),
+        ("user:ada", "page", "revoke"),
     ]  # fmt: skip
+
+
+def test_a_link_is_asked_about_before_it_signs_in(browser: Any, code: str) -> None:
+    form = {"token": code, "next": "/console/lanes"}
+    answer = browser.post("/login/link", data=form)
+    asked = html(answer)
+    assert "This link signs you in as ada (admin)." in asked.words
+    assert "set-cookie" not in answer.headers
+    hidden = {each.get("name"): each.get("value") for each in asked.all("#confirm input")}
+    assert hidden == form
+    assert browser.post("/login", data=hidden).headers["location"] == "/console/lanes"
+    again = browser.post("/login/link", data=form)
+    assert again.headers["location"] == "/login?failed=1&next=%2Fconsole%2Flanes"
+
+
+def test_each_sign_in_is_recorded(
+    web: Web, browser: Any, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = web.token("root", "admin")
+    browser.post("/login", data={"token": token})
+    browser.post("/login", data={"token": token[:-1]})
+    assert sql("SELECT actor, verb, kind, subject, after FROM pgbeat.audit") == [
+        ("user:root", "sign_in", "token", token.split("_")[1], {"address": "testclient"})
+    ]
+    assert "A sign-in from testclient was refused" in caplog.text
 
 
 def test_a_replay_is_refused(web: Web, browser: Any, code: str) -> None:

@@ -22,6 +22,10 @@ def test_a_link_signs_in_once_and_leaves_no_code_behind(
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url + str(request.headers)))
     page.goto(f"/login?next=/console/lanes#once={code}")
+    page.wait_for_selector("#confirm")
+    assert "ada (admin)" in page.inner_text("main")
+    assert not page.context.cookies()
+    page.click("text=Sign in as ada")
     page.wait_for_url("**/console/lanes")
     assert page.inner_text(".who").startswith("ada")
     assert page.evaluate("location.href + document.referrer").count(code) == 0

@@ -3,13 +3,15 @@
 // is replaced that somebody is just using. Escape closes the question that a button asks.
 "use strict";
 
-// A sign-in link has its code behind the #, which is not sent. It is removed from the history.
+// A sign-in link has its code behind the #, which is not sent. It is removed from the history. The
+// next page asks before it signs in: the link may be somebody else's.
 (() => {
   const form = document.getElementById("sign-in");
   const code = new URLSearchParams(location.hash.slice(1)).get("once");
-  if (!form || !code) return;
+  if (!form || !code || !code.startsWith("pgbeat_once_")) return;
   history.replaceState(null, "", location.pathname + location.search);
   form.elements.token.value = code;
+  form.action += "/link";
   form.requestSubmit();
 })();
 

@@ -15,7 +15,7 @@ CREATE TABLE pgbeat.tokens (
     last_used_at timestamptz,
     is_session   boolean NOT NULL DEFAULT false,  -- of a browser, by a link; ends as it signs out
     CONSTRAINT tokens_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT tokens_scope CHECK (scope IN ('user', 'viewer', 'admin')),
+    CONSTRAINT tokens_scope CHECK (scope IN ('user', 'viewer', 'metrics', 'admin')),
     CONSTRAINT tokens_actor CHECK (actor ~ '^[^[:cntrl:]]{1,200}$')
 );
 CREATE INDEX tokens_by_time ON pgbeat.tokens (namespace, created_at);
