@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 
 from pgbeat.beat import advancer, due
 from pgbeat.beat.advancer import Advancer
-from pgbeat.beat.evaluation import Decision, Evaluation
+from pgbeat.beat.evaluation import Decision, Evaluation, Failure
 from pgbeat.beat.evaluator import LONGEST, Evaluator
 from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.beat.plain_launches import PlainLaunches
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections, lock_waits
+from pgbeat.database import batches, connections, lock_waits, server_errors
 from pgbeat.jobs import lifecycle, new_jobs
 from pgbeat.jobs import model as jobs
 from pgbeat.schedules import ticks
@@ -99,19 +99,26 @@ class Enqueuer:
         Plain launches are one statement; `meanwhile`, which must not use the connection, is called
         while the server works on it. The others are one transaction; should it fail, smaller ones.
         An evaluation that fails by itself becomes `failed`, or is postponed if another transaction
-        holds a lock that it needs. `suspects` are schedules (ids) for which that is likely: they
-        come last, by themselves. Evaluations of rows that changed meanwhile are dropped.
+        holds a lock that it needs, or the server can't do it now. `suspects` are schedules (ids)
+        for which that is likely: they come last, by themselves. Evaluations of rows that changed
+        meanwhile are dropped.
         """
         written = Written()
-        likely = [each for each in evaluations if each.schedule.id not in suspects]
-        others = [each for each in evaluations if each.schedule.id in suspects]
+        able = []
+        for each in evaluations:
+            if isinstance(each.result, Failure) and each.result.passes:
+                written.postponed[each.schedule.id] = each.result.error
+            else:
+                able.append(each)
+        likely = [each for each in able if each.schedule.id not in suspects]
+        others = [each for each in able if each.schedule.id in suspects]
         likely = self._launch_plain(connection, likely, now, meanwhile, written)
         try:
             try:
                 if likely:
                     written.add(self._commit(connection, likely, now))
             except Exception as error:
-                if connections.is_lost(error):
+                if server_errors.needs_reconnect(error):
                     raise
                 self._commit_in_parts(connection, likely, now, written)
             if others:
@@ -156,17 +163,22 @@ class Enqueuer:
             written.add(self._commit(connection, part, now, is_brief=not self._waits))
 
         done = batches.in_parts(
-            evaluations, write, may_fail=lambda e: not connections.is_lost(e), budget=_IN_PARTS
+            evaluations,
+            write,
+            may_fail=lambda error: not server_errors.needs_reconnect(error),
+            budget=_IN_PARTS,
         )
         for evaluation, error in done.failed:
-            if not _must_wait(error):
+            why = _why_to_wait(error)
+            if why is None:
                 try:
                     write([self._evaluator.fail(evaluation, error)])
                     continue
                 except Exception as again:
-                    if not _must_wait(again):
+                    why = _why_to_wait(again)
+                    if why is None:
                         raise
-            written.postponed[evaluation.schedule.id] = lock_waits.LOCKED
+            written.postponed[evaluation.schedule.id] = why
 
     def _forget_messages(
         self, evaluations: Sequence[Evaluation], postponed: Collection[int]
@@ -261,7 +273,7 @@ class Enqueuer:
                 try:
                     queue = self.publisher.publish(message)
                 except Exception as error:
-                    if connections.is_lost(error) and self.publisher.transactional:
+                    if server_errors.is_passing(error) and self.publisher.transactional:
                         raise
                     why = self._evaluator.explain(error)
                     pending.tick = tick._replace(outcome="failed", error=why)
@@ -294,9 +306,13 @@ class Enqueuer:
         return lanes
 
 
-def _must_wait(error: Exception) -> bool:
-    """Returns whether a decision failed because of another transaction, and is for later."""
-    return lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken)
+def _why_to_wait(error: Exception) -> str | None:
+    """Returns why a decision that failed is for later; `None` if the failure is its own."""
+    if lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken):
+        return lock_waits.LOCKED
+    if server_errors.is_passing(error) and not server_errors.needs_reconnect(error):
+        return f"the server can't do it now: {connections.first_line(error)}"
+    return None
 
 
 def _check_keyed(connection: Connection, made: Sequence[new_jobs.NewJob]) -> None:

@@ -30,6 +30,8 @@ class Failure(NamedTuple):
     """The result of an evaluation that raised."""
 
     error: str
+    #: Whether the server could not evaluate it: it is evaluated again.
+    passes: bool = False
 
 
 class Evaluation(NamedTuple):

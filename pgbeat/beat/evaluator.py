@@ -275,7 +275,8 @@ class Evaluator:
 
     def fail(self, evaluation: Evaluation, error: Exception) -> Evaluation:
         """Returns the evaluation with an error as its result."""
-        return evaluation._replace(result=Failure(self.explain(error)))
+        passes = evaluation.schedule.is_sql_only and _is_servers(error)
+        return evaluation._replace(result=Failure(self.explain(error), passes))
 
     def time_out(self, evaluation: Evaluation, message: str = "") -> Evaluation:
         """Returns the evaluation with a result that says that its condition took too long."""
@@ -296,6 +297,17 @@ class Evaluator:
             message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
             text = f"{type(cause).__name__}: {message}".rstrip(": ")
         return escaped(text)[:LONGEST]
+
+
+def _is_servers(error: BaseException) -> bool:
+    """Returns whether an error that a condition in SQL met is the server's, and passes."""
+    code = server_errors.sqlstate(error)
+    is_own = code in _OF_CONDITIONS or code.startswith("XX")
+    return server_errors.is_passing(error) and not is_own
+
+
+#: What a condition brings about itself, by its time limit, a write, or `temp_file_limit`.
+_OF_CONDITIONS = {"57014", "25006", "53400"}
 
 
 def _trigger(schedule: Schedule) -> Trigger:

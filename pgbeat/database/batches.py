@@ -83,6 +83,7 @@ def each_unlocked(
     items: Sequence[T],
     write: Callable[[Sequence[T]], R],
     *,
+    may_fail: Callable[[Exception], bool] = is_locked,
     key: Callable[[T], Hashable] = id,
     budget: float = BUDGET,
 ) -> tuple[list[R], list[T]]:
@@ -91,7 +92,7 @@ def each_unlocked(
     Returns what `write` returned for each part, and the items that are still to be written: first
     those that were not tried, then those that are locked.
     """
-    done = in_parts(items, write, key=key, budget=budget)
+    done = in_parts(items, write, may_fail=may_fail, key=key, budget=budget)
     return done.results, done.late + [item for item, _ in done.failed]
 
 

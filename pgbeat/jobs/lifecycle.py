@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from pgbeat.broker.messages import AWAITED_HEADER, Withdrawn
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import channels, connections
+from pgbeat.database import channels, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs import answers, dependencies, endings, kept_messages, retries
 from pgbeat.jobs import headers as job_headers
@@ -41,7 +41,7 @@ def publish(
         try:
             _publish(publisher, job, urgency)
         except Exception as error:
-            if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
+            if server_errors.is_passing(error) or isinstance(error, BrokerUnavailable):
                 raise
             message = f"it can't be published: {type(error).__name__}: {error}"
             failed += endings.end(connection, [job.id], "failed", message[:2000])

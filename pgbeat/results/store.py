@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
-from pgbeat.database import connections, forks, migrate, poolers
+from pgbeat.database import connections, forks, migrate, poolers, server_errors
 from pgbeat.database.prepared import (
     BorrowedConnection,
     Parameter,
@@ -95,7 +95,7 @@ class Store:
             except BaseException as error:
                 # An interruption, such as a time limit, leaves it in the midst of something.
                 is_interrupted = not isinstance(error, Exception) or self._working.is_active()
-                if connections.is_lost(error) or is_interrupted:
+                if server_errors.needs_reconnect(error) or is_interrupted:
                     self._drop()
                 raise
             self._hear(self._working)
@@ -217,22 +217,22 @@ class Store:
         return function(self.joined) if self.joined is not None else self._persist(call)
 
     def _persist(self, call: Callable[[], Answer]) -> Answer:
-        """Tries again for a while if the connection is lost."""
+        """Tries again for a while if the connection is lost, or the server can't do it now."""
         try:
             return call()  # at once after an idle connection was lost
         except Exception as error:
-            if not connections.is_lost(error):
+            if not server_errors.is_passing(error):
                 raise
         give_up_at, pause = time.monotonic() + _PATIENCE, 0.0
         while True:
             try:
                 return call()
             except Exception as error:
-                if not connections.is_lost(error) or time.monotonic() >= give_up_at:
+                if not server_errors.is_passing(error) or time.monotonic() >= give_up_at:
                     raise
                 if not pause:
                     logger.warning(
-                        "Lost the connection to the results in %s, trying again: %s",
+                        "Can't reach the results in %s, trying again: %s",
                         place(self.url),
                         connections.first_line(error),
                     )

@@ -1,13 +1,14 @@
 """Writes the contents of a recorder's outbox in batches.
 
-Rows that another transaction has locked are written later, in order for each job, and delay nothing
-else. If the database refuses a row, it is written without the task's own data.
+Rows that another transaction has locked, or that the server can't write now, are written later, in
+order for each job, and delay nothing else. If the database refuses a row, it is written without the
+task's own data.
 """
 
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from pgbeat.database import batches, connections
+from pgbeat.database import batches, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
@@ -77,25 +78,25 @@ class ExecutionWriter:
         """Writes the due reports of jobs whose attempts are all written."""
         outbox = self._outbox
         held = self._locked.jobs() | outbox.jobs()
-        left: list[JobReport] = []
-        freed: list[set[Lane]] = []
-        try:
-            freed, left = batches.each_unlocked(
-                [report for report in reports if report.job_id not in held],
-                self._session.record_reports,
-                key=lambda report: report.job_id,
-                budget=_LOCK_BUDGET,
-            )
-        except Exception as error:
-            if connections.is_lost(error):
-                raise
-            self._complain("Can't record how jobs ended", error)
+        done = batches.in_parts(
+            [report for report in reports if report.job_id not in held],
+            self._session.record_reports,
+            may_fail=lambda error: not _ends_session(error),
+            key=lambda report: report.job_id,
+            budget=_LOCK_BUDGET,
+        )
+        left = done.late
+        for report, error in done.failed:
+            if self._must_wait(error):
+                left.append(report)
+            else:
+                self._complain("Can't record how a job ended", error)
         for _ in reports:
             outbox.reports.popleft()
         left += [report for report in reports if report.job_id in held]
         outbox.reports.extendleft(reversed(left))
         outbox.reports_at = time.monotonic() + _LOCKED if left else 0.0
-        return set().union(*freed)
+        return set().union(*done.results)
 
     def _write_batch(self, batch: Sequence[Attempt]) -> set[Lane]:
         """Writes attempts; postpones those of jobs that another transaction has locked."""
@@ -113,15 +114,17 @@ class ExecutionWriter:
             try:
                 part(list(todo), None)
             except Exception as error:
-                if not batches.is_locked(error):
+                if not self._must_wait(error):
                     raise
-                self._set_aside(todo)
+                if batches.is_locked(error):
+                    self._set_aside(todo)
                 _, left = batches.each_unlocked(
-                    list(todo), part, key=lambda attempt: attempt.job_id, budget=_LOCK_BUDGET
-                )
+                    list(todo), part, may_fail=self._must_wait,
+                    key=lambda attempt: attempt.job_id, budget=_LOCK_BUDGET,
+                )  # fmt: skip
                 self._postpone(left)
         except Exception as error:
-            if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
+            if _ends_session(error):
                 self._outbox.put_back(todo)
                 raise
             for attempt in list(todo):
@@ -168,18 +171,31 @@ class ExecutionWriter:
             try:
                 return self._write_now([attempt], shape)
             except Exception as error:
-                if connections.is_lost(error):
+                if _ends_session(error):
                     self._outbox.put_back([attempt])
                     raise
-                if batches.is_locked(error):
+                if self._must_wait(error):
                     self._postpone([attempt])
                     return set()
                 self._complain("Can't record an execution", error)
         self._outbox.forget_notes([attempt])
         return set()
 
+    def _must_wait(self, error: Exception) -> bool:
+        """Returns whether what failed is for later: the server or another transaction delays it."""
+        if batches.is_locked(error):
+            return True
+        if _ends_session(error) or not server_errors.is_passing(error):
+            return False
+        self._complain("Can't record executions now, trying until it works", error)
+        return True
+
     def _postpone(self, attempts: Collection[Attempt]) -> None:
         self._locked.add(attempts)
         while len(self._locked) > KEPT:
             self._outbox.forget_notes([self._locked.drop()])
-            self._outbox.warn_of_drop("other transactions lock their rows")
+            self._outbox.warn_of_drop("other transactions lock their rows, or the server is full")
+
+
+def _ends_session(error: Exception) -> bool:
+    return server_errors.needs_reconnect(error) or isinstance(error, BrokerUnavailable)

@@ -21,6 +21,9 @@ class LockedAttempts:
     def __len__(self) -> int:
         return len(self._attempts)
 
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt in self._attempts
+
     def jobs(self) -> set[str]:
         """Returns the jobs' ids; later attempts at them must wait for the locked ones."""
         return {attempt.job_id for attempt in self._attempts}

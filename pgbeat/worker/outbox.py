@@ -112,6 +112,9 @@ class Outbox:
     def add_report(self, report: JobReport) -> None:
         """Adds the main process's report on a job."""
         self.reports.append(report)
+        if len(self.reports) > KEPT:
+            self.reports.popleft()
+            self.warn_of_drop("they can't be written")
         self.reports_at = 0.0
         self.hurry()
 

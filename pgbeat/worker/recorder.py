@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections, migrate
+from pgbeat.database import batches, connections, migrate, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.worker import process_recorder, shared_notes
 from pgbeat.worker.attempts import Attempt
@@ -35,8 +35,9 @@ T = TypeVar("T")
 
 #: Seconds between two checks of what runs: progress is written, and cancel requests are read.
 _CHECK_INTERVAL = 0.5
-#: Seconds until a locked lane, and an unreachable broker, are tried again.
-_LOCKED, _BROKER_AWAY = 0.25, 1.0
+#: Seconds until a locked lane, one that the server refuses to dispatch for now, and an unreachable
+#: broker are tried again.
+_LOCKED, _REFUSED, _BROKER_AWAY = 0.25, 1.0, 1.0
 
 
 class Recorder:
@@ -229,6 +230,8 @@ class Recorder:
                 if batches.is_locked(error):
                     self._lanes[lane] = time.monotonic() + _LOCKED
                     continue
+                if server_errors.is_passing(error):
+                    self._lanes[lane] = time.monotonic() + _REFUSED
                 self._complain(f"Can't dispatch the jobs of lane {lane[1]}", error)
             else:
                 if dispatched.retry_in is not None:

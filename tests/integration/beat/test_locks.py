@@ -17,6 +17,7 @@ from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
+from tests.support.refusals import refusing
 from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -336,3 +337,38 @@ def test_a_locked_counter_delays_no_rescue(
     sql(lose)
     until(lambda: sql(lost) == [(2,)], 20)
     assert sql("SELECT value FROM pgbeat.counters WHERE metric LIKE 'stale%'") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "values"),
+    [("53100", {}), ("53200", {"catch_up": "all"}), ("XX000", {"overlap": "skip"})],
+)
+def test_an_error_of_the_server_is_no_failure_of_the_schedule(
+    running: Running, sql: Sql, sqlstate: str, values: dict[str, str]
+) -> None:
+    """It is postponed, however it is launched; the others are launched meanwhile."""
+    add(sql, **values)
+    with refusing(sql, "pgbeat.ticks", sqlstate, "NEW.schedule = 's'"):
+        add_others(sql)
+        running()
+        others_go_on(sql)
+        assert ticks(sql, "s") == []
+    until(lambda: "launched" in ticks(sql, "s"), 20)
+    assert ticks(sql, "s")[0] == "launched"
+    assert sql("SELECT retry_count FROM pgbeat.schedules WHERE name = 's'") == [(0,)]
+
+
+def test_a_condition_that_the_server_cannot_evaluate_is_evaluated_again(
+    running: Running, sql: Sql
+) -> None:
+    sql(
+        "CREATE FUNCTION ask() RETURNS boolean LANGUAGE plpgsql STABLE AS "
+        "'BEGIN RAISE EXCEPTION ''the disk is full'' USING ERRCODE = ''53100''; END'"
+    )
+    add(sql, condition_sql="SELECT ask()")
+    add(sql, "another", condition_sql="SELECT true", every="0.2 seconds")
+    running()
+    until(lambda: len(ticks(sql, "another")) > 2, 20)
+    assert ticks(sql, "s") == []
+    sql("CREATE OR REPLACE FUNCTION ask() RETURNS boolean LANGUAGE sql STABLE AS 'SELECT true'")
+    until(lambda: ticks(sql, "s") == ["launched"], 20)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.endings import RecordedEnd
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
+from tests.support.refusals import refusing
 from tests.support.simulated_workers import Ward
 
 
@@ -243,3 +245,41 @@ def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
     recorder.record(ends)
     until(lambda: [state for state, *_ in ward.of(ends.job_id)] == ["failed"])
     process_recorder.use(None)
+
+
+@pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
+def test_what_the_server_cannot_write_is_written_later(
+    ward: Ward, recorder: Recorder, sqlstate: str
+) -> None:
+    """However often it is refused; the ends of other jobs are recorded meanwhile."""
+    refused, reported = ward.job(), ward.job()
+    only = f"NEW.job_id IN ('{refused}', '{reported}')"
+    with refusing(ward.sql, "pgbeat.ended_executions", sqlstate, only):
+        attempt = run(recorder, refused)
+        recorder.outbox.add_report(JobReport(reported, "failed", "died", "failed", lost=True))
+        for _ in range(3):
+            free = ward.job()
+            run(recorder, free)
+            until(partial(lambda job_id: ward.state(job_id) == "completed", free), 20)
+        until(lambda: attempt in recorder._writer._locked)
+        assert {ward.state(refused), ward.state(reported)} == {"pending"}
+    until(lambda: ward.state(refused) == "completed", 20)
+    until(lambda: ward.state(reported) == "failed", 20)
+    assert len(ward.of(refused)) == 1
+
+
+def test_a_server_that_only_reads_is_left_for_another(ward: Ward, recorder: Recorder) -> None:
+    """The recorder connects anew, until it may write."""
+    run(recorder, ward.job())
+    database = ward.engine.url.database
+    ward.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    ward.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'pgbeat worker%%'"
+    )
+    job_id = ward.job()
+    run(recorder, job_id)
+    until(lambda: recorder._session.retry_at > 0)
+    assert ward.state(job_id) == "pending"
+    ward.sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    until(lambda: ward.state(job_id) == "completed", 20)
