@@ -68,17 +68,57 @@ def newest(connection: Connection, job_ids: Collection[str]) -> dict[str, End]:
     return {str(job): End(*rest) for job, *rest in rows}
 
 
-# Until a job has ended its row is needed: the worker may be about to record that it began.
-_PRUNE = text(
+_PAGE = text(
     """
-    DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(
-        SELECT m.id FROM pgbeat.message_ends m
-         WHERE NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs j WHERE j.id = m.job_id)
-         LIMIT :limit FOR UPDATE SKIP LOCKED))
+    SELECT max(id) AS last, count(*) AS number FROM (
+        SELECT id FROM pgbeat.message_ends WHERE id > :after ORDER BY id LIMIT :limit) AS page
     """
 )
 
 
-def prune(connection: Connection, *, limit: int = 20_000) -> None:
-    """Deletes the rows of jobs that have ended."""
-    connection.execute(_PRUNE, {"limit": limit})
+class Page(NamedTuple):
+    """The rows after one id, up to another."""
+
+    after: int
+    last: int
+
+
+def page(connection: Connection, after: int, limit: int) -> tuple[Page, int]:
+    """Returns up to `limit` rows after an id, and where the next page begins; it may be the first.
+
+    A job that snoozes, and others that wait, keep rows: nobody reads all of them at once.
+    """
+    row = connection.execute(_PAGE, {"after": after, "limit": limit}).one()
+    last = row.last or after
+    return Page(after, last), last if row.number == limit else 0
+
+
+# The row of the message that was sent last is needed until its job has ended: the worker may be
+# about to record that it began.
+_PRUNE = text(
+    """
+    DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(
+        SELECT m.id FROM pgbeat.message_ends m
+         WHERE m.id > :after AND m.id <= :last
+           AND NOT EXISTS (
+               SELECT FROM pgbeat.unfinished_jobs j
+                WHERE j.id = m.job_id AND j.dispatched_at <= m.ended_at
+                  AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
+                                   WHERE n.job_id = m.job_id AND n.id > m.id))
+           FOR UPDATE SKIP LOCKED))
+    """
+)
+
+
+def prune(connection: Connection, page: Page) -> None:
+    """Deletes the rows that say nothing about the message that an unfinished job was sent as."""
+    connection.execute(_PRUNE, page._asdict())
+
+
+_FORGET = text("DELETE FROM pgbeat.message_ends WHERE job_id = ANY (CAST(:jobs AS uuid[]))")
+
+
+def forget(connection: Connection, job_ids: Collection[str]) -> None:
+    """Deletes the rows of jobs that the open transaction has ended."""
+    if job_ids:
+        connection.execute(_FORGET, {"jobs": list(job_ids)})

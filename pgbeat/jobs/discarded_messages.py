@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, text
 
+from pgbeat.broker import message_ends
 from pgbeat.jobs import answers, endings
 from pgbeat.jobs.endings import Ended
 
@@ -70,4 +71,5 @@ def _end(connection: Connection, rows: Sequence[tuple[object, str, str | None]])
         ended += endings.end(
             connection, job_ids, "cancelled", why(how, queue), of=("pending", "scheduled")
         )
+    message_ends.forget(connection, [str(job.id) for job in ended])
     return ended

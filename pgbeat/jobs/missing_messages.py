@@ -22,6 +22,8 @@ Lanes = set[tuple[str, str]]
 
 # Jobs that one round reads.
 _PAGE = 500
+# Ends of messages that one round reads, and jobs that it gives up for them.
+_ENDS_PAGE, _ENDS = 10_000, 500
 # Seconds after which a job is given up that has no message, and that no known worker has accepted.
 _GONE = 15.0
 # States of a dispatched job that has not begun.
@@ -37,6 +39,8 @@ class MissingMessages:
         self._suspects: dict[str, float] = {}
         #: The last job that was read in each state.
         self._after = dict.fromkeys(_WAITING, _START)
+        #: The last end of a message that was read.
+        self._ends_after = 0
 
     def forget(self) -> None:
         """Forgets what was noticed."""
@@ -53,11 +57,12 @@ class MissingMessages:
             return set()
         lanes = self._end_dead_letters(connection, publisher)
         lanes |= self._end_discarded(connection, publisher)
+        page, self._ends_after = message_ends.page(connection, self._ends_after, _ENDS_PAGE)
         if publisher.keeps_claimed:
-            lanes |= self._give_up_accepted(connection, publisher, dead)
+            lanes |= self._give_up_accepted(connection, publisher, dead, page)
             if workers.number(connection):
                 lanes |= self._give_up_unaccepted(connection, publisher)
-        message_ends.prune(connection)
+        message_ends.prune(connection, page)
         return lanes
 
     def _end_dead_letters(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
@@ -79,11 +84,17 @@ class MissingMessages:
         return set().union(*batches.in_transactions(connection, found, part))
 
     def _give_up_accepted(
-        self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
+        self,
+        connection: Connection,
+        publisher: TransactionPublisher,
+        dead: Sequence[int],
+        page: message_ends.Page,
     ) -> Lanes:
         """Gives up jobs whose worker accepted them and died before it recorded that they began."""
-        values = {"namespace": self._namespace, "dead": list(dead)}
-        rows = connection.execute(publisher.tables.text(_ACCEPTED), values)
+        values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
+        rows = connection.execute(publisher.tables.text(_ACCEPTED), values).all()
+        if len(rows) == _ENDS:
+            self._ends_after = page.after  # there may be more
         errors = {
             str(job): f"lost: the worker {worker} accepted it, and is gone without having begun it"
             if worker
@@ -181,7 +192,8 @@ _ACCEPTED = """
     WITH accepted AS MATERIALIZED (
         SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name
           FROM pgbeat.message_ends a LEFT JOIN pgbeat.workers w ON w.id = a.worker_id
-         WHERE a.how = 'accepted' AND a.worker_id IS NOT NULL
+         WHERE a.id > :after AND a.id <= :last
+           AND a.how = 'accepted' AND a.worker_id IS NOT NULL
            AND a.ended_at < now() - interval '10 seconds'
            AND (w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])))),
     living AS MATERIALIZED (
@@ -194,7 +206,7 @@ _ACCEPTED = """
                         WHERE n.job_id = a.job_id AND n.id > a.id)
        AND NOT EXISTS (SELECT FROM living l WHERE l.id = a.consumer_id)
        AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = j.id)
-     LIMIT 500
+     LIMIT :ends
 """
 # Messages from before the app moved to this broker are still in the other one. OFFSET 0 makes
 # Postgres look suspects up by id.

@@ -291,6 +291,49 @@ def test_many_pending_jobs_are_looked_at_in_turn(
     assert states == ["failed", *["pending"] * 8, "failed"]
 
 
+def test_ends_of_messages_are_read_in_turn(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the end of the message that a job was sent as last is kept; each round reads a page."""
+    monkeypatch.setattr(missing_messages, "_ENDS_PAGE", 30)
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
+    waiting, again, ended = ward.job(), ward.job(), ward.job()
+    dispatched = "UPDATE pgbeat.unfinished_jobs SET dispatched_at = %s WHERE id = %s"
+    end = """INSERT INTO pgbeat.message_ends (job_id, how, worker_id, ended_at)
+             SELECT %s, 'accepted', 1, now() - i * interval '1 s'
+               FROM generate_series(%s, 1, -1) AS i"""
+    ward.worker(1, lives=True)
+    ward.sql(dispatched, "-infinity", again)
+    ward.sql(dispatched, None, waiting)
+    for job_id, number in ((waiting, 20), (again, 50), (ended, 10)):
+        ward.sql(end, job_id, number)
+    ward.sql("DELETE FROM pgbeat.unfinished_jobs WHERE id = %s", ended)
+    left = []
+    for _ in range(4):
+        ward.rescue()
+        left.append(ward.sql("SELECT count(*) FROM pgbeat.message_ends")[0][0])
+    assert left == [50, 20, 1, 1]
+    assert ward.sql("SELECT job_id::text FROM pgbeat.message_ends") == [(again,)]
+
+
+def test_an_attempt_begins_as_fast_after_many(ward: Ward) -> None:
+    """Of all that a job has had, only the newest are read."""
+    job_id = ward.job()
+    ward.sql(
+        """INSERT INTO pgbeat.executions
+                  (id, job_id, number, state, worker, started_at, finished_at)
+           SELECT gen_random_uuid(), %s, 3001 - i, 'snoozed', 'w', at, at
+             FROM generate_series(1, 3000) AS i, LATERAL (
+                  SELECT now() - i * interval '1 s' AS at) AS l""",
+        job_id,
+    )
+    read = """SELECT sum(pg_stat_get_xact_tuples_fetched(oid)) FROM pg_class
+               WHERE relname LIKE 'ended_executions%%' AND relkind = 'r'"""
+    last = "SELECT pgbeat.is_last_execution(%s, gen_random_uuid(), now() - %s * interval '1 s')"
+    with connections.transaction(ward.connection):
+        assert ward.sql(last, job_id, 0) == [(True,)]
+        assert ward.sql(last, job_id, 5) == [(False,)]
+        assert ward.sql(read)[0][0] <= 100
+
+
 def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
     """The attempt is not lost by it, and ends when its process tells so."""
     job_id = ward.job()

@@ -1,14 +1,17 @@
 -- What the statements that record executions (`pgbeat/jobs/executions_*.sql`) ask and do in rare
 -- cases. They are functions so that the statements themselves plan and open no partition of history.
 
--- Whether a job has no execution that began after this one, and this one has not ended.
+-- Whether a job has no execution that began after this one, and this one has not ended. Only the
+-- newest are looked at, since a job that snoozes may have had very many, each begun after the last.
 CREATE FUNCTION pgbeat.is_last_execution(job uuid, execution uuid, began timestamptz)
 RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN NOT EXISTS (
-        SELECT FROM pgbeat.executions n WHERE n.job_id = job
-           AND CASE WHEN n.id = execution THEN n.state <> 'running' ELSE n.started_at > began END);
+        SELECT FROM (
+            SELECT e.id, e.state, e.started_at FROM pgbeat.executions e
+             WHERE e.job_id = job ORDER BY e.number DESC LIMIT 20) AS n
+         WHERE CASE WHEN n.id = execution THEN n.state <> 'running' ELSE n.started_at > began END);
 END
 $$;
 
