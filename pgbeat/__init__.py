@@ -125,7 +125,7 @@ def mask_urls() -> None:
         utils.HIDDEN_SETTINGS = re.compile(f"{known.pattern}|{_URLS}", known.flags)
 
 
-_URLS = "PGBEAT_URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
+_URLS = "PGBEAT_(CONDITION_)?URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
 
 
 def follow_projects() -> None:

@@ -25,6 +25,7 @@ from pgbeat.errors import BrokerUnavailable, Busy
 from pgbeat.jobs import dispatch
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.launchers import condition_engine
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
@@ -148,8 +149,7 @@ def _deciding(unit: UnitOfWork, verb: str, job_source: str) -> Iterator[_Decider
     def record(decisions: Sequence[Decision]) -> None:
         unit.record_all([(verb, None, made.tick) for made in decisions])
 
-    conditions = connections.engine(settings.url, "pgbeat condition")
-    evaluator = Evaluator(app, settings, conditions, entries.built_in(app))
+    evaluator = Evaluator(app, settings, condition_engine(settings), entries.built_in(app))
     with publishing(app, settings) as publisher:
         with connections.transaction(connection):
             publisher.prepare(connection)

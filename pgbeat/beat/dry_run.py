@@ -19,6 +19,7 @@ from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.schedules import calendars, entries
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.launchers import condition_engine
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 
@@ -62,7 +63,7 @@ def dry_run_of(
     evaluator = Evaluator(
         app or Celery("pgbeat", set_as_current=False),
         settings,
-        connections.engine(settings.url, "pgbeat condition"),
+        condition_engine(settings),
         {} if app is None else entries.built_in(app),
     )
     objections = _objections(connection, evaluator, row, now)

@@ -35,6 +35,7 @@ from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.launchers import condition_engine
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -101,9 +102,8 @@ class Scheduler(celery.beat.Scheduler):
             self.settings.condition_timeout,
             2 * self.settings.batch_size,
         )
-        self._conditions = connections.engine(
-            self.settings.url,
-            "pgbeat condition",
+        self._conditions = condition_engine(
+            self.settings,
             poolclass=QueuePool,
             pool_size=self.settings.condition_threads,
             max_overflow=-1,

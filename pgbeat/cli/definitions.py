@@ -219,8 +219,7 @@ def _try_condition(target: Target, condition: str | None) -> str:
     from pgbeat.schedules.registry import check_condition
 
     try:
-        with target.engine.connect() as connection:
-            answer = check_condition(connection, condition, target.settings.condition_timeout)
+        answer = check_condition(target.settings, condition)
     except ConditionError as error:
         return f"Its condition fails as things are: {error}."
     return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."

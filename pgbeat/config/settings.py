@@ -37,6 +37,10 @@ class Settings:
     batch_size: int = _setting(500, readers.number(1, highest=10_000, whole=True))
     #: How long a launcher's condition and preparation may take together.
     condition_timeout: float = _setting(30.0, readers.number(0.01, highest=3600))
+    #: DSN of another role of that database, by which conditions and launchers read it.
+    condition_url: URL | None = field(
+        default=None, metadata={"read": lambda value: postgres_url(str(value))}
+    )
     #: Conditions evaluated at the same time, at most.
     condition_threads: int = _setting(8, readers.number(1, highest=256, whole=True))
     #: Failures in a row after which a new schedule is disabled.

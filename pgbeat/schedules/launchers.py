@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import psycopg
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from pgbeat import plugins
+from pgbeat.config import Settings
+from pgbeat.database import connections
 from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.placeholders import Facts
@@ -326,6 +328,15 @@ def find(name: str) -> type[Launcher]:
     except KeyError:
         said = plugins.unknown(_registry, "launcher", name)
         raise UnknownLauncher.of("launcher", "unknown", said) from None
+
+
+def condition_engine(settings: Settings, **options: Any) -> Engine:
+    """Returns the engine by which conditions read: a role of their own, if there is one.
+
+    They can leave a role that `SET ROLE` gave them, by `set_config`, but not that of their session.
+    """
+    url = settings.condition_url or settings.url
+    return connections.engine(url, "pgbeat condition", **options)
 
 
 def read_only(connection: Connection, timeout: float) -> None:

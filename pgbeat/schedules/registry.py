@@ -2,15 +2,15 @@
 
 import psycopg
 from celery import Celery
-from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.jobs.templates import Template
-from pgbeat.schedules.launchers import GenericLauncher, find, holds, read_only
+from pgbeat.schedules.launchers import GenericLauncher, condition_engine, find, holds, read_only
 from pgbeat.schedules.model import Schedule
 
 
@@ -42,15 +42,16 @@ def completed(row: Schedule, template: Template) -> Schedule:
     )
 
 
-def check_condition(connection: Connection, condition_sql: str, timeout: float) -> bool | Skip:
-    """Evaluates a condition as beat does. `connection` has no open transaction.
+def check_condition(settings: Settings, condition_sql: str) -> bool | Skip:
+    """Evaluates a condition as beat does.
 
     Raises `InvalidSchedule` for a condition that can never run, and `ConditionError` for one that
-    fails for now: because a table is missing, say, or since it takes longer than `timeout` seconds.
+    fails for now: because a table is missing, say, or since it takes too long.
     """
     try:
-        read_only(connection, timeout)
-        return holds(connection, condition_sql)
+        with condition_engine(settings).connect() as connection:
+            read_only(connection, settings.condition_timeout)
+            return holds(connection, condition_sql)
     except ConditionError as error:
         problem = str(error)
     except psycopg.Error as error:
@@ -59,8 +60,6 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
                 raise
             raise ConditionError(str(error)) from None
         problem = f"condition_sql can't run: {error}"
-    finally:
-        connection.rollback()
     said = f"{problem}; {CONDITION_EXAMPLE}"
     raise InvalidSchedule.of("condition_sql", "malformed", said)
 

@@ -280,9 +280,10 @@ def test_every_mistake_is_listed_in_one_error() -> None:
     assert [line.strip() for line in str(raised.value).splitlines()] == [
         "pgbeat's settings are wrong:",
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
-        "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
-        "retention_count, audit_days, namespace, app, snooze_min, snooze_max, allowed_functions, "
-        "track, task_log_lines, finish, job_max_attempts, job_retry_base, job_retry_cap, "
+        "condition_timeout, condition_url, condition_threads, max_retries, retry_base, retry_cap, "
+        "retention_days, retention_count, audit_days, namespace, app, snooze_min, snooze_max, "
+        "allowed_functions, track, task_log_lines, finish, job_max_attempts, job_retry_base, "
+        "job_retry_cap, "
         "task_policies, log_format, webhook_private, web_jwt_key, web_jwt_jwks, "
         "web_jwt_algorithms, web_jwt_issuer, web_jwt_audience, web_jwt_admin, web_jwt_viewer, "
         "web_tasks, web_direct, redact, web_url, web_flower_url",

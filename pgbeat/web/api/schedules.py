@@ -139,9 +139,8 @@ def _try_condition(backend: Backend, values: Json) -> None:
     condition = values.get("condition_sql")
     if condition is None or not condition.strip():
         return
-    engine = connections.engine(backend.settings.url, "pgbeat condition")
-    with engine.connect() as connection, suppress(ConditionError):
-        check_condition(connection, condition, backend.settings.condition_timeout)
+    with suppress(ConditionError):
+        check_condition(backend.settings, condition)
 
 
 @router.patch("/{name}", summary="Change a schedule")

@@ -5,11 +5,14 @@ from base64 import b64decode
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from celery import Celery
 
 from pgbeat import Context, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.config import postgres_url
 from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -301,6 +304,43 @@ def test_a_condition_that_ends_its_session_fails_alone(
         "ORDER BY 1"
     ) == [(False, "failed", 3), (True, "launched", 60)]
     assert sql("SELECT name FROM pgbeat.schedules WHERE NOT enabled") == [("guilty",)]
+
+
+def test_conditions_have_a_role_of_their_own_that_they_cant_leave(
+    app: Celery, beat: Beat, sql: Sql, database: str
+) -> None:
+    role = f"conditions_{uuid4().hex[:8]}"
+    [(owner,)] = sql("SELECT current_user")
+    sql(f"CREATE ROLE {role} LOGIN PASSWORD 'pass'")
+    sql(f"GRANT {role} TO {owner}")
+    sql("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
+    sql("CREATE TABLE salaries (id int)")
+    sql(f"GRANT USAGE ON SCHEMA pgbeat TO {role}; GRANT SELECT ON orders TO {role}")
+    allowed = ["SELECT id FROM orders", f"SELECT session_user = '{role}'"]
+    refused = [
+        "SELECT count(*) >= 0 FROM salaries",
+        "SELECT count(*) >= 0 FROM pgbeat.tokens",
+        "SELECT count(*) >= 0 FROM kombu_message",
+        f"SELECT set_config('role', '{owner}', true) <> ''",
+        f"SELECT set_config('session_authorization', '{owner}', true) <> ''",
+        "SELECT set_config('role', 'none', true) <> '' AND "
+        "query_to_xml('SELECT * FROM salaries', true, true, '') IS NOT NULL",
+        "RESET ROLE",
+        "SELECT bool_or(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND usename <> current_user",
+    ]
+    try:
+        for n, condition in enumerate([*allowed, *refused]):
+            add(sql, f"{n}", condition_sql=condition)
+        url = postgres_url(database).set(username=role, password="pass")
+        app.conf.pgbeat_condition_url = url.render_as_string(hide_password=False)
+        beat().run_due()
+        found = dict(sql("SELECT schedule::integer, outcome FROM pgbeat.ticks"))
+        wanted = ["launched"] * len(allowed) + ["failed"] * len(refused)
+        assert [found[n] for n in range(len(found))] == wanted
+    finally:
+        sql(f"DROP OWNED BY {role}")
+        sql(f"DROP ROLE {role}")
 
 
 def test_what_a_condition_sets_is_not_there_for_the_next(beat: Beat, sql: Sql) -> None:

@@ -83,9 +83,8 @@ def save_schedule(
         require_call(unit.actor, values.get("task"), values.get("options") or {})
         condition = values.get("condition_sql")
         if condition and condition.strip():
-            engine = connections.engine(unit.settings.url, "pgbeat condition")
-            with engine.connect() as connection, suppress(ConditionError):
-                check_condition(connection, condition, unit.settings.condition_timeout)
+            with suppress(ConditionError):
+                check_condition(unit.settings, condition)
         with unit.transaction(dry_run=dry_run):
             if is_new:
                 row = schedule_control.add(unit, name, **values)
