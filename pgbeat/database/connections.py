@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import generators
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
@@ -369,12 +369,27 @@ def transaction(connection: Connection) -> Iterator[Connection]:
         configure_transaction(connection)
         yield connection
     except BaseException:
-        if not connection.closed and not connection.invalidated:
-            driver = connection.connection.driver_connection
-            if driver is not None and not driver.closed:
-                connection.execute(_ROLLBACK)
+        _roll_back(connection)
         raise
     connection.execute(_COMMIT)
+
+
+def _roll_back(connection: Connection) -> None:
+    """Rolls back, unless the connection is gone.
+
+    An interruption, such as a time limit, leaves a connection in the midst of a statement: it is
+    closed, and the server rolls back.
+    """
+    if connection.closed or connection.invalidated:
+        return
+    raw = connection.connection.driver_connection
+    if raw is None or raw.closed:
+        return
+    if driver(connection).info.transaction_status == TransactionStatus.ACTIVE:
+        raw.close()
+        connection.invalidate()
+    else:
+        connection.execute(_ROLLBACK)
 
 
 #: Begins a transaction that doesn't depend on the session's default isolation level.

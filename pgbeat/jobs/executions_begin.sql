@@ -7,6 +7,7 @@
 -- that the other's worker is gone, unless it asked for this retry, and is about to record that. What
 -- a worker's main process has recorded for a process (such executions have no pid) is final.
 --
+-- A job never ends before it was made, though the clock was set back: its group looks from there on.
 -- Times count back from the statement, not from its transaction, which may have waited for a lock: so
 -- an execution that began after another was recorded is the later one.
 --
@@ -64,7 +65,8 @@ moved AS (
        AND (j.executions = 0 OR r.job_state = 'completed'
             OR pgbeat.is_last_execution(j.id, r.id, r.began_at))
     RETURNING {kept}, {record},
-              coalesce(j.started_at, r.began_at) AS started_at, r.ended_at AS finished_at,
+              coalesce(j.started_at, r.began_at) AS started_at,
+              greatest(r.ended_at, j.created_at) AS finished_at,
               r.worker, pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
                                j.cancel_reason, r.error) AS error,

@@ -53,7 +53,8 @@ moved AS (
        AND (r.ends_job OR r.job_state <> 'running' AND j.cancel_requested_at IS NOT NULL)
        AND (r.job_state = 'completed'
             OR j.executions <= 1 OR pgbeat.is_last_execution(j.id, r.id, r.started_at))
-    RETURNING {kept}, j.started_at, r.finished_at, j.worker, j.executions,
+    RETURNING {kept}, j.started_at, greatest(r.finished_at, j.created_at) AS finished_at, j.worker,
+              j.executions,
               pgbeat.next_state(j.cancel_requested_at, r.job_state) AS state,
               pgbeat.end_error(pgbeat.next_state(j.cancel_requested_at, r.job_state),
                                j.cancel_reason, r.error) AS error,

@@ -17,10 +17,11 @@ _SAME = """namespace, schedule_id, schedule, due_at, template, task, args, kwarg
 _AUTOMATIC = text(
     f"""
     INSERT INTO pgbeat.unfinished_jobs AS j
-           ({_SAME}, id, retry_of, state, run_at, dispatched_at, attempt, priority, job_source,
-            group_id, group_position, approved_by, approved_at, awaits_approval, must_end_by,
-            late_at, missed_deadlines, next_deadline)
-    SELECT {_SAME}, retried_by, id, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
+           ({_SAME}, id, retry_of, created_at, state, run_at, dispatched_at, attempt, priority,
+            job_source, group_id, group_position, approved_by, approved_at, awaits_approval,
+            must_end_by, late_at, missed_deadlines, next_deadline)
+    SELECT {_SAME}, retried_by, id, greatest(now(), created_at),
+           CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
            CASE WHEN lane IS NULL AND is_approved THEN now() END, attempt + 1, priority, job_source,
            group_id, group_position, approved_by, approved_at, NOT is_approved,
@@ -46,21 +47,23 @@ def insert_automatic(connection: Connection, job_ids: Collection[UUID]) -> list[
     return [Job(*row) for row in rows]
 
 
-# The retry joins the group only if that still runs. `retried_by` names the first retry.
+# The retry joins the group only if that still runs, which the lock keeps it from ending meanwhile.
+# `retried_by` names the first retry.
 _BY_HAND = text(
     f"""
     WITH made AS (
         INSERT INTO pgbeat.unfinished_jobs AS j
-               ({_SAME}, id, retry_of, state, dispatched_at, priority, job_source, group_id,
-                group_position, awaits_approval)
-        SELECT {_SAME}, gen_random_uuid(), id,
+               ({_SAME}, id, retry_of, created_at, state, dispatched_at, priority, job_source,
+                group_id, group_position, awaits_approval)
+        SELECT {_SAME}, gen_random_uuid(), id, greatest(now(), created_at),
                CASE WHEN requires_approval THEN 'paused' ELSE 'pending' END,
                CASE WHEN lane IS NULL AND NOT requires_approval THEN now() END,
                coalesce(:priority, priority), :job_source,
                CASE WHEN is_open THEN group_id END, CASE WHEN is_open THEN group_position END,
                requires_approval
           FROM (SELECT old.*, EXISTS (SELECT FROM pgbeat.groups g
-                                       WHERE g.id = old.group_id AND g.state = 'running') AS is_open
+                                       WHERE g.id = old.group_id AND g.state = 'running'
+                                         FOR SHARE) AS is_open
                   FROM pgbeat.ended_jobs old
                  WHERE old.id = :id
                    AND {of_known("old.state IN ('failed', 'cancelled', 'skipped')")}) AS old

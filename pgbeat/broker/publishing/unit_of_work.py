@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from celery import Celery
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.access import audit
 from pgbeat.access.actors import Actor
@@ -138,9 +138,11 @@ class UnitOfWork:
         for callback in callbacks:
             try:
                 callback()
-            except (BrokerUnavailable, DBAPIError, ConfigError) as error:
+            except (BrokerUnavailable, SQLAlchemyError, ConfigError) as error:
                 said = connections.first_line(error)
                 logger.warning("Beat must do what failed after the commit: %s", said)
+                if self.connection.invalidated:
+                    self.connection.rollback()  # what comes next gets a new connection
 
     # -- the audit log
 

@@ -205,8 +205,8 @@ def test_an_end_that_is_not_committed_is_recorded_by_nobody(
     assert client.app.AsyncResult(waits).get(timeout=30) == 1
     assert rows(sql) == [("waited", 1)]
     assert state(waits) == [("completed",)]
-    ends = partial(sql, "SELECT state FROM pgbeat.executions WHERE job_id = %s", waits)
-    until(lambda: sorted(ends()) == [("completed",), ("failed",)])
+    recorded = partial(sql, "SELECT state FROM pgbeat.executions WHERE job_id = %s", waits)
+    until(lambda: sorted(recorded()) == [("completed",), ("failed",)])
 
 
 @pytest.mark.slow
@@ -253,3 +253,32 @@ def test_a_worker_killed_at_each_step(
     for what in ("booked", "confirmed"):
         found = sql("SELECT n FROM written WHERE what = %s ORDER BY n", what)
         assert [n for (n,) in found] == list(range(500))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_chord_of_jobs_outlives_twelve_kills(
+    finishers: Finishers, client: Client, sql: Sql
+) -> None:
+    """Of 1,500 jobs every row is there once, for each job that completed, and the body ran."""
+    policies = {"pgbeat_task_policies": {"finishing.book": {"max_attempts": 1}}}
+    client.app.conf.update(policies)
+    start = partial(
+        finishers.start, "-P", "prefork", "-c", "4", TESTS_SETTINGS=json.dumps(policies)
+    )
+    sign = client.finishing
+    result = chord([sign("book", n) for n in range(1500)], sign("collect")).delay()
+
+    def has_written(count: int) -> bool:
+        return bool(sql("SELECT count(*) FROM written")[0][0] >= count)
+
+    for death in range(12):
+        worker = start()
+        until(partial(has_written, (death + 1) * 110), 120)
+        worker.kill_group()
+    start()
+    assert result.get(timeout=300) == 1500
+    until(lambda: is_quiet(sql), 60)
+    assert [n for _, n in rows(sql)] == [*range(1500), 1500]
+    until(lambda: sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)], 60)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1500,)]

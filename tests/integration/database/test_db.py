@@ -1,5 +1,6 @@
 """Engines: what their connections tell libpq."""
 
+import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +8,13 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from pgbeat.config import postgres_url
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, guests
 
 KEEPALIVES = {
@@ -84,3 +88,42 @@ def test_a_session_of_its_own_compiles_nothing(database: str) -> None:
     with psycopg.connect(database) as host:
         guest = guests.connection(host)
         assert guest.scalar(text("SHOW jit")) == "on"  # the session is the application's
+
+
+def test_an_interrupted_transaction_raises_what_interrupted_it(database: str) -> None:
+    """Such as Celery's soft time limit, a signal; the server rolls back."""
+
+    def interrupt(*_: object) -> None:
+        raise SoftTimeLimitExceeded
+
+    engine = connections.engine(postgres_url(database), "tests")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            with pytest.raises(SoftTimeLimitExceeded), connections.transaction(connection):
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                connection.execute(text("SELECT pg_sleep(60)"))
+            connection.rollback()
+            assert connection.scalar(text("SELECT 1")) == 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_follows_a_commit_may_lose_its_connection(
+    database: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    """The change is made; the unit's next use gets a new connection."""
+    engine = connections.engine(postgres_url(database), "tests")
+    settings = Settings.load({"pgbeat_url": database})
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        unit = UnitOfWork(connection, settings, Actor("me"))
+        seen: list[int] = []
+        with unit.transaction():
+            connection.execute(text("CREATE TABLE changed ()"))
+            cut = text("SELECT pg_terminate_backend(pg_backend_pid())")
+            unit.after_commit(lambda: connection.execute(cut))
+            unit.after_commit(lambda: seen.append(connection.scalar(text("SELECT 1"))))
+        assert seen == [1]
+        with unit.transaction():
+            connection.execute(text("DROP TABLE changed"))
+    assert sql("SELECT to_regclass('changed')") == [(None,)]

@@ -331,6 +331,39 @@ def test_one_of_parallel_ones_is_cancelled_by_itself(
 # -- in the same moment
 
 
+def test_a_retry_by_hand_at_the_end_of_its_group(
+    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    """The last member ends before the retry is committed; the group goes on with the retry."""
+    made = submit([ADD, ADD], on_failure="continue", callback=ADD)
+    taken = [fleet.take() for _ in range(2)]
+    fleet.end(taken[0], "failed")
+    other = Fleet(make_desk(), sql)
+    with ThreadPoolExecutor(1) as pool:
+        with fleet.unit().transaction() as unit:
+            control.retry(unit, taken[0], job_source="user_cli")
+            last = pool.submit(other.end, taken[1])
+            until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        last.result(30)
+    assert groups.get(fleet.connection, made.group.id).state == "running"
+    assert made.callback is not None
+    assert messages(sql) != [str(made.callback.id)]
+
+
+def test_a_failure_counts_though_the_clock_was_set_back(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    """As if the group had been made while the clock was an hour ahead; one is retried since."""
+    submit([ADD, AGAIN], on_failure="continue")
+    ahead = "SET created_at = created_at + interval '1 hour'"
+    sql(f"UPDATE pgbeat.groups {ahead}")
+    sql(f"UPDATE pgbeat.jobs {ahead}")
+    fleet.run("failed")
+    fleet.run("failed")
+    fleet.run()
+    assert states()[-1] == "failed"
+
+
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_two_that_end_in_the_same_moment(
     make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, states: States, sql: Sql, mode: str

@@ -10,7 +10,7 @@ from pgbeat.database.server_errors import is_passing, is_read_only, sqlstate
 def error(code: str) -> Exception:
     """An error of the server's, as SQLAlchemy raises it."""
     cause = psycopg.errors.lookup(code)("said the server")
-    return DBAPIError.instance("SELECT 1", {}, cause, psycopg.Error)  # type: ignore[return-value]
+    return DBAPIError.instance("SELECT 1", {}, cause, psycopg.Error)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ END
 $$;
 
 -- Records executions that don't decide about their job: it has ended or is paused, or an execution
--- that began later has been recorded. Returns how many.
+-- that began later has been recorded. Returns how many. The lock keeps a worker's processes, of
+-- which one records what another was recording when it died, from writing an execution twice.
 CREATE FUNCTION pgbeat.late_executions(records json) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,6 +42,9 @@ DECLARE
     number integer;
     count  integer := 0;
 BEGIN
+    PERFORM pg_advisory_xact_lock(1885823611, w.id)
+       FROM (SELECT DISTINCT coalesce(worker_id, 0) AS id
+               FROM json_to_recordset(records) AS d (worker_id integer) ORDER BY 1) AS w;
     FOR r IN SELECT * FROM json_to_recordset(records) AS d (
             id uuid, job_id uuid, state text, worker text, worker_id integer, pid integer,
             acks_late boolean, retry_attempt integer, began_at timestamptz, ended_at timestamptz,
