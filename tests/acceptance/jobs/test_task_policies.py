@@ -6,13 +6,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery, chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from pgbeat.config import postgres_url
+from pgbeat.jobs import changes, control
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Job
 from tests.support.command_line import run_with
+from tests.support.jobs import Desk, desks
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import Sql, make_lane
 from tests.support.transport_workers import transport_url
@@ -26,6 +31,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "policies.replaced": NARROW,
     "policies.late_replaced": NARROW,
     "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
+    "policies.waits": {"max_attempts": 3, "retry_base": 3600},
+    "policies.fails": {},
     "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
 }
 
@@ -178,19 +185,87 @@ def test_workers_refuse_wrong_policies(site: Site) -> None:
 
 
 def test_a_chord_learns_that_a_waiting_member_is_cancelled(site: Site, sql: Sql) -> None:
-    """The worker that gets the member's message only stores that it was revoked."""
+    """Without any worker: whoever cancels it ends the chord."""
     sql("UPDATE pgbeat.lanes SET paused_at = now()")
     body = site.client.signature("policies.total")
     found = chord([site.task("flaky", 1), site.task("add", 5)], body).delay()
     ((waiting,),) = sql("SELECT id::text FROM pgbeat.jobs WHERE lane IS NOT NULL")
-    assert run_with(site.client, "jobs", "cancel", waiting).exit_code == 0
+    assert run_with(site.client, "jobs", "cancel", waiting, "--reason", "no").exit_code == 0
+    with pytest.raises(TaskRevokedError, match=r"cancelled by .*: no"):
+        site.client.AsyncResult(waiting).get(timeout=5)
     site.start("-P", "threads", "-c", "2")
-    with pytest.raises((TaskRevokedError, ChordError)):
-        found.get(timeout=60)
-    with pytest.raises(TaskRevokedError):
-        site.client.AsyncResult(waiting).get(timeout=60)
+    with pytest.raises(ChordError, match="cancelled by"):
+        site.client.AsyncResult(found.id).get(timeout=60)
     assert not [line for line in site.journal() if line.startswith("begin")]
     assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s::uuid", waiting) == [("cancelled",)]
+
+
+def send_all(site: Site, how: str, **options: Any) -> list[Any]:
+    """Sends the task in every shape; returns the results that tell how each went on."""
+    waits, joined = site.task("waits", how, **options), site.client.signature("policies.joined")
+    handled = site.client.signature("policies.handled")
+    linked = joined.clone().set(task_id=str(uuid4()))
+    waits.clone().apply_async(link=linked, link_error=handled)
+    return [
+        waits.clone().apply_async(headers={"mine": "h"}, expires=7200),
+        chain(waits.clone(), joined.clone()).apply_async(),
+        chord([waits.clone(), site.task("waits", "at once")], joined.clone()).apply_async(),
+        group(waits.clone()).apply_async().children[0],
+        site.client.AsyncResult(linked.id),
+    ]
+
+
+def pause_and_resume(desk: Desk, job: Job) -> None:
+    """Pauses it, and resumes it."""
+    desk.do(control.pause, job)
+    desk.do(control.resume, desk.job(job))
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["in the queue", *(pytest.param(h, marks=pytest.mark.slow) for h in ("fails", "snoozes"))],
+)
+def test_what_waits_is_paused_resumed_and_hastened(site: Site, sql: Sql, how: str) -> None:
+    """In the queue, for its retry, after a snooze: its canvas, headers and attempts stay."""
+    site.start("-P", "threads", "-c", "4")
+    found = send_all(site, how, **({"countdown": 3600} if how == "in the queue" else {}))
+
+    def waiting() -> list[str]:
+        return [
+            str(row[0])
+            for row in sql("SELECT id FROM pgbeat.unfinished_jobs WHERE state = 'scheduled'")
+        ]
+
+    until(lambda: len(waiting()) == 5, 60, "all wait")
+    with desks(site.database, site.client) as make:
+        desk = make()
+        for job_id in waiting():
+            job = jobs.get(desk.connection, job_id)
+            pause_and_resume(desk, job)
+            assert desk.job(job).run_at == job.run_at
+            desk.do(changes.update, job, values={"priority": 5})
+            assert desk.job(job).state == "scheduled"
+            desk.do(changes.update, job, values={"run_at": None})
+    attempt = 2 if how == "fails" else 1
+    plain = f"{how} None {attempt}"
+    assert found[0].get(timeout=60) == f"{how} h {attempt}"
+    assert site.client.AsyncResult(found[1].id).get(timeout=60) == plain
+    assert site.client.AsyncResult(found[2].id).get(timeout=60) == [plain, "at once None 1"]
+    assert [found[3].get(timeout=60), found[4].get(timeout=60)] == [plain] * 2
+    query = "SELECT DISTINCT state, attempt FROM pgbeat.jobs WHERE task = 'policies.waits'"
+    ends = {("completed", attempt), ("completed", 1)}
+    until(lambda: set(sql(query)) == ends, 30, "all have ended")
+
+
+def test_an_errback_of_one_that_was_paused(site: Site, sql: Sql) -> None:
+    """It is called with the task that failed."""
+    handled = site.client.signature("policies.handled")
+    failed = site.task("fails").apply_async(link_error=handled)
+    with desks(site.database, site.client) as make:
+        desk = make()
+        pause_and_resume(desk, jobs.get(desk.connection, failed.id))
+    site.start("-P", "threads", "-c", "1")
+    until(lambda: site.journal() == [f"handled {failed.id}"], 60, "the errback was called")
 
 
 _FIRST = """

@@ -2,13 +2,16 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
 
 import pgbeat
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import lane_control
+from pgbeat.jobs import due, executions, lane_control
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.lane_control import rate_changes
 from pgbeat.jobs.lanes import model as lanes
 from tests.support.lanes import Lanes
@@ -142,3 +145,31 @@ def test_what_is_wrong_is_refused(floor: Lanes, app: Celery) -> None:
         floor.do(lane_control.save, "l", {"rate_unit": "tokens"})
     with pytest.raises(NotFound):
         pgbeat.lanes.set_rate("none", "1/m", app=app)
+
+
+def snooze(floor: Lanes, job_id: str, began: float = 0.0) -> None:
+    """Has a job that has a slot run for a moment, and snooze until now."""
+    floor.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+    run = ExecutionRecord(
+        str(uuid4()), job_id, True, worker="w", began=began, ended=began, state="snoozed",
+        job_state="scheduled", runs_in=0.0,
+    )  # fmt: skip
+    with connections.transaction(floor.connection):
+        executions.record(floor.connection, [run])
+        due.take(floor.connection, "default")
+
+
+@pytest.mark.parametrize("rate", [MINUTE, MINUTE | {"rate_key": "task"}, TOKENS])
+def test_a_job_that_snoozes_counts_each_time(floor: Lanes, rate: dict[str, Any]) -> None:
+    """It has had a slot each time, and called what the rate protects."""
+    floor.lane(**(rate | {"rate_limit": 3}))
+    floor.add(2)
+    started = 0
+    for _ in range(4):
+        for job_id in floor.dispatch():
+            started += 1
+            snooze(floor, job_id, began=0.5)
+    assert started == 3
+    assert floor.retry_in() == pytest.approx(60, abs=5)
+    floor.sql("UPDATE pgbeat.executions SET started_at = started_at - interval '1 minute'")
+    assert len(floor.dispatch()) == 2

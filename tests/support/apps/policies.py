@@ -8,6 +8,8 @@ from typing import Any
 
 from celery import Celery, chain, chord
 
+import pgbeat
+
 URL = os.environ["TESTS_BROKER"]
 FOLDER = Path(os.environ["TESTS_FOLDER"])
 
@@ -90,3 +92,32 @@ def held(self: Any, gate: str) -> str:
     while not (FOLDER / f"gate-{gate}").exists():
         time.sleep(0.02)
     return gate
+
+
+@app.task(name="policies.waits", bind=True, pgbeat={"max_attempts": 3, "retry_base": 3600})
+def waits(self: Any, how: str) -> str:
+    """Waits an hour for its next run: it fails, or snoozes; then it says how it was sent."""
+    first = FOLDER / f"first-{self.request.id}"
+    if how in ("fails", "snoozes") and not first.exists():
+        first.touch()
+        raise ValueError("the first time") if how == "fails" else pgbeat.Snooze(3600)
+    header = getattr(self.request, "mine", None)
+    return f"{how} {header} {pgbeat.current().attempt}"  # type: ignore[union-attr]
+
+
+@app.task(name="policies.fails", pgbeat={})
+def fails() -> None:
+    """Fails."""
+    raise ValueError("it fails")
+
+
+@app.task(name="policies.joined")
+def joined(parts: list[str]) -> list[str]:
+    """Is the body of a chord, or what follows in a chain."""
+    return parts
+
+
+@app.task(name="policies.handled")
+def handled(task_id: str) -> None:
+    """Notes which task failed."""
+    _note(f"handled {task_id}")
