@@ -89,7 +89,7 @@ def end(
         return []
     values = {"ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error}
     rows = connection.execute(_END, {**values, "is_final": is_final})
-    return [Ended(*row[:7], True, Unanswered(*row[7:])) for row in rows]
+    return [Ended(*row[:7])._replace(unanswered=Unanswered(*row[7:])) for row in rows]
 
 
 _REQUEST = text(

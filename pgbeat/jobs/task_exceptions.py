@@ -12,8 +12,8 @@ from pgbeat.timetables import parse_duration, span
 class Skip(Ignore):  # type: ignore[misc,unused-ignore]
     """Says that the conditions for a run are not met. A launcher returns or raises it.
 
-    If a task raises it, the job ends as `skipped`, which is not a failure. Celery stores no result,
-    as for its own `Ignore`.
+    If a task raises it, the job ends as `skipped`, which is not a failure. Its result is that it
+    was revoked, with the reason. For a task that is no job, Celery stores none, as for `Ignore`.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class Skip(Ignore):  # type: ignore[misc,unused-ignore]
 class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
     """Says that somebody has cancelled the job. `progress` and `checkpoint` raise it in the task.
 
-    The task should clean up and raise it again. Then the job ends as `cancelled`. Celery stores no
-    result, as for its own `Ignore`.
+    The task should clean up and raise it again. Then the job ends as `cancelled`, and its result is
+    that it was revoked.
     """
 
 

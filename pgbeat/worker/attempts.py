@@ -81,6 +81,8 @@ class Attempt:
     awaited: str | None = None
     #: Whether another task goes on with its job (`Task.replace`).
     is_replaced = False
+    #: What its task raised, if its result says something else.
+    raised: BaseException | None = None
     #: Whether its message was delivered before.
     is_repeated = False
     #: Whether its job must be cancelled.

@@ -183,6 +183,8 @@ class RecordedEnd:
     def raised(self, error: BaseException, traceback: Any) -> None:
         """Notes what the task raised."""
         self._withdraw()
+        if self._attempt.raised is not None:
+            error, traceback = self._attempt.raised, None
         state = "RETRY" if isinstance(error, Retry) else "IGNORED"
         if not isinstance(error, Retry | Ignore):
             state = "FAILURE"

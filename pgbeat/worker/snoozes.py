@@ -1,4 +1,4 @@
-"""Runs tasks again later that raise `pgbeat.Snooze`.
+"""Runs tasks again later that raise `pgbeat.Snooze`, and ends results of those that end otherwise.
 
 A job keeps its message in its row, and beat sends that again in time, with a slot if it is in a
 lane. This is written, and waited for, before Celery learns how the task ended: so before its
@@ -13,11 +13,12 @@ from typing import Any
 
 from celery import Celery
 
+from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table
 from pgbeat.jobs import kept_messages
-from pgbeat.jobs.task_exceptions import Snooze
+from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.worker import attempt_ends, process_recorder
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT, PATIENCE
@@ -48,11 +49,26 @@ def _wrap(task: Any) -> None:
         except Snooze as snooze:
             _arrange(task, snooze)
             raise
+        except (Skip, Cancelled) as end:
+            _revoke(task, end)
+            raise
 
     setattr(run_or_snooze, _ORIGINAL, run)
     if hasattr(run, "__func__"):  # a bound task's method, which other tasks may call as a function
         vars(run_or_snooze)["__func__"] = run.__func__
     task.run = run_or_snooze
+
+
+def _revoke(task: Any, end: Skip | Cancelled) -> None:
+    """Ends the result of a job that ends here. Celery leaves it open, as for its own `Ignore`."""
+    request = task.request
+    if request.called_directly or request.is_eager or not getattr(request, JOB_HEADER, None):
+        return
+    attempt: Attempt | None = getattr(request, ATTEMPT, None)
+    if attempt is not None:
+        attempt.raised = end
+    ignores = task.ignore_result if request.ignore_result is None else request.ignore_result
+    task.backend.mark_as_revoked(request.id, str(end), request, store_result=not ignores)
 
 
 def _arrange(task: Any, snooze: Snooze) -> None:

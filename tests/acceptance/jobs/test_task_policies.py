@@ -33,6 +33,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
     "policies.waits": {"max_attempts": 3, "retry_base": 3600},
     "policies.fails": {},
+    "policies.skips": {},
+    "policies.late_skips": {},
     "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
 }
 
@@ -266,6 +268,20 @@ def test_an_errback_of_one_that_was_paused(site: Site, sql: Sql) -> None:
         pause_and_resume(desk, jobs.get(desk.connection, failed.id))
     site.start("-P", "threads", "-c", "1")
     until(lambda: site.journal() == [f"handled {failed.id}"], 60, "the errback was called")
+
+
+def test_a_task_that_skips_is_no_riddle(site: Site, sql: Sql) -> None:
+    """Whoever waits for it, or for its chord, is told so."""
+    site.start("-P", "threads", "-c", "2")
+    for task in ("skips", "late_skips"):
+        found = chord([site.task(task)], site.client.signature("policies.joined")).delay()
+        with pytest.raises(TaskRevokedError, match="nothing to do"):
+            found.parent.children[0].get(timeout=60)
+        with pytest.raises(ChordError, match="nothing to do"):
+            site.client.AsyncResult(found.id).get(timeout=60)
+    ended = "SELECT state, error FROM pgbeat.ended_jobs"
+    until(lambda: sql(ended) == [("skipped", "nothing to do")] * 2, 30, "both are recorded")
+    assert sql("SELECT state, error FROM pgbeat.executions") == [("skipped", "nothing to do")] * 2
 
 
 _FIRST = """

@@ -10,10 +10,11 @@ from celery import Celery, chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError, WorkerLostError
 from celery.result import AsyncResult
 
+import pgbeat
 from pgbeat.broker import discards
 from pgbeat.broker.messages import REASON_HEADER, BrokerTables
 from pgbeat.database import connections
-from pgbeat.jobs import bulk, control, executions, rescue
+from pgbeat.jobs import bulk, control, executions, rescue, submit_group
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.bulk import Order
 from pgbeat.jobs.executions import ExecutionRecord
@@ -149,6 +150,24 @@ def test_no_result_is_stored_where_none_is_wanted(app: Celery, sql: Sql, desk: D
     ignored = app.tasks["answers.plain"].apply_async((1,), ignore_result=True)
     cancel_one(desk, ignored.id)
     assert sql("SELECT count(*) FROM pgbeat.results") == [(0,)]
+
+
+def test_members_of_a_group_that_is_cancelled(app: Celery, desk: Desk) -> None:
+    """Of pgbeat's own: each ends with the reason."""
+    made = pgbeat.submit_group([app.tasks["jobs.add"].s(n) for n in range(2)], app=app)
+    submit_group.cancel(desk.unit(), made.group.id)
+    assert {why(app.AsyncResult(str(job.id))) for job in made.jobs} == {
+        f"its group was cancelled by {ADMIN.name}"
+    }
+
+
+def test_one_that_expires(app: Celery, sql: Sql, desk: Desk) -> None:
+    """It says so, and not that somebody cancelled it."""
+    result = app.tasks["answers.plain"].apply_async((1,), expires=60)
+    sql("UPDATE kombu_message SET expires_at = now()")
+    with connections.transaction(desk.connection):
+        discards.expire(desk.connection, BrokerTables())
+    assert why(result).startswith("expired: no worker took its message")
 
 
 def test_a_submitted_job(app: Celery, desk: Desk) -> None:

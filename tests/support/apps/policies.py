@@ -105,6 +105,18 @@ def waits(self: Any, how: str) -> str:
     return f"{how} {header} {pgbeat.current().attempt}"  # type: ignore[union-attr]
 
 
+@app.task(name="policies.skips", pgbeat={})
+def skips() -> None:
+    """Has nothing to do."""
+    raise pgbeat.Skip("nothing to do")
+
+
+@app.task(name="policies.late_skips", acks_late=True, pgbeat={})
+def late_skips() -> None:
+    """Likewise; its message is acknowledged in the end."""
+    raise pgbeat.Skip("nothing to do")
+
+
 @app.task(name="policies.fails", pgbeat={})
 def fails() -> None:
     """Fails."""
