@@ -203,7 +203,7 @@ jobs = Table(
     Column("max_attempts", Integer, nullable=False, server_default="1"),
     Column("retry_base", Interval, nullable=False, server_default=text("'1 minute'")),
     Column("retry_cap", Interval, nullable=False, server_default=text("'1 hour'")),
-    Column("keeps_id", Boolean, nullable=False),
+    Column("keeps_id", Boolean, nullable=False, server_default=text("false")),
     Column("retry_of", UUID),
     Column("retried_by", UUID),
     Column("group_id", UUID),
