@@ -3,7 +3,7 @@
 Each takes an open unit of work, and records the change in the audit log.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -41,12 +41,28 @@ def _set_paused(
     return row, True
 
 
-def purge(unit: UnitOfWork, tables: BrokerTables, name: str) -> int:
-    """Deletes a queue's waiting and delayed messages; returns how many. Raises `NotFound`."""
-    queues.get(unit.connection, tables, name)
-    count = discards.purge(unit.connection, tables, name)
-    unit.record_action("purge", "queue", name, None, {"deleted": count})
-    return count
+def purge(
+    unit: UnitOfWork,
+    tables: BrokerTables,
+    name: str,
+    tell: Callable[[int], object] = lambda deleted: None,
+) -> int:
+    """Deletes a queue's waiting and delayed messages; returns how many. Raises `NotFound`.
+
+    It opens a transaction for every `queues.PURGED` messages, so that no statement takes long, and
+    calls `tell` after each with the number deleted so far.
+    """
+    deleted, is_over = 0, False
+    while not is_over:
+        with unit.transaction():
+            queues.get(unit.connection, tables, name)
+            count = discards.purge(unit.connection, tables, name)
+            is_over = count < queues.PURGED
+            if count or not deleted:
+                unit.record_action("purge", "queue", name, None, {"deleted": count})
+        deleted += count
+        tell(deleted)
+    return deleted
 
 
 def choose(

@@ -11,7 +11,7 @@ from pgbeat.broker.messages import BrokerTables
 
 
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
-    """Deletes a queue's waiting and delayed messages and cancels their jobs; returns how many."""
+    """Deletes a queue's waiting messages as `queues.purge`, and cancels their jobs."""
     count = queues.purge(connection, tables, name)
     if count:
         end_discarded_jobs(connection)

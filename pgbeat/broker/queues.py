@@ -250,9 +250,16 @@ def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[
     connection.execute(_delete(tables, "q.owner = ANY (:owners)"), {"owners": list(owners)})
 
 
+#: Messages that one call of `purge` deletes at most.
+PURGED = 10_000
+
+
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
-    """Deletes the messages that wait in the queue, delayed ones too; returns how many."""
-    values = {"name": name, "id": _id(connection, tables, name)}
+    """Deletes messages that wait in the queue, delayed ones too, up to `PURGED`; returns how many.
+
+    If there are fewer, none is left but those that are locked: consumers are about to claim them.
+    """
+    values = {"name": name, "id": _id(connection, tables, name), "limit": PURGED}
     statement = tables.text(_PURGE, how="'purged'", note=message_ends.NOTE)
     return int(connection.execute(statement, values).scalar_one())
 
@@ -262,9 +269,15 @@ def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
 _PURGE = """
     WITH gone_messages AS (
         DELETE FROM {message} m WHERE m.claimed_by IS NULL AND m.ctid = ANY (ARRAY(
-            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.visible
+            SELECT w.ctid FROM (
+                SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.visible
+                 LIMIT :limit FOR UPDATE SKIP LOCKED) AS w
             UNION ALL
-            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.available_at IS NOT NULL))
+            SELECT d.ctid FROM (
+                SELECT c.ctid FROM {message} c
+                 WHERE c.queue_id = :id AND c.available_at IS NOT NULL
+                 LIMIT :limit FOR UPDATE SKIP LOCKED) AS d
+             LIMIT :limit))
         RETURNING m.job_id, CAST(:name AS text) AS queue),
     noted AS (
         {note})

@@ -111,8 +111,14 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     if not what:
         click.echo(f"No message waits in queue {name!r}.", err=as_json)
     elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
-        with target.unit() as unit:
-            count = control.purge(unit, tables, name)
+        total = row.waiting + row.delayed
+
+        def tell(deleted: int) -> None:
+            if deleted < total:
+                printing.note(f"{deleted} of {counted(total, 'message')} deleted")
+
+        with target.work() as unit:
+            count = control.purge(unit, tables, name, tell)
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
     else:
         is_refused = not dry_run

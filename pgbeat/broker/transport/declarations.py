@@ -258,7 +258,11 @@ class DeclaringChannel(virtual.Channel):
         return sorted({exchange for _, exchange, _ in self._do(exchanges.bindings)})
 
     def _purge(self, queue: str) -> int:
-        return int(self._do(discards.purge, queue))
+        count = deleted = int(self._do(discards.purge, queue))
+        while count == queues.PURGED:
+            count = int(self._do(discards.purge, queue))
+            deleted += count
+        return deleted
 
     def _size(self, queue: str) -> int:
         found = self._do(queues.find, queue)

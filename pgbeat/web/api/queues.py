@@ -91,7 +91,7 @@ def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queu
 @router.post("/{name:path}/purge", summary="Purge a queue")
 def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
     """Deletes the waiting and delayed messages of a queue. Claimed and dead ones stay."""
-    with backend.unit(caller) as unit:
+    with backend.work(caller) as unit:
         tables = backend.tables(unit.connection)
         count = control.purge(unit, tables, name)
         row = queues.get(unit.connection, tables, name)

@@ -79,17 +79,16 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
     verb, name = fields.get("do", ""), fields.get("queue", "")
     if verb not in ("purge", "pause", "resume"):
         raise unknown_verb(fields)
-    with visit.backend.unit(visit.caller) as unit:
+    with visit.backend.work(visit.caller) as unit:
         tables = visit.backend.tables(unit.connection)
         if verb == "purge":
             count = control.purge(unit, tables, name)
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
-        elif verb == "pause":
-            control.pause(unit, tables, name)
-            said = f"Queue '{name}' is paused."
         else:
-            control.resume(unit, tables, name)
-            said = f"Queue '{name}' goes on."
+            with unit.transaction():
+                change = control.pause if verb == "pause" else control.resume
+                change(unit, tables, name)
+            said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
     here = path("queues", name) if fields.get("from") == "queue" else path("queues")
     return visit.redirect(here, said)
 

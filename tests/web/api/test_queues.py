@@ -69,6 +69,16 @@ def test_a_queue_is_purged(web: Web, admin: Any, sql: Sql) -> None:
     assert (change["verb"], change["after"]) == ("purge", {"deleted": 2})
 
 
+def test_a_long_queue_is_purged_in_parts(admin: Any, sql: Sql) -> None:
+    """Each is a short transaction with its own entry in the audit log."""
+    sql("""INSERT INTO kombu_message (visible, payload, queue_id)
+           SELECT true, '{}', id FROM kombu_queue, generate_series(1, 20005)""")
+    purged = done(admin.post("/queues/celery/purge"))
+    assert (purged["deleted"], purged["queue"]["waiting"]) == (20_005, 0)
+    changes = done(admin.get("/audit?kind=queue"))["changes"]
+    assert [each["after"]["deleted"] for each in changes] == [5, 10_000, 10_000]
+
+
 def test_a_queue_with_a_slash(web: Web, admin: Any) -> None:
     make(web.user, queue="a/b")
     assert done(admin.post("/queues/a%2Fb/pause"))["queue"]["name"] == "a/b"
