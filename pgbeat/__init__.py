@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pgbeat.alias import register_transport
+from pgbeat.alias import follow_apps, register_transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,17 +193,6 @@ def send_as_job(app: Any, sender: Any, name: str, args: Any, kwargs: Any, option
     return send(app, sender, name, args, kwargs, options)
 
 
-def complete_message(headers: dict[str, Any]) -> None:
-    """Makes a message that is about to be written one that makes a job, if its task has a policy.
-
-    The transport calls it: it lies below Celery and can't import it.
-    """
-    sender = sys.modules.get("pgbeat.broker.publishing.template_sender")
-    app = None if sender is None else sender.app_with_policy(headers["task"])
-    if app is not None:
-        import_module("pgbeat.jobs.task_jobs").complete(app, headers)
-
-
 def write_jobs(
     connection: "Connection", batch: "Sequence[Message]", *, is_own: bool = False
 ) -> "list[Message]":
@@ -253,4 +242,5 @@ def _on_logger(logger: Any, **kwargs: Any) -> None:
 
 
 register_transport()
+follow_apps()
 follow_workers()

@@ -112,19 +112,6 @@ def send(
     return result
 
 
-def complete(app: Celery, headers: dict[str, Any]) -> None:
-    """Adds the headers of a job to those of a message that was not sent by `send`.
-
-    That is the first one of a process, for which Celery looked its `send_task` up before the
-    transport was loaded. Raises as `send`.
-    """
-    policy = task_policies.of_task(app, headers["task"])
-    if policy is not None and not _is_running(headers["id"]):
-        # Others know the id of a member of a group.
-        is_awaited = bool(headers.get("group"))
-        headers |= _headers(app, headers["task"], headers["id"], policy, is_awaited)
-
-
 def _headers(
     app: Celery, name: str, task_id: str, policy: JobPolicy, is_awaited: bool
 ) -> JobHeaders:
@@ -357,7 +344,7 @@ class _NewJob:
         elif job_id != self._id:
             raise NotUnique(
                 f"task {self._task!r} is unique, and job {job_id} is unfinished; its id can't be "
-                "returned where messages are written later, or before pgbeat is imported"
+                "returned where messages are written later"
             )
         # One that was written before may have lost its dispatch with the answer.
         is_mine = is_new or (sent is not None and job_id == self._id)

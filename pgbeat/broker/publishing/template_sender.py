@@ -18,6 +18,7 @@ from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 
 from pgbeat import has_task_policy, send_as_job
+from pgbeat.alias import FirstSend
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.message_templates import (
     MessageTemplate,
@@ -268,25 +269,12 @@ def equip_apps() -> None:
     with suppress(RuntimeError):  # another thread has just made an app
         for app in tuple(_get_active_apps()):
             # An app that has not read its settings must not do so for another one's sake.
-            is_new = app.configured and "send_task" not in vars(app)
-            if is_new and delays_in_table(app.conf):
-                app.send_task = TemplateSender(app)
-                _not_jobs.clear()
+            if app.configured:
+                equip(app)
 
 
-#: Tasks for which no app of this process has a policy.
-_not_jobs: set[str] = set()
-
-
-def app_with_policy(task: str) -> Celery | None:
-    """Returns the app of this process that has a policy for a task, if one has."""
-    if task in _not_jobs:
-        return None
-    with suppress(RuntimeError):
-        for app in tuple(_get_active_apps()):
-            sender = vars(app).get("send_task")
-            if isinstance(sender, TemplateSender) and sender.makes_job(task):
-                return app
-        if len(_not_jobs) < _MOST:
-            _not_jobs.add(task)
-    return None
+def equip(app: Celery) -> None:
+    """Has an app send by templates, if it publishes over pgbeat's transport."""
+    is_new = isinstance(vars(app).get("send_task"), FirstSend | None)
+    if is_new and delays_in_table(app.conf):
+        app.send_task = TemplateSender(app)

@@ -12,9 +12,8 @@ import psycopg
 from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
 
-from pgbeat import complete_message
 from pgbeat.broker import payloads, queues
-from pgbeat.broker.messages import JOB_HEADER, Message
+from pgbeat.broker.messages import Message
 from pgbeat.broker.transport import held_messages
 from pgbeat.broker.transport.claims import ClaimedMessage
 from pgbeat.broker.transport.declarations import DeclaringChannel, not_found
@@ -91,9 +90,6 @@ class Channel(DeclaringChannel):
             finally:
                 other.forget_client(self.connection.client)
             return
-        headers = message["headers"] or {}
-        if "task" in headers and JOB_HEADER not in headers:
-            complete_message(headers)
         self._inplace_augment_message(message, exchange, routing_key)
         if not exchange:
             self._put(routing_key, message)

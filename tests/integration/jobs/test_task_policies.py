@@ -52,9 +52,6 @@ def app(database: str) -> Iterator[Celery]:
         app.task(any_arguments, name=name, shared=False, pgbeat=policy)
     app.task(any_arguments, name="shop.by_name", shared=False)
     app.task(any_arguments, name="other", shared=False)
-    # The first message of a process is a special case, with a test of its own.
-    with app.connection_for_write() as connection:
-        connection.connect()
     yield app
     app.close()
 

@@ -20,6 +20,8 @@ from kombu.messaging import Producer
 from sqlalchemy import Engine
 
 import pgbeat
+from pgbeat.alias import FirstSend
+from pgbeat.broker.publishing.template_sender import TemplateSender
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import others, terminate_others
 from tests.support.processes import until
@@ -435,5 +437,7 @@ def test_apps_of_other_brokers_are_left_alone(app: Celery, sql: Sql) -> None:
     unread = Celery("unread", set_as_current=False)
     unread.config_from_object("there.is.no.such.module")
     both(app, sql)
-    assert "send_task" not in vars(other) and "send_task" not in vars(unread)
-    assert "send_task" in vars(app)
+    other.send_task("x", ignore_result=True)
+    assert "send_task" not in vars(other)
+    assert isinstance(vars(unread)["send_task"], FirstSend)
+    assert isinstance(vars(app)["send_task"], TemplateSender)
