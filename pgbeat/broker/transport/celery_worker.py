@@ -1,7 +1,7 @@
 """Turns on what Celery workers do only for transports whose names Celery knows.
 
 Mingle, gossip and `worker_disable_prefetch` work with any transport that has fanout and exact
-prefetch counts.
+prefetch counts. Besides, the solo pool acknowledges before a task, not after it.
 """
 
 from typing import Any
@@ -9,10 +9,13 @@ from typing import Any
 from celery import bootsteps, current_app, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import filter_hidden_settings, sanitize_url
+from celery.concurrency.base import apply_target
+from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 from celery.worker.control import inspect_command
+from kombu import Message
 
 from pgbeat import follow_workers
 from pgbeat.broker.transport import ignored_options
@@ -46,6 +49,51 @@ def stats(state: Any, **kwargs: Any) -> dict[str, Any]:
     return found | {"broker": broker}
 
 
+class AckBeforeTask(bootsteps.StartStopStep):
+    """Acknowledges in the solo pool before an early acknowledged task starts.
+
+    Celery acknowledges at its event loop's next turn, which comes after the task: a worker that is
+    killed in between would have it run again.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, c: Any) -> bool:
+        """Returns whether tasks run in the event loop's thread."""
+        return isinstance(c.pool, SoloPool)
+
+    def start(self, c: Any) -> None:
+        """Replaces the functions by which Celery puts off acknowledgements and runs tasks."""
+        name = "call_soon_ack" if hasattr(c, "call_soon_ack") else "call_soon"  # of Celery 5.7
+        put_off, channel = getattr(type(c), name).__get__(c), c.task_consumer.channel
+        is_acked = False
+
+        def call_soon(call: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal is_acked
+            message = getattr(call, "__self__", None)
+            headers = (message.headers or {}) if isinstance(message, Message) else {}
+            task = c.app.tasks.get(headers.get("task"))
+            if task is None or task.acks_late:
+                return put_off(call, *args, **kwargs)
+            is_acked = True
+            return call(*args, **kwargs)
+
+        def run(*args: Any, accept_callback: Any = None, **kwargs: Any) -> Any:
+            def accept(*about: Any) -> None:
+                nonlocal is_acked
+                is_acked = False
+                accept_callback(*about)
+                if is_acked:
+                    # Raises if the session is lost: its message is requeued, and must not run here.
+                    channel.session.flush_acks()
+
+            accepted = accept_callback and accept
+            return apply_target(*args, accept_callback=accepted, **kwargs)
+
+        setattr(c, name, call_soon)
+        c.pool.on_apply = run
+
+
 def prepare(app: Any) -> None:
     """Prepares an app for its worker."""
     url = app.conf.broker_read_url or app.conf.broker_url or ""
@@ -55,6 +103,7 @@ def prepare(app: Any) -> None:
     ignored_options.warn("Settings", ignored_options.ignored_settings(app.conf, DEFAULTS))
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
+    app.steps["consumer"].add(AckBeforeTask)
     if app.conf.get("worker_disable_prefetch"):
         app.steps["consumer"].add(ExactPrefetch)
         # Celery would warn that it ignores the setting.

@@ -76,6 +76,9 @@ class Options:
     #: Whether a publish waits for the server's disk: Postgres's synchronous_commit, by default the
     #: server's. Transient messages (delivery_mode 1) never wait.
     synchronous_commit: str | None = _option(None, _commit)
+    #: Whether claims and acknowledgements do, likewise. Unless they do, a crash of the server may
+    #: bring back messages acknowledged just before; it loses none.
+    ack_synchronous_commit: str | None = _option("off", _commit)
     #: How often a worker looks for messages without a notification.
     polling_interval: float = _option(5.0, _number(0.01, 3600))
     #: The most messages claimed at once.

@@ -68,9 +68,9 @@ class Session:
         self._poll = poll if self._listens else min(poll, _POLL_POOLED)
         if self._listens:
             connections.prepare_session(connection)
-            # Plans must use the indexes, whatever the statistics of an empty table say. A crash of
-            # the server may bring back messages acknowledged just before, but loses none.
-            settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"}
+            # Plans must use the indexes, whatever the statistics of an empty table say.
+            commit = self._options.ack_synchronous_commit or "off"
+            settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": commit}
             connections.configure(connection, settings)
         #: The consumer's id.
         self.id = consumers.register(

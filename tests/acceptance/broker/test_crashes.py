@@ -94,6 +94,22 @@ def test_a_solo_worker_killed_in_the_midst_of_a_task(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
+def test_a_solo_worker_killed_in_an_early_acknowledged_task(fleet: Fleet) -> None:
+    """It was acknowledged before it started, though it keeps the event loop: it runs once."""
+    sent = [fleet.send("hold", "a") for _ in range(4)]
+    worker = fleet.start("-P", "solo")
+    until(lambda: len(fleet.journal()) == 1)
+    consumer = fleet.consumer(worker)
+    fleet.start("-P", "solo")
+    worker.kill_group()
+    await_released(fleet, consumer, time.monotonic(), "a solo worker")
+    fleet.open("a")
+    until(lambda: sorted(e.id for e in fleet.journal("ended")) == sorted(sent[1:]))
+    fleet.await_empty()
+    assert sorted(e.id for e in fleet.journal()) == sorted(sent)
+
+
+@pytest.mark.slow
 def test_a_child_that_outlives_its_worker_keeps_no_claims(fleet: Fleet) -> None:
     """What a task forks has the worker's sockets; it must not live on in its name."""
     worker = fleet.start("-P", "solo")

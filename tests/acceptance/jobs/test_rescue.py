@@ -70,13 +70,9 @@ def test_a_killed_worker(crew: Crew, pool: str) -> None:
     first, second = crew.ended(early, late)
     assert first.runs[0].error in LOST
     assert second.job.state == "completed"
-    if pool == "solo":  # it has no chance to acknowledge what it runs
-        assert first.job.state == "completed"
-        assert len(first.runs) == 2
-    else:
-        assert first.job.state == "failed"
-        [again] = crew.ended(str(first.job.retried_by))
-        assert again.job.state == "completed"
+    assert first.job.state == "failed"
+    [again] = crew.ended(str(first.job.retried_by))
+    assert again.job.state == "completed"
     assert crew.released() == len(running)
     assert other.poll() is None
 

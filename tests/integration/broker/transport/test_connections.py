@@ -151,8 +151,8 @@ def test_tls_that_is_not_there_is_said(
     assert "broker_use_ssl: use sslmode" in caplog.text
 
 
-def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
-    """As the option says; transient messages never wait for the disk."""
+def note_commits(sql: Sql, events: str) -> None:
+    """Has the table `commits` note how each change of a message commits."""
     sql("CREATE TABLE commits (value text)")
     sql(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -160,9 +160,28 @@ def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
         "RETURN NULL; END $$"
     )
     sql(
-        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON kombu_message DEFERRABLE INITIALLY "
+        f"CREATE CONSTRAINT TRIGGER note AFTER {events} ON kombu_message DEFERRABLE INITIALLY "
         "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
     )
+
+
+@pytest.mark.parametrize(("given", "seen"), [({}, "off"), ({"ack_synchronous_commit": True}, "on")])
+def test_how_acknowledgements_commit(
+    connect: Connect, sql: Sql, given: dict[str, Any], seen: str
+) -> None:
+    """They don't wait for the disk, unless the option says so."""
+    note_commits(sql, "UPDATE OR DELETE")
+    connection = connect(**given)
+    publish(connection, "q", "m")
+    (message,) = Inbox(connection, "q").get()
+    message.ack()
+    connection.default_channel.close()
+    assert sql("SELECT value FROM commits") == [(seen,)] * 2
+
+
+def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
+    """As the option says; transient messages never wait for the disk."""
+    note_commits(sql, "INSERT")
     exchange = kombu.Exchange("x", type="fanout")
     kombu.Queue("q", exchange)(connect().channel()).declare()
     for seen in ("on", "off", "local"):

@@ -71,7 +71,7 @@ WRONG = [
     ({"poling_interval": 1}, "poling_interval: no such option; did you mean polling_interval?"),
     ({"synchronous-commit": "on"}, "did you mean synchronous_commit?"),
     ({"queue_table": "q"}, "did you mean queue_tablename?"),
-    ({"xyz": 1}, "xyz: no such option; there are batch_size, connect_args"),
+    ({"xyz": 1}, "xyz: no such option; there are ack_synchronous_commit, batch_size"),
     (
         {"visibility_timout": 60},
         "visibility_timout: no such option; did you mean visibility_timeout",
