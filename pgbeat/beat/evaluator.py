@@ -300,14 +300,13 @@ class Evaluator:
 
 
 def _is_servers(error: BaseException) -> bool:
-    """Returns whether an error that a condition in SQL met is the server's, and passes."""
+    """Returns whether an error that a condition in SQL met is the server's, and passes.
+
+    A condition can bring about the others itself: by its time limit, by a write, by
+    `temp_file_limit` (53400), or by ending its session.
+    """
     code = server_errors.sqlstate(error)
-    is_own = code in _OF_CONDITIONS or code.startswith("XX")
-    return server_errors.is_passing(error) and not is_own
-
-
-#: What a condition brings about itself, by its time limit, a write, or `temp_file_limit`.
-_OF_CONDITIONS = {"57014", "25006", "53400"}
+    return code[:2] in {"53", "58"} and code != "53400"
 
 
 def _trigger(schedule: Schedule) -> Trigger:
