@@ -16,6 +16,7 @@
     ├── Forbidden             the actor lacks the permission
     ├── InvalidToken          a token or JWT is missing, unknown, expired or revoked
     ├── NotUnique             an unfinished job has the same unique key
+    ├── TooMany               a user makes more changes in a minute than the settings allow
     ├── NoSlot                a lane had no free slot in time for a direct execution
     ├── NotFound              nothing has that name or id
     ├── AlreadyExists         the name is taken
@@ -247,6 +248,17 @@ class NotUnique(PgbeatError):
     """An unfinished job has the same unique key."""
 
     code = "not_unique"
+
+
+class TooMany(PgbeatError):
+    """A user makes more changes in a minute than the settings allow."""
+
+    code = "too_many"
+
+    def __init__(self, message: str, *, seconds: float, advice: str = "") -> None:
+        """Takes the seconds after which there may be more."""
+        super().__init__(message, advice=advice)
+        self.seconds = seconds
 
 
 class NoSlot(PgbeatError):

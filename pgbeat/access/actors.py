@@ -30,6 +30,11 @@ class Actor:
     is_read_only: bool = False
 
     @property
+    def is_restricted(self) -> bool:
+        """Returns whether the actor is a user of the API or the console, and no administrator."""
+        return self.tasks is not None and not self.is_admin
+
+    @property
     def sees_all(self) -> bool:
         """Returns whether the actor sees everybody's jobs, and schedules, lanes and queues."""
         return self.is_admin or self.is_viewer

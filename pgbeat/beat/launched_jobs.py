@@ -130,7 +130,7 @@ def build_all(
         return []
     requests, facts = evaluation.result
     made = [_build(app, settings, evaluation, each, facts, stock) for each in requests]
-    keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
+    keys = [each.job.key for each in made if each.job.key is not None]
     if len(keys) > len(set(keys)):
         raise ConditionError(
             f"the launcher asks for {len(made)} jobs, and at least two have the same unique key by "

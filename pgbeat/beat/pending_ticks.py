@@ -25,6 +25,7 @@ from pgbeat.jobs.model import Unfinished
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.unique_keys import UniqueKey
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
@@ -206,8 +207,8 @@ class TickPreparer:
             if (keys := prepare.unique_keys(each.prepared))
         ]
         spans = {key: span for _, keys in reversed(keyed) for key, span in keys.items()}
-        namespace, busy = self._settings.namespace, set[str]()
-        find: Mapping[str, tuple[str, str]]
+        namespace, busy = self._settings.namespace, set[UniqueKey]()
+        find: Mapping[UniqueKey, tuple[str, str]]
         if self._dry_run:
             find = unique_keys.find(connection, namespace, spans)
         else:
@@ -215,10 +216,12 @@ class TickPreparer:
                 busy = unique_keys.try_lock(connection, namespace, spans)
             free = {key: span for key, span in spans.items() if key not in busy}
             find = unique_keys.lock_and_find(connection, namespace, free)
-        used: set[str] = set()
+        used: set[UniqueKey] = set()
         for each, keys in keyed:
             if locked := next((key for key in keys if key in busy), None):
-                each.postponed = f"another transaction makes a job with its unique key {locked!r}"
+                each.postponed = (
+                    f"another transaction makes a job with its unique key {locked.key!r}"
+                )
             elif taken := next((find[key] for key in keys if key in find), None):
                 other, state = taken
                 reason = f"job {other}, which has the same unique key, is {state}"

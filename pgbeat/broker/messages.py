@@ -184,9 +184,13 @@ class BrokerTables:
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
         """Creates the queues that are missing."""
         wanted = set(queues)
-        known = set(connection.scalars(self.text(_KNOWN), {"queues": sorted(wanted)}))
-        if wanted - known:
-            connection.execute(self.text(_DECLARE), {"queues": sorted(wanted - known)})
+        missing = wanted - self.known(connection, wanted)
+        if missing:
+            connection.execute(self.text(_DECLARE), {"queues": sorted(missing)})
+
+    def known(self, connection: Connection, queues: Iterable[str]) -> set[str]:
+        """Returns those of the queues that exist."""
+        return set(connection.scalars(self.text(_KNOWN), {"queues": sorted(queues)}))
 
     def withdraw(self, connection: Connection, jobs: Sequence[str]) -> dict[str, Withdrawn]:
         """Deletes the unclaimed messages of jobs, and returns them by the jobs' ids."""

@@ -280,7 +280,7 @@ def run_command(
         spec = spec._replace(depends_on=parents)
         if like is not None:
             other = find(unit.connection, target, actor, like)
-            spec = likeness.complete(unit.connection, target.redactor(actor), other, spec)
+            spec = likeness.complete(unit.connection, target.redactor(actor), actor, other, spec)
         if dry_run:
             defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
             prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")

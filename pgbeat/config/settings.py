@@ -105,6 +105,11 @@ class Settings:
     web_tasks: tuple[str, ...] = _setting((), readers.globs)
     #: Whether users may run such tasks in the web process itself (`/direct`).
     web_direct: bool = _setting(False, readers.flag)
+    #: How many changes a user may make in a minute in a web process, how many jobs at once, and how
+    #: many days a user's job may wait; 0: as many as they like.
+    web_user_rate: int = _setting(120, readers.number(0, highest=1_000_000, whole=True))
+    web_user_jobs: int = _setting(1000, readers.number(0, highest=1_000_000, whole=True))
+    web_user_days: float = _setting(30.0, readers.number(0, highest=36_500))
     #: Arguments that only administrators see, by globs of task names; `*`: results and errors too.
     redact: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, hash=False, metadata={"read": readers.redact}

@@ -12,7 +12,7 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import transitions
+from pgbeat.jobs import transitions, user_limits
 from pgbeat.jobs.control import finish, freed_lane, lock, proceed, withdraw
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Job
@@ -41,10 +41,13 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
     job = lock(unit, "update", job_id)
     if "lane" in values:
         require_admin(unit.actor, f"give job {job.id} another lane")
+    user_limits.require_changes(unit.actor, unit.app, job, values)
     if job.state not in ("pending", "scheduled", "paused"):
         raise InvalidTransition.of(job.id, job.state, "updated", "only a job that waits can be")
     read = _columns(connection, job, values)
     columns = {name: value for name, value in read.items() if value != getattr(job, name)}
+    if unit.actor.is_restricted:
+        user_limits.require_time(unit.settings, columns.get("run_at"), connections.now(connection))
     if not columns:
         return job
     if "run_at" in columns and job.due_at is None:

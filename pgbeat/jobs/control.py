@@ -24,6 +24,7 @@ from pgbeat.jobs import (
     submissions,
     transitions,
     unique_keys,
+    user_limits,
 )
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.defaults import JobDefaults
@@ -34,6 +35,7 @@ from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_task
 from pgbeat.jobs.prepare import JobSpec
 from pgbeat.jobs.submissions import SubmittedJob
+from pgbeat.jobs.unique_keys import UniqueKey
 
 Lanes = Set[tuple[str, str]]
 
@@ -228,6 +230,8 @@ def retry(
     publisher, connection = unit.publisher, unit.connection
     job = lock(unit, "retry", job_id)
     require_task(unit.actor, job.task, of_template=job.template is not None)
+    if priority is not None:
+        user_limits.require_changes(unit.actor, unit.app, job, ("priority",))
     if job.state not in ("failed", "cancelled", "skipped"):
         hint = "make a new job of the same task" if job.has_ended else "it has not ended"
         raise InvalidTransition.of(job.id, job.state, "retried", hint)
@@ -240,9 +244,10 @@ def retry(
         now = _hasten(connection, publisher, job, coming, priority)
         return finish(unit, "retry", job, *proceed(connection, publisher, now))
     if job.unique_key is not None:
-        taken = unique_keys.lock_and_find(connection, job.namespace, {job.unique_key: None})
-        if job.unique_key in taken:
-            other, state = taken[job.unique_key]
+        key = UniqueKey(job.task, job.unique_key)
+        taken = unique_keys.lock_and_find(connection, job.namespace, {key: None})
+        if key in taken:
+            other, state = taken[key]
             raise NotUnique(
                 f"job {job.id} can't be retried: job {other}, which has the same unique key, "
                 f"is {state}"
@@ -295,6 +300,8 @@ def move(
     require(unit.actor, "move", job)
     if not waiting.is_waiting(job):
         raise InvalidTransition.of(job.id, job.state, "moved", _why_not_in_line(job))
+    if priority is not None:
+        user_limits.require_changes(unit.actor, unit.app, job, ("priority",))
     beside = None
     if where in ("before", "after"):
         beside = _neighbour(connection, job, where, other)

@@ -1,6 +1,6 @@
 """Completes job policies and new jobs with what their templates, lanes and the settings say."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob
-from pgbeat.jobs import task_policies, templates
+from pgbeat.jobs import task_policies, templates, user_limits
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.new_jobs import NewJob
@@ -69,6 +69,11 @@ class JobDefaults:
         if name not in self._lanes:
             raise InvalidJob.of("lane", "unknown", lanes.unknown(name))
         return self._lanes[name]
+
+    def require_queues(self, app: Celery, queues: Collection[str]) -> None:
+        """Raises `InvalidJob` unless there are the queues."""
+        if queues:
+            user_limits.require_queues(self._connection, self.settings, app, queues)
 
     def policy(self, given: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
         """Returns the policy, completed by its template's. Raises `InvalidJob`.

@@ -2,6 +2,7 @@
 
 from sqlalchemy import Connection
 
+from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import Forbidden, InvalidJob
 from pgbeat.jobs import templates
@@ -10,12 +11,15 @@ from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.prepare import JobSpec
 
 
-def complete(connection: Connection, redactor: Redactor, job: Job, spec: JobSpec) -> JobSpec:
+def complete(
+    connection: Connection, redactor: Redactor, actor: Actor, job: Job, spec: JobSpec
+) -> JobSpec:
     """Returns a specification, with what it leaves out taken from a job.
 
     Given keyword arguments and options are added to the job's. The new job has no time, unique key
-    and parents but those that are given. Raises `Forbidden`, with the code `masked`, if the actor
-    doesn't see all that would be taken, and `InvalidJob` if the job's arguments were not kept.
+    and parents but those that are given. If the job has a template, that says all else of a user's.
+    Raises `Forbidden`, with the code `masked`, if the actor doesn't see all that would be taken,
+    and `InvalidJob` if the job's arguments were not kept.
     """
     shown = redactor.row(job, job.task)
     if (shown.args, shown.kwargs, shown.options) != (job.args, job.kwargs, job.options):
@@ -27,14 +31,19 @@ def complete(connection: Connection, redactor: Redactor, job: Job, spec: JobSpec
     if job.args is None and spec.args is None:
         said = f"the arguments of job {job.id} are not JSON, and were not kept; give others"
         raise InvalidJob.of("args", "required", said)
-    policy = spec.policy.over(_policy(connection, job, spec))
+    policy = _policy(connection, job, spec)
+    is_of_template = actor.is_restricted and policy.template is not None
+    if is_of_template:
+        policy, queue, options = JobPolicy(template=policy.template), spec.queue, spec.options
+    else:
+        queue, options = spec.queue or job.queue, {**job.options, **spec.options}
     return spec._replace(
         task=spec.task or job.task,
         args=job.args if spec.args is None else spec.args,
         kwargs={**(job.kwargs or {}), **spec.kwargs},
-        policy=policy,
-        queue=spec.queue or job.queue,
-        options={**job.options, **spec.options},
+        policy=spec.policy.over(policy),
+        queue=queue,
+        options=options,
         description=spec.description or job.description,
         labels=spec.labels or job.labels,
         metadata=spec.metadata or job.metadata,

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database.connections import recordset
 from pgbeat.jobs.model import COLUMNS, Job, State
+from pgbeat.jobs.unique_keys import UniqueKey
 
 
 class NewJob(NamedTuple):
@@ -67,6 +68,11 @@ class NewJob(NamedTuple):
     parent_id: str | None = None
     #: The group whose callback it is.
     callback_of: str | None = None
+
+    @property
+    def key(self) -> UniqueKey | None:
+        """Returns its unique key, with the task that it is one of."""
+        return None if self.unique_key is None else UniqueKey(self.task, self.unique_key)
 
 
 _INSERT = """

@@ -12,6 +12,8 @@ from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
 _LONGEST = timedelta(days=36_500)
+#: The beginning of keys that are made of a job's arguments.
+CONTENT = "content:"
 
 
 class JobPolicy(NamedTuple):
@@ -35,7 +37,7 @@ class JobPolicy(NamedTuple):
     resources: Mapping[str, float] | None = None
     #: Allows one unfinished job with the same task and arguments.
     unique: bool | None = None
-    #: Allows one unfinished job with this key.
+    #: Allows one unfinished job of its task with this key.
     unique_key: str | None = None
     #: Allows no other job with the key within this time of its creation.
     unique_for: timedelta | None = None
@@ -62,7 +64,7 @@ class JobPolicy(NamedTuple):
         if not self.may_have_key:
             return None
         content = json.dumps([task, list(args), dict(kwargs)], sort_keys=True, default=repr)
-        return "content:" + hashlib.sha256(content.encode()).hexdigest()
+        return CONTENT + hashlib.sha256(content.encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON object that `parse` reads, without fields that are `None`."""
@@ -130,6 +132,14 @@ def _text(value: Any) -> str:
     return value
 
 
+def _key(value: Any) -> str:
+    key = _text(value)
+    if key.startswith(CONTENT):
+        said = f"{value!r} begins as the keys do that `unique` makes of arguments"
+        raise InvalidJob.of("", "reserved", said)
+    return key
+
+
 def _whole(lowest: int, highest: int) -> Any:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -193,7 +203,7 @@ _READERS: dict[str, Any] = {
     "tags": _tags,
     "resources": _resources,
     "unique": _flag,
-    "unique_key": _text,
+    "unique_key": _key,
     "unique_for": _length,
     "requires_approval": _flag,
     "must_start_within": _length,

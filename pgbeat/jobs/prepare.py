@@ -8,13 +8,12 @@ from uuid import uuid4
 from celery import Celery
 
 from pgbeat.access.actors import Actor
-from pgbeat.broker.publishing import reserved
 from pgbeat.broker.publishing.json_values import as_json, unreadable
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import permissions, placeholders
+from pgbeat.jobs import permissions, placeholders, task_policies, user_limits
 from pgbeat.jobs.defaults import JobDefaults, of_task
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.new_jobs import NewJob
@@ -22,6 +21,7 @@ from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, stored
 from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.jobs.templates import Template
+from pgbeat.jobs.unique_keys import UniqueKey
 from pgbeat.storable import is_storable
 
 
@@ -72,9 +72,9 @@ def blocked(made: PreparedJob, **changes: Any) -> PreparedJob:
     return made._replace(job=made.job._replace(is_blocked=True, is_dispatched=False, **changes))
 
 
-def unique_keys(batch: Sequence[PreparedJob]) -> dict[str, timedelta | None]:
+def unique_keys(batch: Sequence[PreparedJob]) -> dict[UniqueKey, timedelta | None]:
     """Returns the unique keys of jobs, with the time for which each stays taken."""
-    return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
+    return {each.job.key: each.unique_for for each in batch if each.job.key is not None}
 
 
 def prepare(
@@ -181,15 +181,27 @@ class _Pattern:
         self._policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
         self._run_at = _run_at(spec, defaults)
         own_options = _with_queue(spec)
+        #: Whether its unique key is the actor's own.
+        self._has_own_key = actor.is_restricted and spec.policy.may_have_key
+        if actor.is_restricted:
+            user_limits.require_time(defaults.settings, self._run_at, defaults.now)
+            if spec.policy.template is not None:
+                user_limits.require_of_template(spec.policy, spec.queue, spec.options)
         if self._policy.template is not None:
             zone = str(getattr(app.timezone, "key", None) or app.timezone)
             facts = Facts(self._run_at or defaults.now, zone, job_id, trigger="manual")
             spec = _from_template(spec, defaults.template(self._policy.template), facts)
         #: Completed by the template.
         self.spec = spec
-        _check_task(app, spec, actor, own_options, of_template=self._policy.template is not None)
+        queues = _check_task(
+            app, spec, actor, own_options, of_template=self._policy.template is not None
+        )
+        defaults.require_queues(app, queues)
         self._actor, self._job_source = actor, job_source
         self._task = str(spec.task)
+        if actor.is_restricted:
+            own = task_policies.of_task(app, self._task)
+            user_limits.require_of_policy(self._task, own, self._policy, own_options)
         self._policy = of_task(self._policy, app, self._task, may_waive=actor.is_admin)
         self._serializer = str(
             spec.options.get("serializer")
@@ -240,6 +252,8 @@ class _Pattern:
             metadata=spec.metadata or None,
         )
         job = defaults.apply(job, self._policy)
+        if self._has_own_key and job.unique_key is not None:
+            job = job._replace(unique_key=user_limits.own_key(self._actor, job.unique_key))
         options = _with_queue(spec)
         if job.priority:
             options.setdefault("priority", job.priority)
@@ -288,8 +302,11 @@ def _check_task(
     own_options: Mapping[str, Any],
     *,
     of_template: bool,
-) -> None:
-    """Checks the task and its options. `own_options` are the actor's."""
+) -> set[str]:
+    """Checks the task and its options; returns the queues that a user names.
+
+    `own_options` are the actor's.
+    """
     if spec.task is None:
         raise InvalidJob.of("task", "required", "a job of which task? Name a task or a template")
     # Before anything else: not everybody may know which tasks exist.
@@ -300,24 +317,7 @@ def _check_task(
         raise InvalidJob.of(
             "options", "conflict", "options can't set the time; give run_at or countdown instead"
         )
-    require_call(actor, spec.task, own_options, of_template=of_template)
-
-
-def require_call(
-    actor: Actor, task: str | None, options: Mapping[str, Any], *, of_template: bool = False
-) -> None:
-    """Raises `Forbidden` unless the actor may run the task with these publish options.
-
-    The actor must also be allowed to run the tasks that the options link to.
-    """
-    if task is not None:
-        permissions.require_task(actor, task, of_template=of_template)
-    if actor.tasks is None:
-        return
-    for signature in reserved.linked(options):
-        permissions.require_task(actor, str(signature["task"]))
-    if not actor.is_admin:
-        reserved.check_for_user(options)
+    return user_limits.require_call(actor, spec.task, own_options, of_template=of_template)
 
 
 def check_call(args: Any, kwargs: Any, options: Any) -> None:

@@ -34,6 +34,7 @@ from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.jobs.unique_keys import UniqueKey
 
 
 class SubmittedJob(NamedTuple):
@@ -110,11 +111,11 @@ def _claim_keys(
         batch = [_deferred(unit.connection, each) for each in batch]
     keys = prepare.unique_keys(batch)
     taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
-    owners = {key: job_id for key, (job_id, _) in taken.items()}
+    owners: dict[UniqueKey | None, str] = {key: job_id for key, (job_id, _) in taken.items()}
     for each in batch:
-        if each.job.unique_key is not None:
-            owners.setdefault(each.job.unique_key, each.job.id)
-    ids = [owners.get(each.job.unique_key or "", each.job.id) for each in batch]
+        if each.job.key is not None:
+            owners.setdefault(each.job.key, each.job.id)
+    ids = [owners.get(each.job.key, each.job.id) for each in batch]
     return ids, [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
 
 

@@ -12,7 +12,7 @@ from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
-from pgbeat.jobs import depends_on, dispatch, lifecycle, prepare, submissions
+from pgbeat.jobs import depends_on, dispatch, lifecycle, prepare, submissions, user_limits
 from pgbeat.jobs import members as members_of
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.endings import Ended
@@ -60,6 +60,7 @@ def prepare_members(
             "out_of_range",
             f"a group has 1 to {MOST:,} members, and this one has {len(members):,}",
         )
+    user_limits.require_few(unit.actor, unit.settings, len(members))
     group_id, app = str(uuid4()), unit.require_app()
     specs: list[JobSpec] = []
     with members_of.numbered() as at:

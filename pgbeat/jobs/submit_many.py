@@ -11,7 +11,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
-from pgbeat.jobs import depends_on, members, prepare, submissions
+from pgbeat.jobs import depends_on, members, prepare, submissions, user_limits
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.policies import JobPolicy
@@ -28,6 +28,7 @@ def submit(
     made: list[str] = []
     numbered = enumerate(jobs)
     while batch := list(islice(numbered, _BATCH)):
+        user_limits.require_few(unit.actor, unit.settings, len(made) + len(batch))
         made += _write(unit, batch, policy, job_source)
     if made:
         unit.record_action("create", "job", f"{len(made)} jobs", None, {"jobs": len(made)})

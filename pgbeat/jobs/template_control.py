@@ -16,9 +16,9 @@ from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
 from pgbeat.jobs import placeholders, templates
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.prepare import require_call
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.jobs.templates import Template
+from pgbeat.jobs.user_limits import require_call
 from pgbeat.names import name_problem
 
 
@@ -141,8 +141,8 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
             yield Problem(key, "malformed", f"{key} is not JSON: {error}")
     for key in ("args", "kwargs"):
         yield from placeholders.problems(values[key], key)
-        if (said := unreadable(values[key])) is not None:
-            yield Problem(key, "malformed", f"{key}: {said}")
+        if (why := unreadable(values[key])) is not None:
+            yield Problem(key, "malformed", f"{key}: {why}")
     for key in ("eta", "countdown"):
         if isinstance(options, Mapping) and key in options:
             said = f"options can't have {key!r}; each job has its own time"

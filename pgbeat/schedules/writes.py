@@ -84,8 +84,8 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSchedule.of(unknown[0], "unknown_field", said)
     placeholders.check(values.get("args"), values.get("kwargs"))
     for field in ("args", "kwargs"):
-        if (said := unreadable(values.get(field))) is not None:
-            raise InvalidSchedule.of(field, "malformed", f"{field}: {said}")
+        if (why := unreadable(values.get(field))) is not None:
+            raise InvalidSchedule.of(field, "malformed", f"{field}: {why}")
     policy = values.get("job_policy", ())
     if not isinstance(policy, Mapping | None):
         return dict(values)  # not given, or the database rejects it

@@ -23,6 +23,7 @@ from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.jobs import permissions
 from pgbeat.web.issuer import Issuer
+from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent
 
 #: Milliseconds that a statement may take, and wait for a lock.
@@ -70,6 +71,8 @@ class Backend:
         self.recent = Recent[Markup](_SHARED)
         #: Whether everyone on this machine is an administrator.
         self.is_demo = demo
+        #: How many changes each user makes.
+        self.rates = Rates(self.settings.web_user_rate)
         #: The host application's function that identifies users.
         self.authenticate = authenticate
         limits = f"-c statement_timeout={_STATEMENT} -c lock_timeout={_LOCK}"

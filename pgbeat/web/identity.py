@@ -84,11 +84,15 @@ def _any_caller(
     return found
 
 
-def _caller(request: Request, caller: Annotated[Caller, Depends(_any_caller)]) -> Caller:
+def _caller(
+    request: Request, backend: TheBackend, caller: Annotated[Caller, Depends(_any_caller)]
+) -> Caller:
     if caller.is_scraper:
         raise Forbidden("a token of the scope 'metrics' may read /metrics, and nothing else")
     if request.method not in _SAFE:
         permissions.require_change(caller, f"{request.method} {request.url.path}")
+        if caller.is_restricted:
+            backend.rates.take(caller.name)
     return caller
 
 

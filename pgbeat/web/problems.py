@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from itertools import islice
+from math import ceil
 from typing import Any
 
 import psycopg
@@ -36,6 +37,7 @@ from pgbeat.errors import (
     Problem,
     QueueLocked,
     SchemaError,
+    TooMany,
     WorkerRefused,
 )
 from pgbeat.web.guards import HEADERS
@@ -56,6 +58,7 @@ STATUS: dict[type[Exception], int] = {
     Busy: 409,
     QueueLocked: 409,
     WorkerRefused: 409,
+    TooMany: 429,
     NoReply: 503,
     InvalidInput: 422,
     ConditionError: 422,
@@ -145,6 +148,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         409: "Its state doesn't allow that, it exists already, or it is being changed.",
         413: "The request has more than 1 MB.",
         422: "The request is invalid; `errors` lists the problems.",
+        429: "The user makes more changes than `pgbeat_web_user_rate` allows.",
         503: "The database or another server can't be reached now.",
     }.items()
 }
@@ -203,6 +207,8 @@ def install(app: FastAPI) -> None:
 def _ours(request: Request, error: Exception) -> Response:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
+    if isinstance(error, TooMany):
+        headers = {"Retry-After": str(ceil(error.seconds))}
     code = getattr(error, "code", None)
     problems = error.problems if isinstance(error, InvalidInput) and status < 500 else ()
     return problem(request, status, str(error), code=code, problems=problems, headers=headers)

@@ -40,6 +40,7 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.unique_keys import UniqueKey
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer
@@ -199,7 +200,9 @@ def _round(world: World, connection: Connection) -> None:
 
 
 def _keys(world: World, connection: Connection) -> None:
-    keys = {f"key{world.rows - n * 10}": timedelta(days=1) for n in range(50)}
+    keys = {
+        UniqueKey("shop.task1", f"key{world.rows - n * 10}"): timedelta(days=1) for n in range(50)
+    }
     with connections.transaction(connection):
         unique_keys.lock_and_find(connection, "default", keys)
 

@@ -8,6 +8,7 @@ from kombu.utils.json import dumps, loads
 
 #: The keys of an object that kombu reads as another value, such as a time.
 _MARKED = {"__type__", "__value__"}
+_PLAIN = {str, int, float, bool, type(None)}
 
 
 def as_json(value: Any) -> Any:
@@ -36,6 +37,8 @@ def unreadable(value: Any) -> str | None:
 
 def _unreadable(value: Any) -> Any:
     """Returns the first object that kombu would fail to read."""
+    if type(value) in _PLAIN:
+        return None
     if isinstance(value, Mapping):
         if value.keys() == _MARKED and not _is_read(value):
             return value

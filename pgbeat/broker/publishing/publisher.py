@@ -144,8 +144,8 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
         if fits is not None and value is not None and not fits(value):
             said = f"options: {name} must be {wanted}, got {value!r}"
             raise InvalidSchedule.of(f"options.{name}", "malformed", said)
-    if (said := unreadable(options)) is not None:
-        raise InvalidSchedule.of("options", "malformed", f"options: {said}")
+    if (why := unreadable(options)) is not None:
+        raise InvalidSchedule.of("options", "malformed", f"options: {why}")
     reserved.check(options, conf)
 
 

@@ -232,7 +232,7 @@ def check_for_user(options: Mapping[str, Any]) -> set[str]:
     queues = set()
     for where, given in [("options", None), *(("link", each) for each in linked(options))]:
         own = options if given is None else given["options"]
-        others = sorted(set(own) - FOR_USERS - (set() if given is None else {"countdown", "eta"}))
+        others = sorted(set(own) - FOR_USERS)
         if others:
             raise Forbidden(
                 f"{where}: only administrators may give {', '.join(map(repr, others))}; "

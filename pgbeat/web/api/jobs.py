@@ -249,7 +249,8 @@ def create_job(
             if body.like is not None:
                 visible_job(unit.connection, backend, caller, body.like)
                 other = jobs.get(unit.connection, body.like)
-                spec = likeness.complete(unit.connection, backend.redactor(caller), other, spec)
+                redactor = backend.redactor(caller)
+                spec = likeness.complete(unit.connection, redactor, caller, other, spec)
             made = control.submit(unit, spec, job_source="user_api")
             if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
                 raise NotUnique("a job of somebody else has the same unique key")

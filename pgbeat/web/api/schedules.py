@@ -12,7 +12,7 @@ from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidInput, InvalidSchedule
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.prepare import require_call
+from pgbeat.jobs.user_limits import require_call
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.monitoring.timeline_schedules import Chosen

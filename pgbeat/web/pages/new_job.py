@@ -40,7 +40,7 @@ def _like(visit: Visit, job_id: str) -> Form:
     with visit.reading() as connection:
         visible_job(connection, *visit.who, job_id)
         job = jobs.get(connection, job_id)
-        spec = likeness.complete(connection, visit.redactor, job, JobSpec())
+        spec = likeness.complete(connection, visit.redactor, visit.caller, job, JobSpec())
     values = spec._asdict() | spec.policy._asdict()
     # Empty ones are left to the app, as they were.
     written = {each.name: forms.text(each.kind, values.get(each.name) or None) for each in _ALL}

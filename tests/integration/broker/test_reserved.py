@@ -91,7 +91,7 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql:
 def test_arguments_that_no_worker_can_read_are_refused(
     app: Celery, desk: Desk, args: list[Any], kwargs: dict[str, Any], field: str
 ) -> None:
-    called = {"args": args, "kwargs": kwargs}
+    called: dict[str, Any] = {"args": args, "kwargs": kwargs}
     with raises(InvalidJob, (field, "malformed")):
         pgbeat.submit("jobs.add", *args, kwargs=kwargs, app=app)
     with raises(InvalidJob, (f"jobs[0].{field}", "malformed")):

@@ -207,7 +207,7 @@ def test_a_paused_lane_skips(beat: Beat, sql: Sql) -> None:
 
 
 def test_a_unique_key_skips(beat: Beat, sql: Sql) -> None:
-    other = make_job(sql, unique_key="k")
+    other = make_job(sql, task="tests.add", unique_key="k")
     add(sql, "one", '{"unique_key": "k"}')
     add(sql, "content", '{"unique": true}')
     scheduler = beat()

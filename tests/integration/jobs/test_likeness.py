@@ -27,7 +27,9 @@ def app(database: str) -> Celery:
 
 def like(desk: Desk, job: Job, **given: Any) -> JobSpec:
     with desk.unit().transaction() as unit:
-        return likeness.complete(unit.connection, Redactor(ADMIN, {}, {}), job, JobSpec(**given))
+        return likeness.complete(
+            unit.connection, Redactor(ADMIN, {}, {}), ADMIN, job, JobSpec(**given)
+        )
 
 
 def test_what_is_taken(make_desk: MakeDesk, sql: Sql) -> None:
@@ -79,7 +81,7 @@ def test_what_can_not_be_taken(make_desk: MakeDesk, sql: Sql) -> None:
     with desk.unit().transaction() as unit:
         redactor = Redactor(ALICE, {"jobs.*": ["*"]}, {})
         with pytest.raises(Forbidden) as masked:
-            likeness.complete(unit.connection, redactor, job, JobSpec())
+            likeness.complete(unit.connection, redactor, ALICE, job, JobSpec())
     assert masked.value.code == "masked"
     with pytest.raises(InvalidJob) as lost:
         like(desk, job._replace(args=None, kwargs=None))

@@ -56,7 +56,8 @@ def test_a_message_knows_the_job_that_it_starts() -> None:
 
 
 def test_only_pgbeat_s_own_values_make_a_message_a_job_s() -> None:
-    job, new_job = str(uuid.uuid4()), {"policy": {}}
+    job = str(uuid.uuid4())
+    new_job: dict[str, Any] = {"policy": {}}
     found = message(published({"id": job, JOB_HEADER: True, NEW_JOB_HEADER: new_job}), queue="q")
     assert (found.job_id, found.new_job) == (None, None)
     mark = pickle.loads(pickle.dumps(JOB))  # noqa: S301 - as it gets to a child process

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery, chain, chord, current_app, group
 from celery import signature as celery_signature
 from celery.app.task import Context
 from celery.signals import before_task_publish
@@ -203,8 +203,11 @@ def _app() -> Celery:
 
 @pytest.fixture(scope="module")
 def sender() -> Iterator[Celery]:
-    app = _app()
+    """Returns the app that chords without one of their own use, too."""
+    app, before = _app(), current_app._get_current_object()
+    app.set_current()
     yield app
+    before.set_current()
     app.close()
 
 

@@ -23,6 +23,7 @@ def app(database: str) -> Celery:
 
 
 def test_a_job_is_made_and_found(alice: Any, admin: Any, sql: Sql) -> None:
+    sql("INSERT INTO kombu_queue (name) VALUES ('slow') RETURNING id")
     made = make(alice, args=[1], kwargs={"y": 3}, priority=7, tags=["a"], max_attempts=4,
                 retry_base="30 seconds", queue="slow")  # fmt: skip
     wanted = {
@@ -67,11 +68,18 @@ def test_a_job_with_a_key_is_made_once(web: Web, alice: Any, admin: Any, sql: Sq
     order = {"task": "jobs.add", "args": [2], "unique_key": "k"}
     again = done(alice.post("/jobs", json=order), 200)
     assert (again["id"], again["is_new"]) == (first["id"], False)
-    assert done(admin.post("/jobs", json=order), 200)["id"] == first["id"]
-    said = problem(web.other.post("/jobs", json=order), 409)
-    assert first["id"] not in said
-    assert len(messages(sql)) == 1
     assert audited(admin) == [("create", "user:alice", first["id"])]
+    # A user's key is theirs, …
+    for client in (admin, web.other):
+        assert done(client.post("/jobs", json=order), 201)["id"] != first["id"]
+    assert len(messages(sql)) == 3
+    # … a template's is everybody's.
+    template = {"task": "jobs.add", "args": [1], "job_policy": {"unique_key": "t"}}
+    done(admin.put("/templates/t", json=template), 201)
+    of_template = done(alice.post("/jobs", json={"template": "t"}), 201)
+    said = problem(web.other.post("/jobs", json={"template": "t"}), 409)
+    assert of_template["id"] not in said
+    assert done(admin.post("/jobs", json={"template": "t"}), 200)["id"] == of_template["id"]
 
 
 def test_many_at_once(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
@@ -82,8 +90,10 @@ def test_many_at_once(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     assert len(messages(sql)) == 3
     assert audited(admin) == [("create", "user:alice", "3 jobs")]
     # All or none; and whose job has a key is nobody's business.
-    keyed = {**orders[0], "unique_key": "k"}
-    make(alice, unique_key="k")
+    template = {"task": "jobs.add", "args": [1], "job_policy": {"unique_key": "t"}}
+    done(admin.put("/templates/t", json=template), 201)
+    keyed = {"template": "t"}
+    done(alice.post("/jobs", json=keyed), 201)
     said = problem(web.other.post("/jobs/many", json={"jobs": [orders[1], keyed]}), 409)
     assert all(job_id not in said for job_id in ids)
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
@@ -120,7 +130,11 @@ BAD_ORDERS: list[tuple[Any, tuple[str, str]]] = [
     ({**ORDER, "countdown": 3e11}, ("countdown", "out_of_range")),
     ({"task": "jobs.add", "args": ["\0"]}, ("", "unstorable")),
     ({"task": "jobs.add\0", "args": [1]}, ("task", "unknown")),
-    ({**ORDER, "queue": "\0"}, ("", "invalid_job")),
+    ({**ORDER, "queue": "\0"}, ("queue", "unknown")),
+    ({**ORDER, "queue": "nosuch"}, ("queue", "unknown")),
+    ({**ORDER, "unique_key": "content:ab"}, ("unique_key", "reserved")),
+    ({**ORDER, "kwargs": {"__type__": "x", "__value__": 1}}, ("kwargs", "malformed")),
+    ({**ORDER, "countdown": "31 days"}, ("run_at", "out_of_range")),
     ({**ORDER, "queue": "q" * 201}, ("queue", "too_long")),
     ({**ORDER, "created_by": "user:root"}, ("created_by", "unknown_field")),
     ({**ORDER, "prioritty": 1}, ("prioritty", "unknown_field")),

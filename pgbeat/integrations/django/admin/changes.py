@@ -15,7 +15,7 @@ from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, ConditionError, InvalidJob, PgbeatError
 from pgbeat.integrations.django import databases, schema
 from pgbeat.integrations.django.models import ADMINISTER
-from pgbeat.jobs.prepare import require_call
+from pgbeat.jobs.user_limits import require_call
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.registry import check, check_condition

@@ -53,7 +53,7 @@ class Result:
 
 
 def message(id: int, queue: int = 1) -> tuple[bytes | None, ...]:
-    return b"%d" % id, b"%d" % queue, b"0", b"1", b"f", b"{}"
+    return b"%d" % id, b"%d" % queue, b"0", b"1", b"f", b"{}", None
 
 
 #: The last row of a claim of a consumer that is alive.

@@ -140,9 +140,10 @@ CREATE INDEX jobs_of_lane ON pgbeat.jobs (namespace, lane, dispatched_at)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL;
 CREATE INDEX jobs_of_group ON pgbeat.jobs (group_id, state, group_position)
     WHERE group_id IS NOT NULL;
-CREATE INDEX ended_jobs_by_key ON pgbeat.ended_jobs (namespace, unique_key, created_at)
+CREATE INDEX ended_jobs_by_key ON pgbeat.ended_jobs (namespace, unique_key, task, created_at)
     WHERE unique_key IS NOT NULL;
-CREATE UNIQUE INDEX unfinished_jobs_one_of_key ON pgbeat.unfinished_jobs (namespace, unique_key)
+CREATE UNIQUE INDEX unfinished_jobs_one_of_key
+    ON pgbeat.unfinished_jobs (namespace, unique_key, task)
     WHERE unique_key IS NOT NULL;
 CREATE INDEX jobs_retries ON pgbeat.jobs (retry_of) WHERE retry_of IS NOT NULL;
 CREATE INDEX jobs_by_root ON pgbeat.jobs (root_id) WHERE root_id IS NOT NULL;

@@ -1,12 +1,13 @@
 -- Submitting jobs: by programs in one round trip, and in plain SQL, by triggers and other languages.
 
--- Locks a unique key until the transaction ends. If another transaction has it, waits five seconds at
+-- Locks a unique key of a task until the transaction ends. If another transaction has it, waits five seconds at
 -- most, or the session's lock_timeout: that one may be the caller's own, open in the same thread, which
 -- would wait for itself for ever.
-CREATE FUNCTION pgbeat.lock_key(namespace text, key text) RETURNS void
+CREATE FUNCTION pgbeat.lock_key(namespace text, task text, key text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    number CONSTANT bigint := hashtextextended(lock_key.namespace || '/' || lock_key.key, 1050);
+    number CONSTANT bigint := hashtextextended(
+        lock_key.namespace || '/' || lock_key.task || '/' || lock_key.key, 1050);
     waits  CONSTANT text := current_setting('lock_timeout');
 BEGIN
     IF pg_try_advisory_xact_lock(number) THEN
@@ -30,19 +31,22 @@ $$;
 -- Locks a unique key as `lock_key` does, and returns the job that has it: an unfinished one
 -- or, with a length of time, one that was created within it. The query's snapshot is newer than the
 -- lock: that is why these are two statements. (`pgbeat.jobs.unique_keys` does the same for many.)
-CREATE FUNCTION pgbeat.take_key(namespace text, key text, taken_for interval DEFAULT NULL)
-RETURNS uuid
+CREATE FUNCTION pgbeat.take_key(
+    namespace text, task text, key text, taken_for interval DEFAULT NULL
+) RETURNS uuid
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.lock_key(take_key.namespace, take_key.key);
+    PERFORM pgbeat.lock_key(take_key.namespace, take_key.task, take_key.key);
     RETURN (
         SELECT j.id FROM (
             SELECT u.id, u.created_at FROM pgbeat.unfinished_jobs u
              WHERE u.namespace = take_key.namespace AND u.unique_key = take_key.key
+               AND u.task = take_key.task
             UNION ALL (
             SELECT e.id, e.created_at FROM pgbeat.ended_jobs e
              WHERE take_key.taken_for > interval '0'
                AND e.namespace = take_key.namespace AND e.unique_key = take_key.key
+               AND e.task = take_key.task
                AND e.created_at > now() - take_key.taken_for
                AND e.finished_at > now() - take_key.taken_for
              ORDER BY e.created_at DESC LIMIT 1)) AS j
@@ -100,7 +104,7 @@ BEGIN
         END IF;
     END IF;
     IF unique_key IS NOT NULL THEN
-        id := pgbeat.take_key(namespace, unique_key, taken_for);
+        id := pgbeat.take_key(namespace, task, unique_key, taken_for);
         IF id IS NOT NULL AND is_awaited THEN
             unique_key := NULL;
         ELSIF id IS NOT NULL THEN
@@ -185,6 +189,8 @@ BEGIN
             max_attempts IS NULL OR max_attempts NOT BETWEEN 1 AND 1000),
         ('unique_key', 'malformed', 'unique_key must have 1 to 200 characters',
             btrim(unique_key) = '' OR length(unique_key) > 200),
+        ('unique_key', 'reserved', 'unique_key must not begin with content:',
+            starts_with(unique_key, 'content:')),
         ('unique_key', 'required', 'unique_for needs a unique_key',
             unique_for IS NOT NULL AND unique_key IS NULL),
         ('depends_on_outcome', 'unknown', 'depends_on_outcome must be completed or finished',
