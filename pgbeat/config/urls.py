@@ -1,7 +1,7 @@
 """URLs of Postgres: reads any spelling, compares them, and shows them without passwords."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from sqlalchemy.engine import URL, make_url
@@ -61,8 +61,8 @@ def servers(url: URL) -> list[tuple[str, str]]:
     return list(zip(hosts, each, strict=True))
 
 
-def _listed(value: str | tuple[str, ...]) -> Sequence[str]:
-    return value if isinstance(value, tuple) else value.split(",")
+def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else tuple(value.split(","))
 
 
 def _without_servers(url: URL) -> URL:

@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, Self, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pgbeat.database.sockets import readable
@@ -58,8 +59,10 @@ class WatchedConnection(psycopg.Connection[Any]):
     def open(cls, conninfo: str = "", **params: Any) -> Self:
         """Connects, with defaults for what libpq's parameters leave out.
 
-        Of several servers, the one that was reached last is tried first.
+        Of several servers, the one that was reached last is tried first. `assume_role`, which libpq
+        doesn't know, is the role of the session's statements.
         """
+        role = params.pop("assume_role", None)
         hosts = _hosts(params)
         params = {**_DEFAULTS, **(_OF_SEVERAL if len(hosts) > 1 else {}), **params}
         key = repr(hosts)
@@ -71,6 +74,10 @@ class WatchedConnection(psycopg.Connection[Any]):
         found = cls.connect(conninfo, **params)
         if len(hosts) > 1:
             _last_good[key] = (found.info.host, str(found.info.port))
+        if role is not None:
+            found.set_autocommit(True)
+            found.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+            found.set_autocommit(False)
         found._params = params
         found._patience = int(params["tcp_user_timeout"]) / 1000 or PATIENCE
         return found

@@ -26,8 +26,11 @@ from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent
 
-#: Milliseconds that a statement may take, and wait for a lock.
-_STATEMENT, _LOCK = 10_000, 3_000
+#: How long a statement may take, and wait for a lock. Behind a pooler in transaction mode, only
+#: those in a transaction: the session is others', too.
+_LIMITS = {"statement_timeout": "10s", "lock_timeout": "3s"}
+#: Key in a connection's `info`.
+_LIMITED = "pgbeat_web_limits"
 #: Idle connections, further ones under load, and seconds to wait for one.
 _POOL, _OVERFLOW, _POOL_WAIT = 10, 10, 5
 #: Seconds for which viewers share the overview.
@@ -75,12 +78,9 @@ class Backend:
         self.rates = Rates(self.settings.web_user_rate)
         #: The host application's function that identifies users.
         self.authenticate = authenticate
-        limits = f"-c statement_timeout={_STATEMENT} -c lock_timeout={_LOCK}"
-        given = self.settings.url.query.get("options", "")
         self._engine = connections.engine(
-            self.settings.url.difference_update_query(["options"]),
+            self.settings.url,
             "pgbeat web",
-            connect_args={"options": f"{limits} {given if isinstance(given, str) else ''}".strip()},
             poolclass=QueuePool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
@@ -98,14 +98,18 @@ class Backend:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Opens a transaction, which is committed at the end of the block."""
-        with self._engine.begin() as connection:
+        with self.session() as connection, connections.transaction(connection):
             yield connection
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
         """Opens a connection in autocommit mode."""
         with self._engine.connect() as connection:
-            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            if _LIMITED not in connection.info:
+                connections.configure(connection, _LIMITS)
+                connection.info[_LIMITED] = True
+            yield connection
 
     @contextmanager
     def work(self, actor: Actor) -> Iterator[UnitOfWork]:

@@ -53,9 +53,8 @@ def url_of(name: str, entry: Mapping[str, Any]) -> URL:
     """Returns the URL of an entry of `DATABASES`. Raises `ConfigError` if it has none."""
     query = dict(_query(name, entry.get("OPTIONS") or {}))
     role = (entry.get("OPTIONS") or {}).get("assume_role")
-    if role:  # Django sets it after connecting
-        quoted = str(role).replace("\\", "\\\\").replace(" ", "\\ ")
-        query["options"] = f"{query.get('options', '')} -c role={quoted}".strip()
+    if role:  # set after connecting, as Django does: poolers refuse other parameters
+        query["assume_role"] = str(role)
     host, port = str(entry.get("HOST") or ""), str(entry.get("PORT") or "")
     # A folder of sockets, or several servers: libpq knows them only as parameters.
     if host.startswith(("/", "@")) or "," in host or "," in port:

@@ -77,6 +77,16 @@ def test_an_address_that_another_server_took_over_is_given_up(session: Open, lin
         connection.execute(text("SELECT 1"))
 
 
+def test_a_session_assumes_a_role_after_it_was_opened(session: Open, database: str) -> None:
+    """As Django's `assume_role`; a pooler refuses a startup parameter."""
+    connection = session(f"{hasty(database)}&assume_role=pg_monitor")
+    connection.rollback()
+    assert connection.execute(text("SELECT current_user, session_user <> current_user")).one() == (
+        "pg_monitor",
+        True,
+    )
+
+
 def test_a_dead_server_is_passed_over_and_tried_last(line: Line, database: str) -> None:
     good, (_, dead) = servers(postgres_url(database))[0], servers(postgres_url(line.dsn))[0]
     several = {"host": f"127.0.0.1,{good[0]}", "port": f"{dead},{good[1]}", "connect_timeout": "2"}

@@ -38,7 +38,7 @@ from pgbeat.integrations.django.databases import url_of
         ),
         (
             {"NAME": "shop", "OPTIONS": {"assume_role": "app role", "options": "-c work_mem=9MB"}},
-            "postgresql:///shop?options=-c work_mem%3D9MB -c role%3Dapp%5C role",
+            "postgresql:///shop?assume_role=app role&options=-c work_mem%3D9MB",
         ),
     ],
 )  # fmt: skip
