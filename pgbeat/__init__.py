@@ -119,7 +119,7 @@ def mask_urls() -> None:
     shows them in a tab. Celery 5.5 masks neither `broker_read_url` nor `broker_write_url`. Like
     `follow_workers`, this does nothing before Celery is loaded.
     """
-    utils = sys.modules.get("celery.app.utils")
+    utils: Any = sys.modules.get("celery.app.utils")
     if utils is not None and _URLS not in utils.HIDDEN_SETTINGS.pattern:
         known = utils.HIDDEN_SETTINGS
         utils.HIDDEN_SETTINGS = re.compile(f"{known.pattern}|{_URLS}", known.flags)

@@ -79,7 +79,8 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **given: An
     except Exception as error:
         if isinstance(error, DBAPIError) and connections.is_lost(error):
             raise
-        click.echo(f"Error: {task} raised {type(error).__name__}: {error}", err=True)
+        said = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
+        click.echo(f"Error: {said}", err=True)
         ctx.exit(FAILED)
     if printing.is_json():
         try:
@@ -87,4 +88,4 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **given: An
         except TypeError:
             printing.echo_json(repr(result))
     elif result is not None:
-        click.echo(str(result))
+        click.echo(printing.harmless(str(result)))

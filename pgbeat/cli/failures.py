@@ -6,6 +6,7 @@ import click
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.cli.printing import harmless
 from pgbeat.config import place
 from pgbeat.database import connections
 from pgbeat.errors import (
@@ -32,6 +33,13 @@ class BadInput(click.ClickException):
 
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
     """Returns the error to show; `None` for a bug, which is shown as a traceback."""
+    shown = _refusal(error, target)
+    if shown is not None:
+        shown.message = harmless(shown.message)
+    return shown
+
+
+def _refusal(error: Exception, target: Any) -> click.ClickException | None:
     if isinstance(error, InvalidInput):
         return BadInput(_listed(error))
     if isinstance(error, Forbidden) and error.is_for_admins:

@@ -35,7 +35,7 @@ def logs_command(target: Target, job_id: str, execution: int | None, actor: Acto
         if each.omitted:
             click.echo(f"… {printing.counted(each.omitted, 'line')} before these")
         for own in each.lines:
-            head = f"{printing.utc(own.at)} {own.level} {line(own.logger)}: "
+            head = f"{printing.utc(own.at)} {line(own.level)} {line(own.logger)}: "
             for row in own.message.splitlines() or [""]:
                 click.echo(f"{head}{printing.code(row)}")
                 head = "  "

@@ -48,7 +48,7 @@ def _each(
                 if len(ids) == 1:
                     raise
                 failed = True
-                click.echo(f"Error: {error}", err=True)
+                click.echo(f"Error: {printing.harmless(str(error))}", err=True)
             else:
                 after = jobs.get(unit.connection, made.id)
                 after = redactor.row(after, after.task)

@@ -1,6 +1,7 @@
 """Prints results: tables, facts, sentences and JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -72,22 +73,27 @@ def result(value: Any, sentence: str) -> None:
     if is_json():
         echo_json(value)
     else:
-        click.echo(sentence)
+        click.echo(harmless(sentence))
 
 
 def note(message: str) -> None:
     """Prints a remark on standard error."""
-    click.echo(f"Note: {message}", err=True)
+    click.echo(f"Note: {harmless(message)}", err=True)
 
 
 def echo_json(value: Any) -> None:
     """Prints JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+    click.echo(_escaped(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))
 
 
 def json_line(value: Any) -> str:
     """Returns the same JSON on one line."""
-    return json.dumps(value, default=_plain, ensure_ascii=False)
+    return _escaped(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def _escaped(written: str) -> str:
+    """Escapes the control characters that JSON admits in texts."""
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def compact(value: Any) -> str:
@@ -152,7 +158,8 @@ def show(*parts: RenderableType) -> None:
     for part in parts:
         console.print(part, crop=False)
     for row in written.getvalue().splitlines():
-        click.echo(row.rstrip().replace(tables.GLUE, " "), color=console.is_terminal or None)
+        row = harmless(row.rstrip().replace(tables.GLUE, " "))
+        click.echo(row, color=console.is_terminal or None)
 
 
 def is_wide(columns: int = 110) -> bool:
@@ -262,6 +269,15 @@ def line(value: object) -> str:
     """Returns a value on one line, without characters that would move the cursor."""
     words = " ".join(str(value).split())
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+
+
+#: Sequences that set a colour or style, and control characters.
+_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(words: str) -> str:
+    """Returns a text whose control characters move no cursor and give a terminal no order."""
+    return _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", words)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

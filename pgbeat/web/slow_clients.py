@@ -41,7 +41,8 @@ class PunctualProtocol(H11Protocol):
         super().connection_made(transport)
         self._expect()
         if len(self.connections) > most_connections():
-            owing = [each for each in self.connections if each._owes_since is not None]
+            connections: set[Any] = self.connections
+            owing = [each for each in connections if each._owes_since is not None]
             min(owing, key=lambda each: each._owes_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:

@@ -335,7 +335,8 @@ def test_conditions_have_a_role_of_their_own_that_they_cant_leave(
         url = postgres_url(database).set(username=role, password="pass")
         app.conf.pgbeat_condition_url = url.render_as_string(hide_password=False)
         beat().run_due()
-        found = dict(sql("SELECT schedule::integer, outcome FROM pgbeat.ticks"))
+        rows = sql("SELECT schedule::integer, outcome FROM pgbeat.ticks")
+        found: dict[int, str] = dict(rows)
         wanted = ["launched"] * len(allowed) + ["failed"] * len(refused)
         assert [found[n] for n in range(len(found))] == wanted
     finally:
