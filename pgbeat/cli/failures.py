@@ -34,9 +34,7 @@ class BadInput(click.ClickException):
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
     """Returns the error to show; `None` for a bug, which is shown as a traceback."""
     shown = _refusal(error, target)
-    if shown is not None:
-        shown.message = harmless(shown.message)
-    return shown
+    return None if shown is None else type(shown)(harmless(shown.message))
 
 
 def _refusal(error: Exception, target: Any) -> click.ClickException | None:

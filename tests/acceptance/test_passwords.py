@@ -4,7 +4,6 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
@@ -12,7 +11,7 @@ import pytest
 
 from pgbeat.config import postgres_url
 from tests.support.command_line import Sql, run
-from tests.support.processes import Processes, until
+from tests.support.processes import Process, Processes, until
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import make_token
 from tests.web.test_serving import served
@@ -81,7 +80,7 @@ def started(
     processes.stop_all()  # before their role is dropped
 
 
-def _celery(processes: Processes, *arguments: str) -> Any:
+def _celery(processes: Processes, *arguments: str) -> Process:
     return processes.celery(*arguments, app="passwords_app")
 
 

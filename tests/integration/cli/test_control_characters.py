@@ -44,8 +44,8 @@ def test_no_command_prints_control_characters(
     for command in (
         "list", "status s", "explain s", "history s", "jobs list --admin",
         f"jobs show {job} --admin", f"jobs logs {job} --admin", f"jobs tree {job} --admin",
-        "jobs stats", "errors --admin", "tasks", "templates list", "templates show t", "lanes show lane",
-        "audit", "jobs show nowhere --admin", f"jobs cancel {job} {job}",
+        "jobs stats", "errors --admin", "tasks", "templates list", "templates show t",
+        "lanes show lane", "audit", "jobs show nowhere --admin", f"jobs cancel {job} {job}",
     ):  # fmt: skip
         for more in ([], ["--json"]):
             shown = run(database, *command.split(), *more, env={"TERM": "xterm"})
