@@ -25,7 +25,7 @@ Returned = TypeVar("Returned")
 async def submit(
     task: Any = None,
     *args: Any,
-    connection: AsyncOpened | None = None,
+    connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
     **options: Any,
 ) -> Job:
@@ -45,7 +45,7 @@ async def submit(
 async def submit_many(
     jobs: Iterable[Any],
     *,
-    connection: AsyncOpened | None = None,
+    connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
     **options: Any,
 ) -> list[str]:
@@ -58,7 +58,7 @@ async def submit_many(
 async def submit_group(
     jobs: Sequence[Any],
     *,
-    connection: AsyncOpened | None = None,
+    connection: "AsyncOpened | None" = None,
     app: Celery | None = None,
     **options: Any,
 ) -> SubmittedGroup:
@@ -68,7 +68,7 @@ async def submit_group(
 
 
 async def _call(
-    function: Callable[..., Returned], session: AsyncOpened | None, app: Celery | None
+    function: Callable[..., Returned], session: "AsyncOpened | None", app: Celery | None
 ) -> Returned:
     # The current app is the thread's.
     found = app or current_app._get_current_object()

@@ -14,9 +14,9 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+import celery
 import psycopg
 from celery import Celery
-from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import EncodeError
 from sqlalchemy import Connection, Engine
@@ -168,7 +168,7 @@ class TaskEnding:
         request = self._request
         self._has_returned = True
         has_more = self.execution or request.chord or request.callbacks or request.chain
-        has_result = not get_actual_ignore_result(self._task, request)
+        has_result = not _ignores_result(self._task, request)
         if not (self._own or self._held):
             if not self._is_always or not (has_more or has_result):
                 self._leave()  # Celery stores the result, and the worker acknowledges the message
@@ -346,6 +346,15 @@ class TaskEnding:
     def _leave(self) -> None:
         self.is_over = True
         self._held.close()
+
+
+def _ignores_result(task: Any, request: Any) -> bool:
+    """Returns whether Celery drops the task's result, by the rule of its version."""
+    if celery.VERSION < (5, 6):
+        return bool(task.ignore_result or request.ignore_result)
+    # What the class of requests says is only a default.
+    asked = vars(request).get("ignore_result")
+    return bool(task.ignore_result if asked is None else asked)
 
 
 def _passes(error: DBAPIError | psycopg.Error) -> bool:

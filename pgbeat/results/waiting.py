@@ -248,13 +248,19 @@ class ResultConsumer(BaseResultConsumer, Awaiter):
     def drain_events_until(
         self, p: Any, timeout: float | None = None, on_interval: Any = None
     ) -> Iterable[Any]:
-        """Yields after each wait until `p` is ready; raises `socket.timeout` in the end."""
-        # Celery's own waits a second each time, however short the timeout is.
-        interval = 1.0 if timeout is None else min(1.0, max(timeout, 0.001))
-        drained: Iterable[Any] = self.drainer.drain_events_until(
-            p, timeout=timeout, interval=interval, on_interval=on_interval
-        )
-        return drained
+        """Yields after each wait until `p` is ready; raises `TimeoutError` in the end.
+
+        Celery's own waits before it looks (until 5.7), and a second each time, however short the
+        timeout is.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not p.ready:
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            yield self.drainer.wait_for(p, self.drain_events, timeout=min(1.0, left))
+            if on_interval:
+                on_interval()
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Waits for results, and hands each to the objects that wait for it."""

@@ -68,7 +68,7 @@ class _OwnAsyncSession:
         if isinstance(self._session, AsyncConnection) and self._session.sync_connection is None:
             await self._session.start()
         await run_sync(self._session, self._begin)
-        self._transaction = self._session.get_transaction()
+        self._transaction = self._open_transaction()
 
     def _begin(self, session: Any) -> None:
         connection = opened(session)
@@ -81,9 +81,15 @@ class _OwnAsyncSession:
             connection.exec_driver_sql("SELECT 1")
         self.pgconn = raw.pgconn
 
+    def _open_transaction(self) -> Any:
+        session = self._session
+        is_session = isinstance(session, AsyncSession)
+        within = session.sync_session if is_session else session.sync_connection
+        return within and within.get_transaction()
+
     def check(self) -> None:
         """Raises `CannotFinish` if the transaction that the block began is over."""
-        found = self._session.get_transaction()
+        found = self._open_transaction()
         is_same = found is not None and found == self._transaction
         if not is_same or self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise CannotFinish(COMMITTED)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 def run(database: str | None, *arguments: str, **options: Any) -> Result:
     """Runs `pgbeat --url DATABASE …`; what a user would see as a traceback is raised."""
     given = ["--url", database] if database else []
-    return _checked(CliRunner().invoke(program, [*given, *arguments], **options))
+    return _checked(_runner().invoke(program, [*given, *arguments], **options))
 
 
 def run_on_terminal(database: str, columns: int, *arguments: str) -> list[str]:
@@ -33,7 +34,7 @@ def run_on_terminal(database: str, columns: int, *arguments: str) -> list[str]:
 def run_with(app: Celery, *arguments: str, answer: str | None = None) -> Result:
     """Runs `celery -A app pgbeat …`, and gives an answer to what it asks."""
     context = CLIContext(app=app, no_color=True, workdir=None)
-    return _checked(CliRunner().invoke(pgbeat, list(arguments), obj=context, input=answer))
+    return _checked(_runner().invoke(pgbeat, list(arguments), obj=context, input=answer))
 
 
 def read(database: str, *arguments: str) -> Any:
@@ -67,6 +68,12 @@ def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ..
             below = command.get_command(context, name)
             assert below is not None
             yield from commands(below, *path, name)
+
+
+def _runner() -> CliRunner:
+    """Returns a runner that tells stderr from stdout, as click's do by themselves since 8.2."""
+    mixes = "mix_stderr" in signature(CliRunner).parameters
+    return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
 
 def _checked(result: Result) -> Result:

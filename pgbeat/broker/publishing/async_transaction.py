@@ -2,11 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from celery import Celery
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.publishing import predeclare
@@ -23,13 +22,18 @@ from pgbeat.config import delays_in_table
 from pgbeat.database import identity
 from pgbeat.errors import CannotPublish
 
+if TYPE_CHECKING:  # importing it fails without greenlet, which only a caller's session needs
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
 #: A session or connection of the caller's, for asyncio.
-AsyncOpened = AsyncConnection | AsyncSession | async_scoped_session[Any]
+AsyncOpened: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Any]"
 Returned = TypeVar("Returned")
 
 
 def run_sync(session: AsyncOpened, function: Callable[[Any], Returned]) -> Awaitable[Returned]:
     """Calls a function with the synchronous side of a session or connection."""
+    from sqlalchemy.ext.asyncio import async_scoped_session
+
     own = session() if isinstance(session, async_scoped_session) else session
     return own.run_sync(function)
 

@@ -1,6 +1,8 @@
 """asyncio: jobs and tasks in an async session's transaction, and results without blocking."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -264,3 +266,9 @@ def test_other_backends_are_refused(database: str) -> None:
             await aio.result("t0", app=app)
 
     asyncio.run(wait())
+
+
+def test_it_is_imported_without_greenlet() -> None:
+    """SQLAlchemy brings greenlet only with its extra `asyncio`, and imports its asyncio with it."""
+    code = "import sys; sys.modules['greenlet'] = None; from pgbeat import aio; aio.submit"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import celery
 import pytest
 from celery import Celery, signals
 from sqlalchemy.orm import Session
@@ -310,4 +311,5 @@ def test_what_jobs_share_is_found_anew_after_a_change(app: Celery, sql: Sql) -> 
     app.conf.broker_url = "memory://"
     before = sql("SELECT count(*) FROM kombu_message")
     assert pgbeat.submit("jobs.add", 1, app=app).queue is None
-    assert sql("SELECT count(*) FROM kombu_message") == before
+    if celery.VERSION >= (5, 7):  # an older one keeps the pool of producers that it has
+        assert sql("SELECT count(*) FROM kombu_message") == before

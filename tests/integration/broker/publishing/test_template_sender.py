@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import celery
 import psycopg
 import pytest
 from celery import Celery, Task, _state, chain, signals
@@ -328,7 +329,12 @@ def test_what_is_patched_is_called(
 @pytest.mark.parametrize(
     ("setting", "value", "quickly"),
     [
-        ("task_repr_maxlevels", 1, True),
+        pytest.param(
+            "task_repr_maxlevels",
+            1,
+            True,
+            marks=pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery 5.7's setting"),
+        ),
         ("task_send_sent_event", True, False),
         ("task_inherit_parent_priority", True, False),
         ("task_publish_retry", False, False),

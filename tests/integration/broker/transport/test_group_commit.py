@@ -145,7 +145,7 @@ def test_a_lost_connection_fails_every_call(broker: Broker, database: str, sql: 
     sql(LOSE)
     texts = ["first", "a", "lost", "b"]
     first, *others = grouped(broker, database, *(Message("q", text) for text in texts))
-    assert first == 1 and [type(each) for each in others] == [psycopg.errors.AdminShutdown] * 3
+    assert first == 1 and all(isinstance(each, psycopg.OperationalError) for each in others)
     assert len(set(map(id, others))) == 3
     assert broker.publish(Message("q", "next")) == 1
     assert [payload for payload, _ in written(sql)] == ["first", "next"]

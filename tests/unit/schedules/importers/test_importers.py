@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import celery
 import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
@@ -78,7 +79,12 @@ def test_other_crontabs_are_crons_in_their_zone() -> None:
         ({"minute": "*/0"}, "UTC", "step"),
         ({"minute": ""}, "UTC", "empty"),
         ({"second": "1"}, "UTC", "second"),
-        ({"day_of_month": "30", "month_of_year": "2"}, "UTC", "day_of_month '30'"),
+        pytest.param(
+            {"day_of_month": "30", "month_of_year": "2"},
+            "UTC",
+            "day_of_month '30'",
+            marks=pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery reads it"),
+        ),
         ({}, "Mars/Phobos", "'Mars/Phobos'"),
     ],
 )
