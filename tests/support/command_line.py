@@ -73,7 +73,8 @@ def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ..
 def _runner() -> CliRunner:
     """Returns a runner that tells stderr from stdout, as click's do by themselves since 8.2."""
     mixes = "mix_stderr" in signature(CliRunner).parameters
-    return CliRunner(**({"mix_stderr": False} if mixes else {}))
+    options: dict[str, Any] = {"mix_stderr": False} if mixes else {}
+    return CliRunner(**options)
 
 
 def _checked(result: Result) -> Result:
