@@ -82,9 +82,9 @@ class _OwnAsyncSession:
         self.pgconn = raw.pgconn
 
     def _open_transaction(self) -> Any:
-        session = self._session
-        is_session = isinstance(session, AsyncSession)
-        within = session.sync_session if is_session else session.sync_connection
+        if isinstance(self._session, AsyncSession):
+            return self._session.sync_session.get_transaction()
+        within = self._session.sync_connection
         return within and within.get_transaction()
 
     def check(self) -> None:
