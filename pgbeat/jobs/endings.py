@@ -63,7 +63,8 @@ _END = text(
     ended AS (
         INSERT INTO pgbeat.ended_jobs
                ({", ".join(_KEPT)}, state, finished_at, error, awaits_approval, retried_by)
-        SELECT {", ".join(_KEPT)}, :to, greatest(now(), created_at), error, false, retried_by FROM moved)
+        SELECT {", ".join(_KEPT)}, :to, greatest(now(), created_at), error, false, retried_by
+          FROM moved)
     SELECT id, namespace, :to, lane, group_id, retried_by, dispatched_at IS NOT NULL, task, error,
            options, message
       FROM moved
