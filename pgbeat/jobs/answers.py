@@ -8,7 +8,7 @@ task (`kept_messages.revocation`).
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from billiard.exceptions import WorkerLostError
@@ -24,9 +24,10 @@ from pgbeat.config import same_database
 from pgbeat.database import connections, identity
 from pgbeat.jobs import kept_messages
 from pgbeat.jobs.endings import Ended, Unanswered
-from pgbeat.results import answers as results
-from pgbeat.results.answers import Answer
-from pgbeat.results.backend import ResultBackend
+
+if TYPE_CHECKING:  # beats that end no results don't load them
+    from pgbeat.results.answers import Answer
+    from pgbeat.results.backend import ResultBackend
 
 logger = logging.getLogger("pgbeat.results")
 
@@ -37,6 +38,8 @@ def give(connection: Connection, publisher: Publisher, ended: Iterable[Ended]) -
     app = publisher.app
     if not wanted or not app.conf.result_backend:
         return
+    from pgbeat.results import answers as results
+
     backend = _backend(connection, app)
     if backend is None:
         left = [said for job, said in wanted if job.state != "failed"]
@@ -53,6 +56,8 @@ def give(connection: Connection, publisher: Publisher, ended: Iterable[Ended]) -
 
 def give_here(connection: Connection, ended: Sequence[Ended]) -> None:
     """Does so by an app of this process, if one has its results in the connection's database."""
+    from pgbeat.results import answers as results
+
     for app in tuple(_get_active_apps()) if ended else ():
         backend = _backend(connection, app) if app.configured else None
         if backend is not None:
@@ -96,10 +101,12 @@ def with_ends(
     return [*lost, *(job for job in ended if job.id not in known)]
 
 
-def _backend(connection: Connection, app: Celery) -> ResultBackend | None:
+def _backend(connection: Connection, app: Celery) -> "ResultBackend | None":
     """Returns the app's result backend if its results are in the connection's database."""
     if str(app.conf.result_backend).replace(":", "+").partition("+")[0] != "pgbeat":
         return None
+    from pgbeat.results.backend import ResultBackend
+
     try:
         backend = app.backend
         if isinstance(backend, ResultBackend) and (
@@ -107,14 +114,14 @@ def _backend(connection: Connection, app: Celery) -> ResultBackend | None:
             or identity.is_one_of(connection, [backend.database])
         ):
             return backend
-    except Exception as error:
-        if connections.is_lost(error):
-            raise
+    except Exception as error:  # another server, which may be away, or a result backend's own
         logger.warning("Results of jobs can't be ended: %s", connections.first_line(error))
     return None
 
 
-def _answer(app: Celery, job: Ended, said: Unanswered) -> Answer:
+def _answer(app: Celery, job: Ended, said: Unanswered) -> "Answer":
+    from pgbeat.results.answers import Answer
+
     is_failure = job.state == "failed"
     error: Exception = TaskRevokedError(said.error)
     if is_failure:
