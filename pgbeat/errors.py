@@ -255,7 +255,7 @@ class TooMany(PgbeatError):
 
     code = "too_many"
 
-    def __init__(self, message: str, *, seconds: float, advice: str = "") -> None:
+    def __init__(self, message: str, *, seconds: float = 60.0, advice: str = "") -> None:
         """Takes the seconds after which there may be more."""
         super().__init__(message, advice=advice)
         self.seconds = seconds
