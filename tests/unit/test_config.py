@@ -286,7 +286,8 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         "job_retry_cap, "
         "task_policies, log_format, webhook_private, web_jwt_key, web_jwt_jwks, "
         "web_jwt_algorithms, web_jwt_issuer, web_jwt_audience, web_jwt_admin, web_jwt_viewer, "
-        "web_tasks, web_direct, redact, web_url, web_flower_url",
+        "web_tasks, web_direct, web_user_rate, web_user_jobs, web_user_days, redact, web_url, "
+        "web_flower_url",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
         "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",

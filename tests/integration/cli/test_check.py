@@ -60,7 +60,7 @@ def test_launched(checked: Check, sql: Sql) -> None:
         "request": request,
         "requests": [request],
         "job": {
-            "lane": None, "priority": 0, "max_attempts": 3, "unique_key": None,
+            "lane": None, "priority": 0, "max_attempts": 1, "unique_key": None,
             "awaits_approval": False, "waits_for": None,
         },
     }  # fmt: skip
@@ -243,7 +243,7 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
     make_job(sql, lane="gpu")
     make_job(sql, lane="gpu")
     assert json.loads(checked("--json").stdout)["job"] == {
-        "lane": "gpu", "priority": 0, "max_attempts": 3, "unique_key": None,
+        "lane": "gpu", "priority": 0, "max_attempts": 1, "unique_key": None,
         "awaits_approval": False,
         "waits_for": "a slot of lane 'gpu', behind 2 that wait already",
     }  # fmt: skip

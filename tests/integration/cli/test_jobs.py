@@ -139,7 +139,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     make_lane(sql)
     job = desk.make(
         5, actor=ME, kwargs={"y": 6}, lane="l", tags=["night"], resources={"gpu": 1},
-        retry_base=60, unique_key="k",
+        retry_base=60, max_attempts=3, unique_key="k",
     )  # fmt: skip
     second = desk.make(actor=ME, lane="l")
     shown = did("show", str(second.id)[:8])

@@ -131,7 +131,7 @@ def test_a_job_is_as_its_policy_says(beat: Beat, sql: Sql) -> None:
         "pending", True, 3, 5, 7, 70, ["a"], {"gpu": 1}, "k", None, False, None, "celery",
     )  # fmt: skip
     [found] = jobs(sql, "priority, max_attempts, retry_base, retry_cap, unique_key", "plain")
-    assert found == (0, 3, timedelta(minutes=1), timedelta(hours=1), None)
+    assert found == (0, 1, timedelta(minutes=1), timedelta(hours=1), None)
     priorities = sql("SELECT j.schedule, m.priority FROM kombu_message m JOIN pgbeat.jobs j "
                      "ON j.id = m.job_id ORDER BY 1")  # fmt: skip
     assert priorities == [("plain", 0), ("s", 3)]

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery, chain, chord, group
 
 from pgbeat.access.actors import Actor
+from pgbeat.broker.payloads import JOB
 from pgbeat.jobs import changes, control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
@@ -197,7 +198,7 @@ def test_what_celery_retries(app: Celery, sql: Sql, desk: Desk, change: str) -> 
     desk.record(ExecutionRecord(run, job_id, True, worker="w"))
     retry = app.tasks["kept.task"].si(1).set(
         task_id=job_id, countdown=3600, retries=1, chain=[app.tasks["kept.other"].s()],
-        headers={"pgbeat_job": True, "pgbeat_new_job": {"policy": POLICY}},
+        headers={"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}},
     )  # fmt: skip
     retry.apply_async()
     desk.record(

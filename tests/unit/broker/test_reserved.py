@@ -197,7 +197,7 @@ def _app() -> Celery:
         """Does nothing: it is only sent."""
 
     for name in (*ALLOWED, "jobs.secret"):
-        app.task(name=name, typing=False)(task)
+        app.task(name=name, typing=False, shared=False)(task)
     return app
 
 

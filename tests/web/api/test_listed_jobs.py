@@ -139,7 +139,7 @@ def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: S
         assert len(found) == limit
         assert found[0]["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
         counts.append(len(statements))
-    assert counts[0] == counts[1] <= 4
+    assert counts[0] == counts[1] <= 6  # BEGIN and COMMIT among them
 
 
 def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:

@@ -80,7 +80,7 @@ def test_a_long_queue_is_purged_in_parts(admin: Any, sql: Sql) -> None:
 
 
 def test_a_queue_with_a_slash(web: Web, admin: Any) -> None:
-    make(web.user, queue="a/b")
+    make(admin, queue="a/b")
     assert done(admin.post("/queues/a%2Fb/pause"))["queue"]["name"] == "a/b"
 
 

@@ -105,7 +105,7 @@ def test_a_page_takes_the_same_queries_however_long(web: Web, admin: Any) -> Non
         done(admin.get(PATH, params={"limit": limit}))
         event.remove(engine, "before_cursor_execute", note)
         counts.append(len(statements))
-    assert counts[0] == counts[1] <= 3
+    assert counts[0] == counts[1] <= 5  # BEGIN and COMMIT among them
 
 
 # -- changed --------------------------------------------------------------------------------------

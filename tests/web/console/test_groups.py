@@ -87,7 +87,7 @@ def test_a_group_is_made(user: Any, sql: Sql) -> None:
     form |= {"name": "g", "mode": "sequential", "jobs": jobs}
     assert "The group was created." in after(user, user.post("/console/new/group", data=form))
     found = sql("SELECT args, max_attempts, created_by FROM pgbeat.jobs ORDER BY group_position")
-    assert found == [([], 3, "user:alice"), ([1], 5, "user:alice")]
+    assert found == [([], 1, "user:alice"), ([1], 5, "user:alice")]
 
 
 def test_a_graph_with_a_callback_is_made_and_shown(user: Any, sql: Sql) -> None:
