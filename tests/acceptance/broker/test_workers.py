@@ -98,6 +98,7 @@ def test_a_warm_shutdown_requeues_unstarted_tasks(fleet: Fleet, pool: str) -> No
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
+@pytest.mark.slow
 def test_returned_credit_is_used_at_once(fleet: Fleet, pool: str) -> None:
     """With room for one message, twenty run one after the other, none waiting for a timer."""
     sent = [fleet.send("work") for _ in range(20)]
@@ -152,6 +153,7 @@ def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> 
 @pytest.mark.parametrize(
     "multiplier, claimed", [(4, 8), pytest.param(0, 130, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
     """For two processes, with a limit and without."""
     sent = [fleet.send("late", "a") for _ in range(130)]

@@ -55,6 +55,7 @@ def test_a_killed_child_whose_message_goes_back_at_once(crew: Crew) -> None:
 @pytest.mark.parametrize(
     "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("solo", "threads"))]
 )
+@pytest.mark.slow
 def test_a_killed_worker(crew: Crew, pool: str) -> None:
     """What it ran is lost: what was acknowledged is tried again by policy, the rest redelivered."""
     victim = crew.start("-P", pool, "-c", "2")

@@ -137,6 +137,7 @@ def test_a_task_that_another_one_replaces(site: Site, sql: Sql, task: str) -> No
     assert sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("completed",)]
 
 
+@pytest.mark.slow
 def test_the_last_attempt_fails(site: Site, sql: Sql) -> None:
     """With the task's own error, after as many attempts as the policy allows."""
     site.start("-P", "threads", "-c", "2")
@@ -147,6 +148,7 @@ def test_the_last_attempt_fails(site: Site, sql: Sql) -> None:
     assert [line.split()[0] for line in site.journal()] == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_retry_of_a_task_that_is_acknowledged_late(site: Site, sql: Sql) -> None:
     """It ends in one transaction, and its retry is published there."""
     site.start("-P", "prefork", "-c", "1")

@@ -30,7 +30,13 @@ def is_quiet(sql: Sql) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("pool", "is_async"), [*((pool, "") for pool in POOLS), ("prefork", "1"), ("threads", "1")]
+    ("pool", "is_async"),
+    [
+        ("prefork", ""),
+        ("threads", "1"),
+        *(pytest.param(p, "", marks=pytest.mark.slow) for p in POOLS if p != "prefork"),
+        pytest.param("prefork", "1", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_task_writes_commits_with_its_end(
     finishers: Finishers, client: Client, sql: Sql, pool: str, is_async: str
@@ -80,7 +86,10 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     assert result.state == "PENDING"
 
 
-@pytest.mark.parametrize(("is_async", "has_more"), [("", False), ("1", False), ("", True)])
+@pytest.mark.parametrize(
+    ("is_async", "has_more"),
+    [pytest.param("", False, marks=pytest.mark.slow), ("1", False), ("", True)],
+)
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
     finishers: Finishers, client: Client, sql: Sql, is_async: str, has_more: bool
 ) -> None:
