@@ -28,6 +28,7 @@ _DISTINCT = """
 """
 _LOCK = text(f"SELECT pgbeat.lock_key(:namespace, task, key) {_DISTINCT}")
 _TRY_LOCK = text(f"SELECT task, key, pg_try_advisory_xact_lock({_ID}) {_DISTINCT}")
+# The task is an expression, so that jobs are found by their keys, which few have.
 _FIND = text(
     """
     SELECT k.task, k.key, j.id, j.state
@@ -35,10 +36,10 @@ _FIND = text(
                AS k (task, key, seconds)
            CROSS JOIN LATERAL (
                SELECT id, state, created_at FROM pgbeat.unfinished_jobs
-                WHERE namespace = :namespace AND unique_key = k.key AND task = k.task
+                WHERE namespace = :namespace AND unique_key = k.key AND task || '' = k.task
                UNION ALL (
                SELECT id, state, created_at FROM pgbeat.ended_jobs
-                WHERE namespace = :namespace AND unique_key = k.key AND task = k.task
+                WHERE namespace = :namespace AND unique_key = k.key AND task || '' = k.task
                   AND k.seconds > 0
                   AND created_at > now() - k.seconds * interval '1 second'
                   AND finished_at > now() - CAST(:longest AS float8) * interval '1 second'

@@ -37,16 +37,18 @@ CREATE FUNCTION pgbeat.take_key(
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgbeat.lock_key(take_key.namespace, take_key.task, take_key.key);
+    -- The task is an expression, so that a job is found by its key, which few have, and not by its
+    -- task, which many have.
     RETURN (
         SELECT j.id FROM (
             SELECT u.id, u.created_at FROM pgbeat.unfinished_jobs u
              WHERE u.namespace = take_key.namespace AND u.unique_key = take_key.key
-               AND u.task = take_key.task
+               AND u.task || '' = take_key.task
             UNION ALL (
             SELECT e.id, e.created_at FROM pgbeat.ended_jobs e
              WHERE take_key.taken_for > interval '0'
                AND e.namespace = take_key.namespace AND e.unique_key = take_key.key
-               AND e.task = take_key.task
+               AND e.task || '' = take_key.task
                AND e.created_at > now() - take_key.taken_for
                AND e.finished_at > now() - take_key.taken_for
              ORDER BY e.created_at DESC LIMIT 1)) AS j
