@@ -205,6 +205,7 @@ def test_a_lock_that_somebody_else_holds_is_not_ready(web: Web, database: str) -
         assert "which is no beat" in problem(web.nobody.get("/readyz"), 503)
 
 
+@pytest.mark.slow
 def test_the_leader_and_the_standbys(web: Web, beat: Beat, processes: Processes) -> None:
     import os
 

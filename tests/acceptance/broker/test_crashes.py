@@ -465,6 +465,7 @@ def lose_nothing(server: TemporaryServer, fleet: Fleet, tasks: int, rounds: int)
     assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost(own_server: TemporaryServer, own_fleet: Fleet) -> None:
     """Late acknowledged tasks; worker groups killed, sessions cut, the server crashed."""
     lose_nothing(own_server, own_fleet, 400, 4)

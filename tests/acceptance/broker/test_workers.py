@@ -66,6 +66,7 @@ def test_tasks_run_now_later_and_again(fleet: Fleet, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
+@pytest.mark.slow
 def test_a_warm_shutdown_requeues_unstarted_tasks(fleet: Fleet, pool: str) -> None:
     count = 1 if pool == "solo" else 2
     sent = [fleet.send("hold", "a") for _ in range(count * 4)]
@@ -123,6 +124,7 @@ def test_returned_credit_is_used_at_once(fleet: Fleet, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
+@pytest.mark.slow
 def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> None:
     """`worker_disable_prefetch`, for tasks that acknowledge late and early."""
     count = 1 if pool == "solo" else 2
@@ -239,6 +241,7 @@ def test_priorities(fleet: Fleet) -> None:
 # -- remote control -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inspect_and_control(fleet: Fleet) -> None:
     name = fleet.name(start(fleet, "prefork"))
     control, inspect = remote(fleet, name)

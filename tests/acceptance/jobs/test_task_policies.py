@@ -82,6 +82,7 @@ def never_two(journal: list[str]) -> bool:
     return lines == ["begin", "end"] * (len(lines) // 2)
 
 
+@pytest.mark.slow
 def test_a_lane_holds_for_every_way_to_send(site: Site) -> None:
     """Calls, chains, groups and chords, their bodies, and what tasks send: one at a time."""
     site.start("-P", "prefork", "-c", "4")

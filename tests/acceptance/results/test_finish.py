@@ -56,6 +56,7 @@ def test_what_a_task_writes_commits_with_its_end(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_tasks_end_in_one_transaction_if_asked_to(
     finishers: Finishers, client: Client, sql: Sql
 ) -> None:
@@ -71,6 +72,7 @@ def test_all_tasks_end_in_one_transaction_if_asked_to(
 
 
 @pytest.mark.parametrize("is_async", ["", "1"])
+@pytest.mark.slow
 def test_a_run_that_lost_its_message_leaves_nothing(
     finishers: Finishers, client: Client, sql: Sql, is_async: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_commit_that_the_database_refuses_is_a_failure(
         ("elsewhere", ConfigError, "in another database", []),
     ],
 )
+@pytest.mark.slow
 def test_where_it_cannot_hold_the_task_fails(
     finishers: Finishers,
     client: Client,
@@ -151,6 +154,7 @@ def test_where_it_cannot_hold_the_task_fails(
     assert rows(sql) == kept
 
 
+@pytest.mark.slow
 def test_an_option_that_cannot_hold_ends_the_worker_at_its_start(finishers: Finishers) -> None:
     settings = {"task_acks_late": False, "pgbeat_finish": True}
     annotations = {"finishing.plain": {"pgbeat_finish": True}}

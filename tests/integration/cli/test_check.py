@@ -252,7 +252,7 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
         'would be launched: tests.add, options {"priority": 3}\n'
         "Its job would wait for a person's approval.\n"
     )
-    other = make_job(sql, "running", unique_key="k")
+    other = make_job(sql, "running", task="tests.add", unique_key="k")
     sql("""UPDATE pgbeat.schedules SET job_policy = '{"unique_key": "k"}'""")
     assert reason(checked, "unique") == (f"job {other}, which has the same unique key, is running")
     sql("""UPDATE pgbeat.schedules SET job_policy = '{"priority": "high"}'""")

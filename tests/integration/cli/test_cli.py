@@ -218,6 +218,7 @@ def test_as_a_command_of_celerys(database: str) -> None:
     assert "'tests.add'" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_as_a_command_of_celerys_without_an_app(database: str) -> None:
     celery = [sys.executable, "-m", "celery", "pgbeat"]
     neither = shell(*celery, "list")

@@ -67,7 +67,7 @@ def test_a_browser_signs_in_and_out(web: Web, sql: Sql) -> None:
     assert {"httponly", "samesite=strict", "path=/"} <= set(cookie.split("; "))
     assert "secure" not in cookie
     done(browser.post(PATH, json=SCHEDULE), 201)
-    assert sql("SELECT actor, origin FROM pgbeat.audit WHERE verb = 'add'") == [
+    assert sql("SELECT actor, origin FROM pgbeat.audit WHERE verb <> 'sign_in'") == [
         ("user:root", "page")
     ]
     answer = browser.post("/logout")

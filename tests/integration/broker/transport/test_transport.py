@@ -351,6 +351,7 @@ def test_a_killed_process_loses_its_claims(connect: Connect, child: Child, sql: 
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_stopped_process_keeps_its_claims(connect: Connect, child: Child, sql: Sql) -> None:
     """It neither drains nor answers: stopped in the midst of a long task."""
     child.do("inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)", url=transport_url_of(connect))
