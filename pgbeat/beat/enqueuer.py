@@ -118,7 +118,7 @@ class Enqueuer:
                 if likely:
                     written.add(self._commit(connection, likely, now))
             except Exception as error:
-                if server_errors.needs_reconnect(error):
+                if connections.is_lost(error):
                     raise
                 self._commit_in_parts(connection, likely, now, written)
             if others:
@@ -165,7 +165,7 @@ class Enqueuer:
         done = batches.in_parts(
             evaluations,
             write,
-            may_fail=lambda error: not server_errors.needs_reconnect(error),
+            may_fail=lambda error: not connections.is_lost(error),
             budget=_IN_PARTS,
         )
         for evaluation, error in done.failed:
@@ -310,7 +310,7 @@ def _why_to_wait(error: Exception) -> str | None:
     """Returns why a decision that failed is for later; `None` if the failure is its own."""
     if lock_waits.is_lock_timeout(error) or isinstance(error, _KeyTaken):
         return lock_waits.LOCKED
-    if server_errors.is_passing(error) and not server_errors.needs_reconnect(error):
+    if server_errors.is_passing(error) and not connections.is_lost(error):
         return f"the server can't do it now: {connections.first_line(error)}"
     return None
 

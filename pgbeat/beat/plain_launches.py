@@ -22,7 +22,7 @@ from pgbeat.beat.evaluation import Decision, Evaluation, Launch
 from pgbeat.broker.messages import Message
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, server_errors
+from pgbeat.database import connections
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.jobs import headers, new_jobs, task_policies
 from pgbeat.jobs.placeholders import Facts
@@ -111,7 +111,7 @@ class PlainLaunches:
         try:
             self._session.finish()
         except Exception as error:
-            if server_errors.needs_reconnect(error):
+            if connections.is_lost(error):
                 raise
             logger.debug("Launches are written step by step: %s", connections.first_line(error))
             return [], [each.evaluation for each in sent]

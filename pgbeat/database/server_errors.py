@@ -37,11 +37,6 @@ def is_passing(error: BaseException) -> bool:
     return code in _PASSING or code[:2] in _PASSING
 
 
-def needs_reconnect(error: BaseException) -> bool:
-    """Returns whether to try again over another connection, which may lead to another server."""
-    return connections.is_lost(error) or is_read_only(error)
-
-
 def is_read_only(error: BaseException) -> bool:
     """Returns whether the server refuses to write: another one may be the primary now."""
     return sqlstate(error) == "25006"

@@ -95,7 +95,7 @@ class Store:
             except BaseException as error:
                 # An interruption, such as a time limit, leaves it in the midst of something.
                 is_interrupted = not isinstance(error, Exception) or self._working.is_active()
-                if server_errors.needs_reconnect(error) or is_interrupted:
+                if connections.is_lost(error) or is_interrupted:
                     self._drop()
                 raise
             self._hear(self._working)

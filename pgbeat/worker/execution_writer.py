@@ -8,7 +8,7 @@ task's own data.
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from pgbeat.database import batches, server_errors
+from pgbeat.database import batches, connections, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
@@ -198,4 +198,4 @@ class ExecutionWriter:
 
 
 def _ends_session(error: Exception) -> bool:
-    return server_errors.needs_reconnect(error) or isinstance(error, BrokerUnavailable)
+    return connections.is_lost(error) or isinstance(error, BrokerUnavailable)
