@@ -192,6 +192,7 @@ def _links(draw: Callable[[Any], Any]) -> Any:
 def _app() -> Celery:
     app = Celery("run", set_as_current=False, broker="memory://", backend="cache+memory://")
     app.conf.task_allow_error_cb_on_chord_header = True
+    app.conf.task_default_queue = "run"  # the broker in memory is the whole process's
 
     def task(*args: Any, **kwargs: Any) -> None:
         """Does nothing: it is only sent."""
