@@ -76,6 +76,7 @@ def after_a_note(fleet: Fleet, desk: Desk) -> None:
     fleet.await_empty()
 
 
+@pytest.mark.slow
 def test_cancel_in_each_state(fleet: Fleet, desk: Desk) -> None:
     never = [
         desk.make("x", task="transport.hold"),

@@ -115,6 +115,7 @@ def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) 
     assert second - first >= 0.3
 
 
+@pytest.mark.slow
 def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, database: str) -> None:
     """The next in the lane runs; who waits for the snoozed one learns that it is cancelled."""
     site.start("-P", "threads", "-c", "2")
@@ -163,6 +164,7 @@ def test_a_gevent_worker_killed_around_a_snooze(
 @pytest.mark.parametrize(
     ("moment", "runs"), [pytest.param("before", 3, marks=pytest.mark.slow), ("after", 2)]
 )
+@pytest.mark.slow
 def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs: int) -> None:
     """The job runs again: neither lost nor twice at once."""
     check_killed(site, sql, moment, runs, "solo")

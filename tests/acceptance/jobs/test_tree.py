@@ -68,6 +68,7 @@ def shape(node: dict[str, Any]) -> Any:
     return (head, *map(shape, node["children"])) if node["children"] else head
 
 
+@pytest.mark.slow
 def test_a_canvas_is_one_tree(site: Site, sql: Sql) -> None:
     """A chain with a chord of a chain, a retried task, and what a task sends, all tracked."""
     site.start("all")

@@ -38,6 +38,7 @@ def test_processes_that_only_read(workers: Workers, client: Client) -> None:
     assert reader.stdout == "SUCCESS 2 1\n[0, 1, 2]\n", reader.stderr
 
 
+@pytest.mark.slow
 def test_apps_with_prefixes_share_a_database(workers: Workers, client: Client, sql: Sql) -> None:
     """Each sees its own results and chords only, though they chose the same ids."""
     other = Client(workers.database)
@@ -71,6 +72,7 @@ def test_extended_results(workers: Workers, client: Client) -> None:
     assert str(result.worker) in worker.command
 
 
+@pytest.mark.slow
 def test_celerys_own_cleanup(workers: Workers, client: Client, sql: Sql) -> None:
     workers.start()
     client.app.conf.result_expires = 3600
@@ -86,6 +88,7 @@ VALUES = [b"\xff\x00\xfe", "NUL \0 and a lone \ud800", {"k\0": [b"\0", "\udcff"]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=["bytes", "text", "both"])
+@pytest.mark.slow
 def test_values_that_are_not_text(workers: Workers, client: Client, value: Any) -> None:
     workers.start()
     assert client.echo(value).delay().get(timeout=30) == value

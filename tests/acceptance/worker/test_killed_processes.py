@@ -109,6 +109,7 @@ def test_recycled_while_its_record_is_locked(crew: Crew) -> None:
     assert other.job.state == "completed"
 
 
+@pytest.mark.slow
 def test_killed_before_celery_knew_of_the_end(crew: Crew) -> None:
     """The message is delivered again, and the job ends once, with both executions."""
     first, second = in_lane(crew, "end_and_die")

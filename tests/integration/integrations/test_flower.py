@@ -114,6 +114,7 @@ def flower(database: str, tmp_path: Path) -> Any:
         print(worker.output[-3000:], pages.output[-3000:])
 
 
+@pytest.mark.slow
 def test_every_page_and_the_api(flower: Flower) -> None:
     state = flower.json("/api/workers?status=1")
     assert state == {WORKER: True}

@@ -117,6 +117,7 @@ def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None
 
 
 @pytest.mark.parametrize("setup", [AT_IMPORT, IN_SIGNALS], ids=["import", "signals"])
+@pytest.mark.slow
 def test_a_worker_closes_the_check_in_that_beat_opened(
     setup: str, fleet: Fleet, sentry: Sentry, sql: Sql
 ) -> None:

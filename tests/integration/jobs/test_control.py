@@ -422,7 +422,8 @@ def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str
 
 def test_submit_where_the_broker_is_elsewhere(database: str, sql: Sql) -> None:
     """In the caller's transaction, the job waits for beat: nobody is told of what may not come."""
-    app = make_app(database, "memory://")
+    app, queue = make_app(database, "memory://"), uuid4().hex
+    app.conf.task_default_queue = queue  # the broker in memory is the whole process's
     engine = create_engine(postgres_url(database))
     with engine.connect() as connection:
         job = pgbeat.submit("jobs.add", 1, app=app, connection=connection)
@@ -430,10 +431,10 @@ def test_submit_where_the_broker_is_elsewhere(database: str, sql: Sql) -> None:
     assert (job.state, job.dispatched_at) == ("scheduled", None)
     engine.dispose()
     with app.connection_for_read() as broker:
-        assert broker.SimpleQueue("celery").qsize() == 0
+        assert broker.SimpleQueue(queue).qsize() == 0
         own = pgbeat.submit("jobs.add", 2, app=app)
         assert own.state == "pending" and own.dispatched_at is not None
-        message = broker.SimpleQueue("celery").get(timeout=5)
+        message = broker.SimpleQueue(queue).get(timeout=5)
         assert message.headers["id"] == str(own.id)
         message.ack()
     app.close()

@@ -311,6 +311,7 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
     assert tasks == [("first",), ("second",)]
 
 
+@pytest.mark.slow
 def test_the_documented_setup_resolves(tmp_path: Path) -> None:
     """Pytest accepts the blocks of docs/how-to/testing.md with every warning an error."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)

@@ -1,8 +1,11 @@
 """The pages of the admin site, and their models."""
 
+import pytest
+
 from tests.support.django_shop import PROJECT, Shop
 
 
+@pytest.mark.slow
 def test_the_projects_tests_of_the_pages(database: str) -> None:
     done = Shop(database).manage("test", f"{PROJECT}.shop.admin_tests", "--noinput")
     assert done.returncode == 0, done.stderr

@@ -27,6 +27,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.slow
 def test_djangos_own_tests_pass_in_its_test_databases(database: str) -> None:
     done = Shop(database).manage("test", f"{PROJECT}.shop", "--noinput")
     assert done.returncode == 0, done.stderr
