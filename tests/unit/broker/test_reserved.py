@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ def _links(draw: Callable[[Any], Any]) -> Any:
     for _ in range(draw(st.integers(0, 2))):
         target = draw(st.sampled_from(list(_mappings(canvas))))
         if draw(st.booleans()):
-            target.update(draw(_evil))
+            target.update(deepcopy(draw(_evil)))  # which may be a target, too
         elif target:
             target.pop(draw(st.sampled_from(sorted(target))))
     return canvas
