@@ -50,6 +50,11 @@ class TemporaryServer:
         """The id of the server's first process."""
         return self._server.pid
 
+    @property
+    def log(self) -> Path:
+        """What the server says since it was started."""
+        return self._folder / "server" / "postgres.log"
+
     def remove(self) -> None:
         """Stops the server and removes its folder."""
         self._running.close()

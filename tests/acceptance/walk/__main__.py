@@ -53,7 +53,7 @@ def _round(faults: Faults, requests: Load, end: float, pause: float) -> list[str
     requests.start()
     began, chance = time.monotonic(), random.Random(faults.chance.random())  # noqa: S311
     while time.monotonic() < end:
-        time.sleep(chance.uniform(0, 2 * pause))
+        time.sleep(max(0.0, min(chance.uniform(0, 2 * pause), end - time.monotonic())))
         faults.step()
         if time.monotonic() > began + 60:
             broken += [f"a schedule stands still: {row}" for row in place.sql(_STALLED)]
@@ -73,6 +73,7 @@ def _report(place: Site, requests: Load, faults: Faults) -> None:
     print(
         f"-- {len(requests.promised.jobs)} jobs submitted,"
         f" {len(requests.promised.committed)} tasks committed,"
+        f" {len(requests.promised.canvases)} canvases sent,"
         f" ticks {dict(place.sql('SELECT outcome, count(*) FROM pgbeat.ticks GROUP BY 1'))},"
         f" jobs {dict(place.sql('SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1'))},"
         f" faults {dict(Counter(fault.kind.split(' for ')[0] for fault in faults.history))},"

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.orm import Session
 
 import pgbeat
+from pgbeat.config import postgres_url
 
 FOLDER = Path(os.environ.get("WALK_FOLDER", "."))
 
-app = Celery("walk", broker=os.environ.get("WALK_BROKER"))
+app = Celery("walk", broker=os.environ.get("WALK_BROKER"), backend=os.environ.get("WALK_BROKER"))
+engine = create_engine(
+    postgres_url(os.environ.get("WALK_DATABASE", "postgresql://nowhere/none")),
+    poolclass=NullPool, connect_args={"prepare_threshold": None},
+)  # fmt: skip
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options=json.loads(os.environ.get("WALK_OPTIONS", "{}")),
@@ -80,6 +87,56 @@ app.task(name="walk.work_late", bind=True, acks_late=True)(work)
 def plain(self: Any) -> None:
     """A task that is no job: published in somebody's transaction."""
     write("start", self.request)
+
+
+def add(self: Any, before: int | list[int], seconds: float = 0.0, how: str = "return") -> int:
+    """Returns one more than the values before it, together.
+
+    `how` is `return`, `fail`, `retry` (by its policy, once), `celery_retry` (by `self.retry()`,
+    once), `snooze` (once), `die` or `obey`.
+    """
+    write("start", self.request)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(min(0.05, seconds))
+        if how == "obey":
+            pgbeat.progress(1)
+    if how == "fail" or (how not in ("return", "obey") and pgbeat.checkpoint() is None):
+        pgbeat.checkpoint("was here")
+        write("die" if how == "die" else "again", self.request)
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "snooze":
+            raise pgbeat.Snooze(1.0)
+        if how == "celery_retry":
+            raise self.retry(countdown=0.5)
+        raise OSError("this attempt fails")
+    write("end", self.request)
+    return 1 + (before if isinstance(before, int) else sum(before))
+
+
+def book(self: Any, before: int | list[int], seconds: float = 0.0, how: str = "return") -> int:
+    """Adds, and writes a row that commits with the task's end."""
+    value = add(self, before, seconds, how)
+    with pgbeat.finish(Session(engine)) as session:
+        session.execute(text("INSERT INTO booked VALUES (:id)"), {"id": self.request.id})
+    return value
+
+
+#: Tasks whose policies make jobs of them, and one without a policy.
+_TRIES: dict[str, Any] = {"max_attempts": 3, "retry_base": 0.5}
+POLICIES: dict[str, dict[str, Any] | None] = {
+    "walk.add": _TRIES,
+    "walk.add_in_lane": {**_TRIES, "lane": "two"},
+    "walk.book": _TRIES,
+    "walk.book_in_lane": {**_TRIES, "lane": "one"},
+    "walk.add_once": {**_TRIES, "unique": True},
+    "walk.add_plainly": None,
+}
+for name, policy in POLICIES.items():
+    app.task(
+        name=name, bind=True, acks_late=True, ignore_result=False, max_retries=5, pgbeat=policy
+    )(book if "book" in name else add)
 
 
 @pgbeat.launcher

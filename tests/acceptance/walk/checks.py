@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tests.acceptance.walk import app as walk_app
+from tests.acceptance.walk import canvases
 from tests.acceptance.walk.faults import Fault
 from tests.acceptance.walk.load import LANES, Promised
 from tests.acceptance.walk.site import Site
@@ -54,6 +56,8 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     found += _ended(site, lines)
     found += _repeated(site, lines, faults)
     found += _crowded(site, lines, faults)
+    found += [f"a deadlock: {said}" for said in site.deadlocks()]
+    found += canvases.violations(site, walk_app.app, promised.canvases, promised.unique)
     return found
 
 
@@ -114,7 +118,7 @@ _NONE = {
         SELECT id, attempt, max_attempts FROM pgbeat.jobs WHERE attempt > max_attempts""",
     "a failed job that was not tried again": """
         SELECT id, error FROM pgbeat.jobs
-         WHERE state = 'failed' AND attempt < max_attempts AND retried_by IS NULL
+         WHERE state = 'failed' AND attempt < max_attempts AND retried_by IS NULL AND NOT keeps_id
            AND cancel_requested_at IS NULL""",
     "two unfinished jobs of one key": """
         SELECT unique_key FROM pgbeat.jobs WHERE unique_key IS NOT NULL AND finished_at IS NULL
@@ -143,12 +147,15 @@ def _ended(site: Site, lines: list[Line]) -> list[str]:
 def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
     """Returns jobs that were started twice without a fault of one of the two workers.
 
-    The second worker may have had the message in memory when it lost its session.
+    The second worker may have had the message in memory when it lost its session. A task may say
+    itself that it will run again.
     """
     starts: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.phase == "start":
             starts[line.id].append(line)
+        elif line.phase == "again":
+            starts.pop(line.id, None)
     own = _deaths(lines)
     return [
         f"started again without a fault: {job} on {first.worker} at {first.at:.1f},"

@@ -52,8 +52,8 @@ class Faults:
     def step(self) -> None:
         """Brings one fault about."""
         self._calm.clear()
-        for name in self.site.revive():
-            self._note("ended by itself", self.site.node(name) if name in WORKERS else name, now())
+        for whom in self.site.revive():
+            self._note("ended by itself", whom, now())
         self.chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
     def calm(self) -> None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -23,8 +24,10 @@ import pgbeat
 from pgbeat.access.actors import Actor
 from pgbeat.config import postgres_url
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import control
+from pgbeat.jobs import changes, control
 from tests.acceptance.walk import app as walk_app
+from tests.acceptance.walk import canvases
+from tests.acceptance.walk.canvases import Canvas
 from tests.acceptance.walk.site import Site, now
 from tests.support.jobs import desks
 
@@ -70,6 +73,9 @@ class Promised:
     rolled_back: set[str] = field(default_factory=set)
     #: Jobs that were cancelled.
     cancelled: set[str] = field(default_factory=set)
+    #: Canvases of tasks with policies, and unique tasks.
+    canvases: list[Canvas] = field(default_factory=list)
+    unique: set[str] = field(default_factory=set)
     #: What was refused, by its kind: to be read, not checked.
     refused: dict[str, int] = field(default_factory=dict)
 
@@ -79,6 +85,7 @@ def prepare(site: Site) -> None:
     for name, limit in LANES.items():
         site.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES (%s, %s)", name, limit)
     site.sql(_SCHEDULES)
+    canvases.prepare(site)
 
 
 class Load:
@@ -92,7 +99,7 @@ class Load:
         #: Tracebacks of requests that ended in no way that the documents speak of.
         self.errors: list[str] = []
         self.app: Celery = walk_app.app
-        self.app.conf.broker_url = f"pgbeat+{site.dsn}"
+        self.app.conf.broker_url = self.app.conf.result_backend = f"pgbeat+{site.dsn}"
         self.app.conf.pgbeat_url = site.dsn
 
     def start(self) -> None:
@@ -101,7 +108,12 @@ class Load:
         self._threads = [
             threading.Thread(target=self._repeat, args=(what, pause, number), daemon=True)
             for number, (what, pause) in enumerate(
-                [(self._submit, 0.4), (self._transact, 1.0), (self._control, 1.5)]
+                [
+                    (self._submit, 0.4),
+                    (self._transact, 1.0),
+                    (self._control, 0.7),
+                    (self._draw, 1.0),
+                ]
             )
         ]
         for thread in self._threads:
@@ -190,8 +202,19 @@ class Load:
         with self._lock:
             (self.promised.committed if commits else self.promised.rolled_back).update(ids)
 
+    def _draw(self, chance: random.Random) -> None:
+        """Sends a canvas of tasks with policies, or a unique task."""
+        if chance.random() < 0.15:
+            one = canvases.send_unique(self.app, chance)
+            with self._lock:
+                self.promised.unique.add(one)
+            return
+        sent = canvases.send(self.app, chance)
+        with self._lock:
+            self.promised.canvases.append(sent)
+
     def _control(self, chance: random.Random) -> None:
-        """Cancels, pauses, resumes, retries or moves a job that was made lately."""
+        """Cancels, pauses, resumes, updates, hastens or retries a job that was made lately."""
         rows = self.site.sql(
             "SELECT id::text, state FROM pgbeat.jobs WHERE created_at > now() - interval '30 s'"
             " AND schedule IS NULL"
@@ -199,21 +222,33 @@ class Load:
         if not rows:
             return
         job_id, state = chance.choice(rows)
+        waits = ("cancel", "pause", "pause", "update", "update", "hasten")
         verbs = {
-            "pending": ("cancel", "pause"), "scheduled": ("cancel", "pause"),
-            "running": ("cancel",), "paused": ("resume", "cancel"), "failed": ("retry",),
+            "pending": waits, "scheduled": waits, "running": ("cancel", "nothing", "nothing"),
+            "paused": ("resume", "resume", "cancel", "update"), "failed": ("retry", "nothing"),
         }  # fmt: skip
         verb = chance.choice(verbs.get(state, ("nothing",)))
-        if verb != "nothing":
+        if verb == "update":
+            values: dict[str, Any] = chance.choice(
+                [{"priority": chance.randint(0, 9)}, {"countdown": timedelta(seconds=2)},
+                 {"lane": chance.choice(list(LANES))}, {"max_attempts": 4}]
+            )  # fmt: skip
+            self.verb(verb, job_id, values)
+        elif verb == "hasten":
+            self.verb("update", job_id, {"run_at": None})
+        elif verb != "nothing":
             self.verb(verb, job_id)
 
-    def verb(self, verb: str, job_id: str) -> None:
+    def verb(self, verb: str, job_id: str, values: dict[str, Any] | None = None) -> None:
         """Does something with a job, as an administrator."""
         more = {"job_source": "user_api"} if verb == "retry" else {}
         with desks(self.site.dsn, self.app) as make:
             desk = make()
             with desk.unit(ADMIN).transaction() as unit:
-                getattr(control, verb)(unit, job_id, **more)
+                if values is not None:
+                    changes.update(unit, job_id, values=values)
+                else:
+                    getattr(control, verb)(unit, job_id, **more)
         if verb == "cancel":
             with self._lock:
                 self.promised.cancelled.add(job_id)
@@ -232,5 +267,6 @@ class Load:
                 "committed": sorted(self.promised.committed),
                 "rolled_back": sorted(self.promised.rolled_back),
                 "cancelled": sorted(self.promised.cancelled),
+                "canvases": [vars(each) for each in self.promised.canvases],
             }  # fmt: skip
         (self.site.folder / "promised.json").write_text(json.dumps(kept, default=str))

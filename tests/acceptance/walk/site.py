@@ -83,9 +83,22 @@ class Site:
 
     def restart_server(self, sign: signal.Signals) -> None:
         """Stops Postgres by the signal, and starts it again."""
+        self._keep_log()
         self.server.stop(sign)
         self.server.start()
         until(self._answers, 60, "Postgres is back")
+
+    def deadlocks(self) -> list[str]:
+        """What Postgres has said of each deadlock."""
+        self._keep_log()
+        text = "".join(
+            each.read_text(errors="replace") for each in self.folder.glob("postgres-*.log")
+        )
+        return [said.partition("CONTEXT:")[0] for said in text.split("deadlock detected")[1:]]
+
+    def _keep_log(self) -> None:
+        """Copies the server's log, which begins anew with each start."""
+        shutil.copy(self.server.log, self.folder / f"postgres-{self.server.pid}.log")
 
     def _answers(self) -> bool:
         with suppress(psycopg.OperationalError):
@@ -178,11 +191,12 @@ class Site:
         return [child.pid for child in _children(self.crew[name])]
 
     def revive(self) -> list[str]:
-        """Starts members that have ended by themselves; returns which."""
+        """Starts members that have ended by themselves; returns who they were."""
         ended = [name for name, process in self.crew.items() if process.poll() is not None]
+        nodes = [self.node(name) if name in WORKERS else name for name in ended]
         for name in ended:
             self.start(name)
-        return ended
+        return nodes
 
     def close(self) -> None:
         """Ends everything."""

@@ -1,0 +1,143 @@
+"""Canvases of tasks with policies: what the walk sends, and what must hold of each.
+
+Whatever is done to their tasks, a canvas ends. It has its value if all its tasks completed, and
+what they booked is there once.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, Signature, chain, chord, group
+from celery.result import AsyncResult
+
+from tests.acceptance.walk.app import POLICIES
+from tests.acceptance.walk.site import Site
+
+_HOW = {
+    "return": 60, "retry": 8, "celery_retry": 6, "snooze": 10, "die": 2, "fail": 3, "obey": 11,
+}  # fmt: skip
+
+
+@dataclass
+class Canvas:
+    """A canvas whose sending was answered: the ids of its tasks, the last one's last."""
+
+    kind: str
+    ids: list[str]
+    #: What the last task returns if all complete.
+    value: int
+    #: Tasks that are sent beside the last one if it completes.
+    callbacks: list[str]
+
+
+def prepare(site: Site) -> None:
+    """Makes the table of what tasks book."""
+    site.sql("CREATE TABLE booked (task uuid NOT NULL)")
+
+
+def send(app: Celery, chance: random.Random) -> Canvas:
+    """Sends a chain, a chord, one in the other, or a task with callbacks."""
+    tasks = _Tasks(app, chance)
+    kind = chance.choice(["chain", "chord", "chord of chains", "chain with a chord", "callback"])
+    size, callbacks = chance.randint(2, 4), list[str]()
+    canvas: Signature
+    if kind == "chain":
+        canvas, value = tasks.chain(size), size
+    elif kind == "chord":
+        canvas, value = chord(tasks.first(size), tasks.next()), size + 1
+    elif kind == "chord of chains":
+        canvas, value = chord([tasks.chain(2) for _ in range(size)], tasks.next()), 2 * size + 1
+    elif kind == "chain with a chord":
+        # A group between two tasks becomes a chord, and the task after it its body.
+        canvas = chain(tasks.first(1)[0], group([tasks.next() for _ in range(size)]), tasks.next())
+        value = 2 * size + 1
+    else:
+        canvas, value = tasks.first(1)[0], 1
+        last = tasks.ids.pop()
+        canvas.link(tasks.next())
+        canvas.link_error(tasks.next("return").set(immutable=True, args=[0]))
+        callbacks, tasks.ids = tasks.ids[:1], [last]
+    canvas.apply_async(expires=None)
+    return Canvas(kind, tasks.ids, value, callbacks)
+
+
+class _Tasks:
+    """Makes signatures with ids, and keeps these in order."""
+
+    def __init__(self, app: Celery, chance: random.Random) -> None:
+        self.app, self.chance, self.ids = app, chance, list[str]()
+
+    def next(self, how: str | None = None) -> Signature:
+        """A task that adds to what comes before."""
+        task = self.chance.choice([name for name in POLICIES if name != "walk.add_once"])
+        if how is None:
+            how = self.chance.choices(list(_HOW), list(_HOW.values()))[0]
+        if POLICIES[task] is None:  # without a job there are no checkpoints
+            how = "fail" if how == "fail" else "return"
+        seconds = self.chance.choice([0, 0.02, 0.2, 1.5])
+        self.ids.append(str(uuid4()))
+        options: dict[str, Any] = {"task_id": self.ids[-1]}
+        if self.chance.random() < 0.1:
+            options["countdown"] = self.chance.uniform(0.5, 3)
+        return self.app.signature(task, kwargs={"seconds": seconds, "how": how}, options=options)
+
+    def first(self, number: int) -> list[Signature]:
+        """Tasks that begin with nothing."""
+        return [self.next().clone(args=(0,)) for _ in range(number)]
+
+    def chain(self, length: int) -> Signature:
+        """Tasks that add to each other."""
+        return chain(*self.first(1), *(self.next() for _ in range(length - 1)))
+
+
+def send_unique(app: Celery, chance: random.Random) -> str:
+    """Sends a task of which one at a time is enough; returns the id of the one that runs."""
+    sent: AsyncResult = app.signature(
+        "walk.add_once", args=(chance.randint(1, 2),), kwargs={"seconds": 1.0}
+    ).delay()
+    return str(sent.id)
+
+
+def violations(site: Site, app: Celery, sent: list[Canvas], unique: set[str]) -> Iterator[str]:
+    """Yields the broken promises."""
+    for name, query in _NONE.items():
+        yield from (f"{name}: {', '.join(map(str, row))}" for row in site.sql(query))
+    ended = dict(site.sql("SELECT id::text, state FROM pgbeat.jobs WHERE keeps_id"))
+    yield from (f"a unique task is not there: {one}" for one in unique - ended.keys())
+    for canvas in sent:
+        last = app.AsyncResult(canvas.ids[-1])
+        states = {each: app.AsyncResult(each).state for each in canvas.ids}
+        if not last.ready():
+            yield f"a {canvas.kind} that did not end: {states}"
+        elif last.state == "SUCCESS" and last.result != canvas.value:
+            yield f"a {canvas.kind} with {last.result} for {canvas.value}: {states}"
+        elif last.state != "SUCCESS" and set(states.values()) == {"SUCCESS"}:
+            yield f"a {canvas.kind} that failed though all completed: {states}"
+        elif last.state == "SUCCESS" and set(states.values()) != {"SUCCESS"}:
+            yield f"a {canvas.kind} that completed without a part: {states}"
+        elif last.state == "SUCCESS":
+            for each in canvas.callbacks:
+                if not app.AsyncResult(each).ready():
+                    yield f"a callback that did not end: {each} of {canvas.ids}"
+
+
+#: Queries that must return no row.
+_NONE = {
+    "a job whose task's result says something else": """
+        SELECT j.id, j.task, j.state, r.status, j.error
+          FROM pgbeat.jobs j LEFT JOIN pgbeat.results r ON r.task_id = j.id::text
+         WHERE j.keeps_id
+           AND r.status IS DISTINCT FROM CASE j.state WHEN 'completed' THEN 'SUCCESS'
+                   WHEN 'failed' THEN 'FAILURE' ELSE 'REVOKED' END""",
+    "a completed job whose row is not there once, or another's that is": """
+        SELECT coalesce(j.id, b.task), j.state, count(b.task)
+          FROM (SELECT id, state FROM pgbeat.jobs WHERE task ~ '^walk.book') AS j
+               FULL JOIN booked b ON b.task = j.id
+         GROUP BY 1, 2
+        HAVING count(b.task) <> CASE j.state WHEN 'completed' THEN 1 ELSE 0 END""",
+    "a chord that did not end": "SELECT group_id, done, size FROM pgbeat.chords WHERE NOT ended",
+    "a part of a chord that is left": "SELECT group_id, task_id FROM pgbeat.chord_parts",
+}
