@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from math import inf
 from typing import Any, NamedTuple
 
 import psycopg
@@ -34,6 +35,10 @@ logger = logging.getLogger("pgbeat.transport")
 _UNBOUND = 0.5
 #: A session that ends within this many seconds has failed; and the longest pause before the next.
 _SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
+#: Seconds for which nobody connects only to send an event, after a failure.
+_OUT_OF_REACH = 5.0
+#: Seconds for which whoever closes connections waits for a statement to end.
+_PATIENCE = 1.0
 
 
 class Working(NamedTuple):
@@ -66,6 +71,9 @@ class Broker:
         self._commit = (options.synchronous_commit or "").encode() or None
         self._engine = self._make_engine(url)
         self._working: Working | None = None
+        #: Why no connection could be had, the last time that none could, and when that was.
+        self._unreachable: psycopg.OperationalError | None = None
+        self._unreachable_at = -inf
         self._has_tables = False
         self._session: Session | None = None
         #: Sessions in a row that failed soon after they were opened.
@@ -87,12 +95,16 @@ class Broker:
     def work(self) -> Iterator[Working]:
         """Yields the working connection, in autocommit mode, and locks it for the block.
 
-        A broken connection is closed; the next block gets a new one.
+        A broken connection is closed; the next block gets a new one. If none can be had, those who
+        waited for the lock meanwhile don't try again, one after the other.
         """
         forks.check_process()
+        unreachable_before = self._unreachable
         with self.lock:
             if self._working is None or not self._working.prepared.is_alive():
                 self._drop()
+                if self._unreachable is not unreachable_before:
+                    raise psycopg.OperationalError(str(self._unreachable))
                 self._working = self._connect()
             prepared = self._working.prepared
             try:
@@ -107,7 +119,12 @@ class Broker:
                 raise
 
     def _connect(self) -> Working:
-        connection = _open(self._engine)
+        try:
+            connection = _open(self._engine)
+        except Exception as error:
+            self._unreachable = psycopg.OperationalError(connections.first_line(error))
+            self._unreachable_at = time.monotonic()
+            raise
         try:
             connections.require_writable(connection)
             # Each time: `pgbeat migrate` may have run since the last connection.
@@ -146,12 +163,19 @@ class Broker:
         return self._working is not None
 
     def release(self) -> None:
-        """Ends one use; the last one closes the connections."""
+        """Ends one use; the last one closes the connections.
+
+        It doesn't wait for a thread that connects to a server which doesn't answer: what that one
+        gets is closed with its own use.
+        """
         self.users -= 1
         if self.users <= 0:
             self.users = 0
-            with self.lock:
-                self._drop()
+            if self.lock.acquire(timeout=_PATIENCE):
+                try:
+                    self._drop()
+                finally:
+                    self.lock.release()
             if self._session is not None:
                 self._session.close()
                 self._session = None
@@ -229,7 +253,13 @@ class Broker:
                 return function(connection, self.tables, *args)
 
     def publish(self, message: Message, transient: bool = False) -> int:
-        """Publishes and commits a message; returns how many queues got it."""
+        """Publishes and commits a message; returns how many queues got it.
+
+        What is `transient`, as events are, is given up at once if the server was out of reach a
+        moment ago: the sender, perhaps a worker's loop, has better things to wait for.
+        """
+        if transient and time.monotonic() < self._unreachable_at + _OUT_OF_REACH:
+            raise psycopg.OperationalError(str(self._unreachable))
         if message.new_job is not None:
             with self.work() as working:
                 is_written = write_job(working, self.tables, message)

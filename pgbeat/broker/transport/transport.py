@@ -136,7 +136,8 @@ class Transport(virtual.Transport):
                 with suppress(*self.connection_errors):
                     if is_own:
                         channel.close()
-            if is_own and self._owned:
+            # If the session is lost, the server may be out of reach, and its queues go with it.
+            if is_own and self._owned and self.verify_connection(self):
                 with suppress(*self.connection_errors):
                     for queue in self._owned:
                         self.broker.do(queues.delete, queue)

@@ -57,6 +57,7 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     found += _repeated(site, lines, faults)
     found += _crowded(site, lines, faults)
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
+    found += _exited(lines, faults)
     found += canvases.violations(site, walk_app.app, promised.canvases, promised.unique)
     return found
 
@@ -165,6 +166,16 @@ def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
         if not any(
             _excused(line.worker, first.at, second.at, (*faults, *own)) for line in (first, second)
         )
+    ]
+
+
+def _exited(lines: list[Line], faults: list[Fault]) -> list[str]:
+    """Returns processes that ended though nothing killed them: no fault of the server may."""
+    killed = {fault.whom for fault in _deaths(lines)}
+    return [
+        f"ended by itself: {fault.whom}"
+        for fault in faults
+        if fault.kind == "ended by itself" and fault.whom not in killed
     ]
 
 

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from sqlalchemy import NullPool, create_engine
 
 import pgbeat
 from pgbeat.config import postgres_url
+from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk.load import LANES, UNREACHABLE, Load
 from tests.acceptance.walk.site import BEATS, LEASE, POOLED, WORKERS, Site, now
+from tests.support.failing_servers import frozen, read_only
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,13 @@ class Faults:
             self.kill_worker: 6, self.kill_child: 5, self.freeze_worker: 5, self.stop_worker: 3,
             self.kill_beat: 5, self.freeze_beat: 2, self.cut_sessions: 10, self.cancel_statement: 8,
             self.open_transaction: 10, self.pause_pooler: 4, self.kill_pooler: 1,
-            self.restart_server: 1,
+            self.restart_server: 1, self.freeze_server: 1, self.read_only_server: 1,
         }  # fmt: skip
 
     def step(self) -> None:
         """Brings one fault about."""
         self._calm.clear()
-        for whom in self.site.revive():
+        for whom in self.site.revive(frozenset(self._busy)):
             self._note("ended by itself", whom, now())
         self.chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
@@ -231,6 +233,28 @@ class Faults:
             began, sign = now(), self.chance.choice([signal.SIGINT, signal.SIGQUIT])
             self.site.restart_server(sign)
             self._note(f"Postgres restarted ({sign.name})", "*", began)
+
+    def freeze_server(self) -> None:
+        """SIGSTOP to Postgres, for longer than anybody waits now and then; seldom."""
+        if self.chance.random() < 0.5:
+            self._disturb("Postgres frozen", self.chance.choice([3, 10, 35]), frozen)
+
+    def read_only_server(self) -> None:
+        """Has Postgres refuse to write for a while, as a primary that is demoted; seldom."""
+        if self.chance.random() < 0.7:
+            self._disturb("Postgres read-only", self.chance.choice([3, 10, 20]), read_only)
+
+    def _disturb(
+        self,
+        kind: str,
+        seconds: float,
+        failing: Callable[[TemporaryServer], AbstractContextManager[None]],
+    ) -> None:
+        """Has the server fail while nothing else is done to anybody."""
+        began = now()
+        with failing(self.site.server):
+            self._calm.wait(seconds)
+        self._note(f"{kind} for {seconds:g} s", "*", began)
 
     # -- bookkeeping
 

@@ -177,7 +177,7 @@ class Load:
             "kwargs": {"seconds": seconds, "how": how},
             "max_attempts": chance.choice([1, 3, 3]),
         }
-        if chance.random() < 0.4:
+        if chance.random() < 0.2:
             order["lane"] = chance.choice(list(LANES))
         if chance.random() < 0.15:
             order["countdown"] = chance.uniform(0.5, 4)
@@ -231,7 +231,7 @@ class Load:
         if verb == "update":
             values: dict[str, Any] = chance.choice(
                 [{"priority": chance.randint(0, 9)}, {"countdown": timedelta(seconds=2)},
-                 {"lane": chance.choice(list(LANES))}, {"max_attempts": 4}]
+                 {"lane": "two"}, {"lane": None}, {"max_attempts": 4}]
             )  # fmt: skip
             self.verb(verb, job_id, values)
         elif verb == "hasten":

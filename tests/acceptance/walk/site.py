@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -190,9 +190,16 @@ class Site:
         """Process ids of a member's children."""
         return [child.pid for child in _children(self.crew[name])]
 
-    def revive(self) -> list[str]:
-        """Starts members that have ended by themselves; returns who they were."""
-        ended = [name for name, process in self.crew.items() if process.poll() is not None]
+    def revive(self, busy: Collection[str] = ()) -> list[str]:
+        """Starts members that have ended by themselves; returns who they were.
+
+        Those that a fault has at the moment are `busy`: it starts them again.
+        """
+        ended = [
+            name
+            for name, process in self.crew.items()
+            if process.poll() is not None and name not in busy
+        ]
         nodes = [self.node(name) if name in WORKERS else name for name in ended]
         for name in ended:
             self.start(name)

@@ -1,21 +1,24 @@
 """A server that hangs is given up; one that takes its time is not."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
+import kombu
 import psycopg
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker.messages import Message
 from pgbeat.config import postgres_url
 from pgbeat.config.urls import servers
 from pgbeat.database import advisory_locks, connections
 from pgbeat.testing.databases import TemporaryServer
-from tests.support.frozen_servers import frozen
+from tests.support.failing_servers import frozen
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish
 from tests.support.processes import until
 from tests.support.tcp_proxy import Line
@@ -178,3 +181,33 @@ def test_sessions_of_a_frozen_server(own_server: TemporaryServer, session: Open)
         with pytest.raises(DBAPIError, match="timeout"):
             session(f"{dsn}&connect_timeout=2")
     assert session(dsn).scalar(text("SELECT 1")) == 1
+
+
+def test_who_waits_for_a_connection_does_not_try_again_one_after_the_other() -> None:
+    """Threads share one; and an event is not worth another attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"pgbeat+postgresql://u@127.0.0.1:{server.getsockname()[1]}/d?connect_timeout=2"
+        broker = kombu.Connection(url).transport.broker
+        errors: list[Exception] = []
+
+        def connect() -> None:
+            try:
+                broker.open()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=connect) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(errors) == 5
+        with pytest.raises(psycopg.OperationalError):
+            broker.publish(Message("q", "an event"), transient=True)
+        server.setblocking(False)
+        attempts = 0
+        with suppress(BlockingIOError):
+            while True:
+                server.accept()[0].close()
+                attempts += 1
+        assert attempts == 1

@@ -1,0 +1,66 @@
+"""Beats, workers of every pool and a client outlive a server that hangs, or refuses to write."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pgbeat
+from tests.acceptance.walk import app as walk_app
+from tests.acceptance.walk import load, site
+from tests.acceptance.walk.load import UNREACHABLE, Load
+from tests.acceptance.walk.site import Site
+from tests.support.failing_servers import frozen, read_only
+from tests.support.processes import until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"),
+]
+_TICKS = "SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'"
+_BUSY = """
+    SELECT DISTINCT split_part(worker, '.', 1) FROM pgbeat.executions
+     WHERE started_at > %s AND state = 'completed'
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Site]:
+    """Three beats and six workers at work, two of them behind a pooler."""
+    with site.opened(tmp_path) as place:
+        load.prepare(place)
+        yield place
+
+
+def test_all_go_on_where_they_were(place: Site) -> None:
+    """After a server hung, and after it refused to write."""
+    Load(place, 1)
+    works(place)
+    for failing in (frozen, read_only):
+        said = {name: len(process.output) for name, process in place.crew.items()}
+        with failing(place.server):
+            with pytest.raises(UNREACHABLE):
+                walk_app.plain.delay()
+            for name, process in place.crew.items():
+                until(lambda: any(each in process.output[said[name] :] for each in _LOST), 90, name)  # noqa: B023
+        works(place)
+        assert [name for name, process in place.crew.items() if process.poll() is not None] == []
+
+
+def works(place: Site) -> None:
+    """Waits until schedules are launched and each worker runs jobs, from now on."""
+    ((since, ticks),) = place.sql(f"SELECT now(), ({_TICKS})")
+    until(lambda: place.sql(_TICKS)[0][0] > ticks + 20, 120, "schedules are launched")
+
+    def all_work() -> bool:
+        for _ in range(20):  # enough for those behind the pooler, who ask for some now and then
+            pgbeat.submit("walk.work", kwargs={"seconds": 0.05}, app=walk_app.app)
+        return {worker for (worker,) in place.sql(_BUSY, since)} >= set(site.WORKERS)
+
+    until(all_work, 120, "each worker runs jobs")
+
+
+#: What beats and workers say of it.
+_LOST = ("Lost the database", "Connection to broker lost", "Can't record executions", "read-only")
