@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
+from pgbeat.jobs.workers import ALIVE
 from pgbeat.suggest import did_you_mean
 
 Verb = Literal["shutdown", "grow", "shrink", "add-consumer", "cancel-consumer"]
@@ -22,8 +23,8 @@ _COMMANDS = {
 }  # fmt: skip
 _MOST = 1000
 _NAMES = text(
-    "SELECT DISTINCT name FROM pgbeat.workers "
-    "WHERE coalesce(namespace, :namespace) = :namespace AND missing_since IS NULL"
+    "SELECT DISTINCT w.name FROM pgbeat.workers w "  # noqa: S608
+    f"WHERE coalesce(w.namespace, :namespace) = :namespace AND {ALIVE}"
 )
 
 

@@ -26,6 +26,9 @@ LEASE = 30.0
 _KEPT = 3600.0
 #: The counter (`pgbeat.counters`) of executions and jobs that were given up as lost.
 RELEASED = "stale_claims_released"
+#: Whether a worker `w` is alive at this moment. (`missing_since` is what others have noted, if
+#: there are any.)
+ALIVE = f"(coalesce(w.alive_until > now(), false) OR w.id IN ({held(LIFE)}))"
 
 # One statement, so that the row is never visible without the lock.
 _REGISTER = text(
@@ -140,12 +143,8 @@ def leave(connection: Connection, worker: int) -> None:
 
 _MISSING = text(
     f"""
-    WITH living AS MATERIALIZED ({held(LIFE)}),
-    known AS (
-        SELECT w.id, w.missing_since,
-               EXISTS (SELECT FROM living l WHERE l.id = w.id)
-               OR coalesce(alive_until > now(), false) AS lives
-          FROM pgbeat.workers w)
+    WITH known AS (
+        SELECT w.id, w.missing_since, {ALIVE} AS lives FROM pgbeat.workers w)
     SELECT id, lives, missing_since IS NOT NULL AS is_noted,
            NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false)
            AS is_dead,
@@ -280,7 +279,7 @@ def count(connection: Connection, metric: str, more: int) -> None:
 
 
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")
-_LIVING = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")
+_LIVING = text(f"SELECT count(*) FROM pgbeat.workers w WHERE {ALIVE}")  # noqa: S608
 
 
 def number(connection: Connection) -> int:
@@ -289,5 +288,5 @@ def number(connection: Connection) -> int:
 
 
 def living(connection: Connection) -> int:
-    """Returns how many of those are not missing."""
+    """Returns how many of those are alive."""
     return int(connection.scalar(_LIVING) or 0)

@@ -95,16 +95,10 @@ def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
     return {str(name): float(moment) for name, moment in rows}
 
 
-_WORKERS = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")
 _RELEASED = text(
     "SELECT value FROM pgbeat.counters WHERE namespace = '' AND metric = 'stale_claims_released' "
     "AND label = '' AND kind = ''"
 )
-
-
-def workers(connection: Connection) -> int:
-    """Counts the workers that record executions and are not missing."""
-    return int(connection.execute(_WORKERS).scalar_one())
 
 
 def released(connection: Connection) -> int:

@@ -22,6 +22,7 @@ from pgbeat import __version__
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings
 from pgbeat.database import connections
+from pgbeat.jobs import workers
 from pgbeat.monitoring import beats, counters, gauges, schedule_health
 from pgbeat.monitoring.counters import CounterValue
 
@@ -129,7 +130,7 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) 
         late | {(each.kind,): each.value for each in _of(sums, "late")},
         "deadline",
     )
-    yield _plain("pgbeat_workers", gauges.workers(connection))
+    yield _plain("pgbeat_workers", workers.living(connection))
     yield _counter("pgbeat_stale_claims_released", {(): gauges.released(connection)})
 
 
@@ -191,7 +192,7 @@ _ABOUT = {
     "pgbeat_jobs_late": "Jobs that missed a deadline, by the first that they missed",
     "pgbeat_executions": "Executions that ended, by how",
     "pgbeat_execution_duration_seconds": "How long executions took that completed or failed",
-    "pgbeat_workers": "Workers that live and record their executions",
+    "pgbeat_workers": "Workers that are alive and record their executions",
     "pgbeat_stale_claims_released": "Executions whose worker died, taken from it",
     "pgbeat_lane_slots_used": "Jobs that have one of the lane's slots",
     "pgbeat_lane_slots_limit": "Slots that the lane has",

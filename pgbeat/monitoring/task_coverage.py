@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.jobs.workers import ALIVE
 from pgbeat.suggest import nearest_task
 
 
@@ -31,11 +32,11 @@ class Coverage(NamedTuple):
 
 
 _WORKERS = text(
-    """
-    SELECT name, tasks FROM pgbeat.workers
-     WHERE missing_since IS NULL AND coalesce(namespace, :namespace) = :namespace
-     ORDER BY name
-    """
+    f"""
+    SELECT w.name, w.tasks FROM pgbeat.workers w
+     WHERE coalesce(w.namespace, :namespace) = :namespace AND {ALIVE}
+     ORDER BY w.name
+    """  # noqa: S608
 )
 _TASKS = text(
     """

@@ -6,6 +6,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.jobs.workers import ALIVE
+
 
 class RunningTask(NamedTuple):
     """An execution that a worker runs."""
@@ -24,7 +26,7 @@ class WorkerUsage(NamedTuple):
     #: How many it runs at once, if it says so.
     concurrency: int | None
     started_at: datetime
-    #: Since when it seems dead.
+    #: Since when it is dead or, if nobody has noted that, when it was last heard of.
     missing_since: datetime | None
     running: int
     host: str | None = None
@@ -44,8 +46,9 @@ class WorkerUsage(NamedTuple):
 
 # A worker that doesn't say its namespace may be of any.
 _LISTING = text(
-    """
-    SELECT w.name, w.pid, w.pool, w.concurrency, w.started_at, w.missing_since,
+    f"""
+    SELECT w.name, w.pid, w.pool, w.concurrency, w.started_at,
+           CASE WHEN NOT {ALIVE} THEN coalesce(w.missing_since, w.reported_at, w.started_at) END,
            (SELECT count(*) FROM pgbeat.running_executions e WHERE e.worker_id = w.id),
            w.host, w.versions, w.queues, w.memory_mb, w.cpu, w.reported_at, longest.tasks
       FROM pgbeat.workers w CROSS JOIN LATERAL (
@@ -56,7 +59,7 @@ _LISTING = text(
                   JOIN pgbeat.unfinished_jobs j ON j.id = e.job_id) AS longest
      WHERE coalesce(w.namespace, :namespace) = :namespace
      ORDER BY w.name, w.id LIMIT :limit
-    """
+    """  # noqa: S608
 )
 
 

@@ -44,7 +44,9 @@ class FoundWorker(BaseModel):
     cpu: float | None = Field(description="Cores in use, on average.", examples=[0.8])
     reported_at: datetime | None = Field(description="When it said that, every ten seconds.")
     started_at: datetime
-    missing_since: datetime | None = Field(description="Since when it seems dead.")
+    missing_since: datetime | None = Field(
+        description="Since when it is dead, or was last heard of; null if it lives."
+    )
     tasks: list[FoundTask] = Field(description="Up to five executions that have run longest.")
 
 

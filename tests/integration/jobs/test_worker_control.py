@@ -24,7 +24,7 @@ def unit(app: Celery, connection: Any, database: str) -> UnitOfWork:
 
 
 def test_a_worker_that_is_silent_is_in_the_audit(unit: UnitOfWork, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.workers (name, pid) VALUES ('w@x', 1)")
+    sql("INSERT INTO pgbeat.workers (name, pid, alive_until) VALUES ('w@x', 1, 'infinity')")
     with pytest.raises(NoReply):
         worker_control.send(unit, "w@x", WorkerCommand("grow"), timeout=0.1)
     assert sql("SELECT verb, kind, subject, after FROM pgbeat.audit") == [
@@ -33,8 +33,11 @@ def test_a_worker_that_is_silent_is_in_the_audit(unit: UnitOfWork, sql: Sql) -> 
 
 
 def test_only_living_workers_of_the_namespace_are_told(unit: UnitOfWork, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.workers (name, pid, missing_since) VALUES ('dead@x', 1, now())")
-    sql("INSERT INTO pgbeat.workers (name, pid, namespace) VALUES ('other@x', 1, 'other')")
+    sql("INSERT INTO pgbeat.workers (name, pid) VALUES ('dead@x', 1)")  # nobody has noticed
+    sql(
+        "INSERT INTO pgbeat.workers (name, pid, namespace, alive_until) "
+        "VALUES ('other@x', 1, 'other', 'infinity')"
+    )
     for name in ("dead@x", "other@x", "nobody"):
         with pytest.raises(NotFound):
             worker_control.send(unit, name, WorkerCommand("shutdown"))

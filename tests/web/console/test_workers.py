@@ -16,10 +16,10 @@ def make_workers(sql: Sql) -> str:
     """Writes a worker that runs a job, and a dead one; returns the job's id."""
     sql(
         "INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency, host, versions, queues, "
-        "memory_mb, cpu, reported_at) VALUES (7, 'celery@web1', 12, 'prefork', 4, 'web1', "
-        "'{\"celery\": \"5.6.0\"}', '{celery,late}', 312.4, 1.5, now())"
+        "memory_mb, cpu, reported_at, alive_until) VALUES (7, 'celery@web1', 12, 'prefork', 4, "
+        "'web1', '{\"celery\": \"5.6.0\"}', '{celery,late}', 312.4, 1.5, now(), 'infinity')"
     )
-    sql("INSERT INTO pgbeat.workers (name, pid, missing_since) VALUES ('celery@gone', 13, now())")
+    sql("INSERT INTO pgbeat.workers (name, pid) VALUES ('celery@gone', 13)")  # nobody noticed
     job = make_job(sql, "running", task="shop.sync")
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id) VALUES (%s, 1, 'w', 7)",
