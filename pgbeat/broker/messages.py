@@ -207,11 +207,6 @@ class BrokerTables:
         found = connection.scalars(self.text(_CARRYING), {"jobs": list(jobs)}) if jobs else ()
         return {str(job_id) for job_id in found}
 
-    def depths(self, connection: Connection) -> dict[str, int]:
-        """Returns how many messages wait in each queue."""
-        rows = connection.execute(self.text(_DEPTHS))
-        return {str(name): int(count) for name, count in rows}
-
     @cached_property
     def put_one(self) -> Statement:
         """Puts a message into a queue; no row if there is no such queue.
@@ -309,11 +304,6 @@ _DELETE = "DELETE FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))"
 _CARRYING = """
     SELECT DISTINCT job_id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))
        AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)
-"""
-_DEPTHS = """
-    SELECT q.name, count(m.id)
-      FROM {queue} q LEFT JOIN {message} m ON m.queue_id = q.id AND m.visible
-     GROUP BY q.name ORDER BY 1
 """
 _ACK = """
     DELETE FROM {message} WHERE id = ANY ($1::bigint[])

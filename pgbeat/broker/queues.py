@@ -330,6 +330,14 @@ class QueueSummary(NamedTuple):
         return self.auto_delete or self.owner is not None
 
     @property
+    def is_unserved(self) -> bool:
+        """Whether it has messages, waiting or of a dead consumer, and none that lives consumes it.
+
+        Consumers on the stock transport are not seen.
+        """
+        return bool(self.waiting or self.claimed) and not self.consumers and not self.is_internal
+
+    @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
         """The kind, subject and values that the audit log records."""
         return "queue", self.name, {"paused_at": self.paused_at}

@@ -46,6 +46,7 @@ STYLES = {
     "ok": "green",
     "warn": "yellow",
     "fail": "red",
+    "unknown": "yellow",
 }
 
 

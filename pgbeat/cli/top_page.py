@@ -221,8 +221,7 @@ def _lane(each: LaneUsage, now: datetime) -> dict[str, Cell]:
 
 
 def _queue(each: QueueSummary) -> dict[str, Cell]:
-    is_stuck = each.waiting and not each.consumers
-    remark = Text("no consumer", style="red") if is_stuck else None
+    remark = Text("no consumer", style="red") if each.is_unserved else None
     return {
         "Queues": each.name,
         "waiting": each.waiting,

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import ProgrammingError
 
+from pgbeat.broker import queues
 from pgbeat.broker.own_tables import expected_tables
-from pgbeat.config import Settings
+from pgbeat.broker.queues import QueueSummary
+from pgbeat.config import Settings, delays_in_table
 from pgbeat.database import connections, contents, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import (
@@ -18,6 +21,7 @@ from pgbeat.monitoring import (
     server_checks,
     task_coverage,
     tasks,
+    worker_usage,
 )
 from pgbeat.monitoring.server_checks import Check
 from pgbeat.schedules import code as code_schedules
@@ -44,12 +48,11 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
         yield from server_checks.role(connection)
         missing = server_checks.missing_privileges(connection)
         yield missing
-        if missing.result == "ok":
+        if missing.result != "fail":
             schema = _schema(connection)
             yield schema
             if schema.result != "fail":
-                if lacking := migrate.missing(connection, migrate.current(connection) or ""):
-                    yield _lacking(lacking)
+                yield from _contents(connection)
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
                 if problem := open_transactions.problem(connection):
@@ -57,14 +60,15 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield Check("history", *periods.check(connection))
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
-                yield _tasks(connection, settings)
+                yield from _workers(connection, settings)
                 if number := tasks.untracked(connection, settings.namespace):
                     yield _untracked(number)
                 if failing := check_ins.check(connection, settings.namespace):
                     yield Check("check-ins", *failing)
                 if found := policies.check(connection, settings, app):
                     yield Check("task policies", *found)
-        yield from _broker(connection, settings, app)
+        is_reader = missing.result == "unknown"
+        yield from _broker(connection, settings, app, is_reader=is_reader)
 
 
 def _untracked(number: int) -> Check:
@@ -89,13 +93,18 @@ def _schema(connection: Connection) -> Check:
     return Check("schema", "ok", f"version {newest}, the newest")
 
 
-def _lacking(objects: Sequence[str]) -> Check:
-    return Check(
-        "schema contents",
-        "fail",
-        f"the schema lacks {contents.listed(objects)}",
-        "Run `pgbeat migrate`, which makes again what loses no rows.",
-    )
+def _contents(connection: Connection) -> Iterator[Check]:
+    version = migrate.current(connection) or ""
+    if version > migrate.newest():
+        detail = f"this pgbeat doesn't know what version {version} consists of"
+        yield Check("schema contents", "unknown", detail)
+    elif lacking := migrate.missing(connection, version):
+        yield Check(
+            "schema contents",
+            "fail",
+            f"the schema lacks {contents.listed(lacking)}",
+            "Run `pgbeat migrate`, which makes again what loses no rows.",
+        )
 
 
 def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:
@@ -105,7 +114,7 @@ def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> C
     if others and (app is not None or len(others) > 1):
         problem = code_schedules.described(others, settings.namespace)
         return Check("apps", "warn", problem, code_schedules.ADVICE)
-    return Check("apps", "ok", f"one app uses the namespace '{settings.namespace}'")
+    return Check("apps", "ok", f"no two apps have schedules in namespace '{settings.namespace}'")
 
 
 def _beat(connection: Connection, settings: Settings) -> Iterator[Check]:
@@ -119,7 +128,13 @@ def _beat(connection: Connection, settings: Settings) -> Iterator[Check]:
             f"none runs: no session holds lock {settings.leader_key}",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
-    elif leader.session.application_name and not leader.is_beat:
+    elif not leader.session.application_name:
+        yield Check(
+            "beat",
+            "unknown",
+            f"lock {settings.leader_key} is held by {leader.label}, perhaps a beat",
+        )
+    elif not leader.is_beat:
         yield Check(
             "beat",
             "fail",
@@ -135,6 +150,9 @@ def _beat(connection: Connection, settings: Settings) -> Iterator[Check]:
 
 def _lag(late: float, figures: Any, settings: Settings) -> Check:
     total = _schedules(figures["total"])
+    if figures["unplanned"]:
+        detail = f"{figures['unplanned']} of {total} never planned: when they are due is unknown"
+        return Check("lag", "unknown", detail, "A beat plans a new schedule within seconds.")
     if not figures["due"]:
         return Check("lag", "ok", f"nothing is overdue; {total}, {figures['active']} active")
     detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
@@ -165,7 +183,8 @@ _UNDECIDED = text(
     """
     SELECT name, retry_count, max_retries, last_error, count(*) OVER ()
       FROM pgbeat.schedules
-     WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND retry_count > 0
+     WHERE namespace = :namespace AND paused_at IS NULL AND retry_count > 0
+       AND (enabled OR retry_count >= max_retries)
      ORDER BY retry_count DESC, name LIMIT :named
     """
 )
@@ -210,15 +229,44 @@ def _jobs(connection: Connection, settings: Settings) -> Check:
     )
 
 
+def _workers(connection: Connection, settings: Settings) -> Iterator[Check]:
+    """Looks for workers that died, and for tasks of schedules that the living don't know."""
+    found = worker_usage.listing(connection, settings.namespace, tasks=0)
+    living = {each.name for each in found if each.missing_since is None}
+    lost = sorted({each.name for each in found} - living)
+    number = "1 worker" if len(living) == 1 else f"{len(living)} workers"
+    if lost:
+        yield Check(
+            "workers",
+            "warn" if living else "fail",
+            f"{number} alive; died: {_listed(lost[:_NAMED], len(lost))}",
+            "Start it again. It is named until an hour after beat or a worker has noticed.",
+        )
+    elif living:
+        yield Check("workers", "ok", f"{number} alive")
+    else:
+        yield Check(
+            "workers",
+            "unknown",
+            "no worker records executions",
+            "Start one. Workers whose app doesn't import pgbeat, or whose pgbeat_track is off, "
+            "can't be seen.",
+        )
+    yield _tasks(connection, settings)
+
+
 def _tasks(connection: Connection, settings: Settings) -> Check:
     """Looks for tasks of schedules that workers haven't registered."""
     found = task_coverage.coverage(connection, settings.namespace)
     reporting = found.workers - found.silent
     if not reporting:
-        return Check("tasks", "ok", "no worker says which tasks it has registered")
+        return Check("tasks", "unknown", "no living worker says which tasks it has registered")
     if not found.uncovered:
         number = "1 worker has" if reporting == 1 else f"{reporting} workers have"
-        return Check("tasks", "ok", f"{number} registered the task of each schedule")
+        detail = f"{number} registered the task of each schedule"
+        if found.silent:
+            return Check("tasks", "unknown", f"{detail}, {found.silent} more don't say")
+        return Check("tasks", "ok", detail)
     some = []
     for each in found.uncovered[:_NAMED]:
         whose = f"schedule {each.example!r}"
@@ -236,14 +284,16 @@ def _tasks(connection: Connection, settings: Settings) -> Check:
     )
 
 
-def _broker(connection: Connection, settings: Settings, app: "Celery | None") -> Iterator[Check]:
+def _broker(
+    connection: Connection, settings: Settings, app: "Celery | None", *, is_reader: bool
+) -> Iterator[Check]:
     tables = expected_tables(settings.url, None if app is None else app.conf)
     if app is not None and tables is None:
         yield _broker_elsewhere(app)
         return
     if tables is not None and tables.exist(connection):
         lacking = tables.missing_privileges(connection)
-        if lacking:
+        if lacking and not is_reader:
             yield Check(
                 "broker",
                 "fail",
@@ -251,12 +301,12 @@ def _broker(connection: Connection, settings: Settings, app: "Celery | None") ->
                 "As the owner, GRANT them.",
             )
             return
-        depths = tables.depths(connection)
-        waiting = ", ".join(f"{name} {count}" for name, count in depths.items() if count)
-        detail = f"{sum(depths.values())} messages wait" + (f" ({waiting})" if waiting else "")
-        yield Check("broker", "ok", f"its tables are here; {detail}")
+        try:
+            yield from _queues(queues.all_queues(connection, tables), app)
+        except ProgrammingError as error:
+            yield Check("broker", "unknown", connections.first_line(error), "As the owner, GRANT.")
     elif app is None:
-        yield Check("broker", "ok", "not looked at; give the app with -A APP")
+        yield Check("broker", "unknown", "not looked at; give the app with -A APP")
     elif connection.execute(_MAY_CREATE).scalar_one():
         yield Check("broker", "ok", "its tables are made when first used")
     else:
@@ -266,6 +316,27 @@ def _broker(connection: Connection, settings: Settings, app: "Celery | None") ->
             "its tables are not there, and the role may not make them",
             "GRANT CREATE on the role's schema, or start a worker once as a role that may.",
         )
+
+
+def _queues(found: Sequence[QueueSummary], app: "Celery | None") -> Iterator[Check]:
+    """Counts the messages that wait, and looks for queues from which nobody consumes them."""
+    full = ", ".join(f"{each.name} {each.waiting}" for each in found if each.waiting)
+    detail = f"{sum(each.waiting for each in found)} messages wait" + (f" ({full})" if full else "")
+    yield Check("broker", "ok", f"its tables are here; {detail}")
+    unserved = [each.name for each in found if each.is_unserved]
+    if app is not None and not delays_in_table(app.conf):
+        yield Check("queues", "unknown", "who consumes by the stock transport (sqla+) isn't seen")
+    elif unserved:
+        yield Check(
+            "queues",
+            "fail",
+            f"messages, but no living consumer: {_listed(unserved[:_NAMED], len(unserved))}",
+            f"Start a worker for them: celery -A APP worker -Q {','.join(unserved[:_NAMED])}",
+        )
+    elif not any(each.consumers for each in found if not each.is_internal):
+        yield Check("queues", "warn", "no worker consumes from any", "Start one.")
+    else:
+        yield Check("queues", "ok", "each queue with messages has a living consumer")
 
 
 _MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)")

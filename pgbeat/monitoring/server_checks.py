@@ -21,10 +21,13 @@ _SKEW = 2.0
 
 
 class Check(NamedTuple):
-    """What was checked, the result, and what to do about it."""
+    """What was checked, the result, and what to do about it.
+
+    `unknown`: it could not be judged. It is never `ok` then.
+    """
 
     check: str
-    result: Literal["ok", "warn", "fail"]
+    result: Literal["ok", "warn", "fail", "unknown"]
     detail: str
     advice: str = ""
 
@@ -111,10 +114,20 @@ _ROLE = text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = curren
 
 
 def missing_privileges(connection: Connection) -> Check:
-    """Looks for privileges that beat needs and the role lacks."""
-    missing = list(connection.scalars(_MISSING))
-    if not missing:
+    """Looks for privileges that beat needs and the role lacks.
+
+    The result is `unknown` for a role that may read everything and write nothing: it is not beat's.
+    """
+    lacking = connection.execute(_MISSING).all()
+    if not lacking:
         return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
+    if all(each.may_only_read for each in lacking) and not connection.scalar(_MAY_WRITE):
+        return Check(
+            "permissions",
+            "unknown",
+            "the role may only read; whether beat's own role may write can't be seen from here",
+        )
+    missing = [each.what for each in lacking]
     role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
     return Check(
         "permissions",
@@ -128,10 +141,11 @@ def missing_privileges(connection: Connection) -> Check:
 # By the catalogue: asking for a table by name needs USAGE on its schema.
 _MISSING = text(
     """
-    SELECT 'USAGE on schema pgbeat' FROM pg_namespace
+    SELECT 'USAGE on schema pgbeat' AS what, false AS may_only_read FROM pg_namespace
      WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
     UNION ALL
-    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname
+    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname,
+            bool_and(p.privilege <> 'SELECT')
        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY
                 AS p (privilege, position)
@@ -140,5 +154,12 @@ _MISSING = text(
         AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
         AND NOT has_table_privilege(c.oid, p.privilege)
       GROUP BY c.relname ORDER BY c.relname)
+    """
+)
+_MAY_WRITE = text(
+    """
+    SELECT EXISTS (
+        SELECT FROM pg_class c WHERE c.relnamespace = 'pgbeat'::regnamespace
+           AND c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE'))
     """
 )

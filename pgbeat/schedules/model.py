@@ -381,13 +381,18 @@ def backlog(connection: Connection, *, namespace: str = NAMESPACE) -> Backlog:
 
 
 def count(connection: Connection, *, namespace: str = NAMESPACE) -> RowMapping:
-    """Returns the numbers `total`, `active`, `paused`, `disabled` and `due`, and `oldest_due`."""
+    """Returns the numbers `total`, `active`, `paused`, `disabled`, `due` and `unplanned`.
+
+    Beats have not given the unplanned ones a time yet. `oldest_due` is a time.
+    """
     next_run = schedules.c.next_run
     is_due = ACTIVE & (next_run <= func.now())
+    is_new = ACTIVE & next_run.is_(None) & schedules.c.after.is_(None)
     query = select(
         func.count().label("total"),
         *(func.count().filter(is_in).label(state) for state, is_in in _IS_IN.items()),
         func.count().filter(is_due).label("due"),
+        func.count().filter(is_new).label("unplanned"),
         func.min(next_run).filter(is_due).label("oldest_due"),
     )
     found = connection.execute(query.where(schedules.c.namespace == namespace))

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat.broker import consumers, exchanges
+from pgbeat.broker import consumers, exchanges, queues
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
@@ -185,7 +185,8 @@ def state(connection: Connection) -> dict[str, tuple[Any, ...]]:
 
 def depths(connection: Connection) -> dict[str, int]:
     """Messages waiting in each queue that a test has made."""
-    return {q: count for q, count in TABLES.depths(connection).items() if q != "celery"}
+    found = queues.all_queues(connection, TABLES)
+    return {each.name: each.waiting for each in found if each.name != "celery"}
 
 
 def bindings(connection: Connection) -> list[tuple[str, str, str]]:

@@ -24,11 +24,7 @@ def workers_page(visit: ViewerVisit) -> Response:
                 found = queues.all_queues(connection, visit.backend.tables(connection))
             except NotFound:
                 found = []
-            unserved = [
-                each
-                for each in found
-                if each.waiting and not each.consumers and not each.is_internal
-            ]
+            unserved = [each for each in found if each.is_unserved]
     return visit.page("workers.html", "workers", rows=rows, unserved=unserved)
 
 

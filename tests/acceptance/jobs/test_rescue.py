@@ -10,6 +10,7 @@ import pytest
 
 from pgbeat.jobs import workers
 from tests.integration.jobs.test_rescue import check_all, settled
+from tests.support.command_line import read, run
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
@@ -76,6 +77,27 @@ def test_a_killed_worker(crew: Crew, pool: str) -> None:
     assert again.job.state == "completed"
     assert crew.released() == len(running)
     assert other.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", ["the process", "the group"])
+def test_a_killed_worker_that_nobody_notices(crew: Crew, kills: str) -> None:
+    """No other worker runs, and no beat: by its lock it is gone at once."""
+    worker = crew.start("-c", "2")
+    living = "WHERE classid = %s AND locktype = 'advisory'"
+    until(lambda: crew.sql(f"SELECT FROM pg_locks {living}", workers.LIFE))
+    metrics = "pgbeat_workers {}.0".format
+    assert metrics(1) in run(crew.database, "metrics").stdout
+    checks = {each["check"]: each for each in read(crew.database, "doctor")["checks"]}
+    assert (checks["workers"]["result"], checks["queues"]["result"]) == ("ok", "ok")
+    worker.kill() if kills == "the process" else worker.kill_group()
+    until(lambda: metrics(0) in run(crew.database, "metrics").stdout, 5)
+    [row] = read(crew.database, "workers")
+    assert row["missing_since"] is not None
+    assert "lost" in run(crew.database, "workers").stdout
+    shown = run(crew.database, "doctor")
+    assert shown.exit_code == 1
+    assert "0 workers alive; died: w0@tests" in shown.stdout
 
 
 @pytest.mark.slow

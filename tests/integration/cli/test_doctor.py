@@ -12,10 +12,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.tables import metadata
 from pgbeat.monitoring.server_checks import Check
+from tests.support.broker_sessions import TABLES, Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
@@ -40,7 +42,7 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
         ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
         ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
         ["lag", "ok"], ["history", "ok"], ["decisions", "ok"], ["jobs", "ok"],
-        ["tasks", "ok"], ["broker", "ok"],
+        ["workers", "unknown"], ["tasks", "unknown"], ["broker", "ok"], ["queues", "unknown"],
     ]  # fmt: skip
     assert "leads, no other stands by" in shown.stdout
     assert "its tables are here; 0 messages wait" in shown.stdout
@@ -69,6 +71,8 @@ def test_no_schema(empty_database: str) -> None:
 def test_another_schema(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
     assert checked(database)["schema"].advice == "Upgrade pgbeat."
+    sql("UPDATE pgbeat.migrations SET oldest_program = '0001'")
+    assert checked(database)["schema contents"].result == "unknown"
 
 
 def test_a_schema_that_lost_a_trigger(database: str, sql: Sql) -> None:
@@ -180,6 +184,8 @@ def test_somebody_elses_lock(database: str, sql: Sql) -> None:
     assert found.detail.startswith("lock 1050 is held by session ")
     assert found.detail.endswith(" (a report), which is no beat")
     assert found.advice == "Let beat use another lock: set pgbeat_lock_key."
+    sql("SET application_name = ''")
+    assert checked(database)["beat"].result == "unknown"
 
 
 def test_a_broker_elsewhere(database: str, app: Celery) -> None:
@@ -209,7 +215,52 @@ def test_messages_that_wait(database: str, app: Celery, sql: Sql) -> None:
 
 def test_a_broker_not_looked_at(database: str, sql: Sql) -> None:
     without_broker_tables(sql)
-    assert checked(database)["broker"].detail == "not looked at; give the app with -A APP"
+    assert checked(database)["broker"] == Check(
+        "broker", "unknown", "not looked at; give the app with -A APP"
+    )
+
+
+def test_queues_that_nobody_alive_consumes(opened: Sessions, database: str) -> None:
+    """A message that a dead consumer has claimed counts: nobody is left to put it back."""
+    assert checked(database)["queues"].result == "warn"
+    living, dead = opened.consumer(), opened.consumer()
+    for queue in ("kept", "forgotten", "claimed"):
+        put(living.connection, queue, "message")
+    for consumer, queue in ((living, "kept"), (dead, "claimed")):
+        consumers.subscribe(
+            consumer.connection, TABLES, consumer.id, [queue_id(consumer.connection, queue)]
+        )
+    dead.claim("claimed")
+    assert checked(database)["queues"].detail == "messages, but no living consumer: forgotten"
+    dead.die(living.connection)
+    found = checked(database)["queues"]
+    assert found.result == "fail"
+    assert found.detail == "messages, but no living consumer: claimed; forgotten"
+    assert found.advice.endswith("-Q claimed,forgotten")
+
+
+def test_workers_that_died(database: str, sql: Sql) -> None:
+    """Nobody has noticed, but their locks are gone."""
+    worker = "INSERT INTO pgbeat.workers (name, pid, alive_until) VALUES (%s, 1, %s)"
+    sql(worker, "w1", None)
+    found = checked(database)["workers"]
+    assert (found.result, found.detail) == ("fail", "0 workers alive; died: w1")
+    assert [each["missing_since"] is None for each in read(database, "workers")] == [False]
+    sql(worker, "w2", "infinity")
+    assert checked(database)["workers"].result == "warn"
+    sql(worker, "w1", "infinity")  # it was started again
+    found = checked(database)["workers"]
+    assert (found.result, found.detail) == ("ok", "2 workers alive")
+    assert checked(database)["tasks"].result == "unknown"
+    sql("UPDATE pgbeat.workers SET tasks = '{tests.add}' WHERE name = 'w1'")
+    assert checked(database)["tasks"].result == "unknown"
+    sql("UPDATE pgbeat.workers SET tasks = '{tests.add}'")
+    assert checked(database)["tasks"].result == "ok"
+
+
+def test_schedules_that_no_beat_has_planned(database: str, sql: Sql) -> None:
+    make_schedule(sql)
+    assert checked(database)["lag"].result == "unknown"
 
 
 # -- poolers -----------------------------------------------------------------------------------
@@ -301,3 +352,5 @@ def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
     assert found["jobs"].detail == (
         "the newest jobs of 1 schedule failed: fails (1 in a row; last: KeyError: 'x')"
     )
+    sql("UPDATE pgbeat.schedules SET enabled = false, retry_count = 5 WHERE name = 'broken'")
+    assert "broken (5 of 5 times" in checked(database)["decisions"].detail
