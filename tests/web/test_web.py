@@ -176,33 +176,34 @@ def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
 # -- health, beats, figures -----------------------------------------------------------------------
 
 
-def test_it_is_ready_while_a_beat_leads(web: Web, beat: Beat) -> None:
+def test_it_is_ready_without_a_beat_and_says_who_leads_elsewhere(web: Web, beat: Beat) -> None:
     nobody = web.nobody
-    assert "no beat leads" in problem(nobody.get("/readyz"), 503)
+    assert "no beat leads" in problem(nobody.get("/healthz/leader"), 503)
+    assert done(nobody.get("/readyz")) == {"status": "ready"}
     scheduler = beat()
     scheduler.run_due()
-    assert done(nobody.get("/readyz")) == {"status": "ready"}
+    assert done(nobody.get("/healthz/leader")) == {"status": "ok"}
     scheduler.close()
-    until(lambda: nobody.get("/readyz").status_code == 503)
+    until(lambda: nobody.get("/healthz/leader").status_code == 503)
 
 
-def test_a_wedged_beat_is_not_ready(web: Web, beat: Beat, sql: Sql) -> None:
+def test_a_wedged_beat_is_not_well(web: Web, beat: Beat, sql: Sql) -> None:
     done(web.admin.post(PATH, json=SCHEDULE), 201)
     beat().run_due()
     sql("UPDATE pgbeat.schedules SET next_run = now() - interval '30 s'")
-    assert done(web.nobody.get("/readyz")) == {"status": "ready"}
+    assert done(web.nobody.get("/healthz/leader")) == {"status": "ok"}
     sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
-    answer = web.nobody.get("/readyz")
+    answer = web.nobody.get("/healthz/leader")
     assert "1 schedule is due for 360" in problem(answer, 503)
     found = done(web.admin.get("/scheduler/status"))
     assert (found["due"], len(found["troubles"])) == (1, 1)
     assert 3600 <= found["lag"] < 3700
 
 
-def test_a_lock_that_somebody_else_holds_is_not_ready(web: Web, database: str) -> None:
+def test_a_lock_that_somebody_else_holds_is_no_leader(web: Web, database: str) -> None:
     with psycopg.connect(database, application_name="psql") as other:
         other.execute("SELECT pg_advisory_lock(1050)")
-        assert "which is no beat" in problem(web.nobody.get("/readyz"), 503)
+        assert "which is no beat" in problem(web.nobody.get("/healthz/leader"), 503)
 
 
 @pytest.mark.slow
@@ -303,7 +304,7 @@ def test_every_endpoint_is_documented(web: Web) -> None:
 
 
 #: What needs no token.
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/healthz/leader", "/readyz"}
 
 
 def test_every_endpoint_asks_who_it_is(web: Web) -> None:

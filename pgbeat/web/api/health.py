@@ -1,4 +1,4 @@
-"""`/scheduler/…`, `/metrics`: beats and statistics; `/healthz`, `/readyz`: answers for probes."""
+"""`/scheduler/…`, `/metrics`: beats and statistics; `/healthz…`, `/readyz`: answers for probes."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -80,13 +80,13 @@ class Alive(BaseModel):
 
 
 class Ready(BaseModel):
-    """Confirms that schedules are launched on time."""
+    """Confirms that the process can serve."""
 
     status: Literal["ready"] = "ready"
 
 
 class NotReady(ProblemDocument):
-    """Says why schedules are not launched on time."""
+    """Says why the process can't serve, or why schedules are not launched on time."""
 
     reasons: list[str] = Field(examples=[["no beat leads: nothing is launched"]])
 
@@ -142,32 +142,49 @@ def healthz() -> Alive:
 @router.get(
     "/readyz",
     tags=["health"],
+    summary="Check that the process can serve",
+    responses={503: {"model": NotReady, "description": "It can't; `reasons` say why."}},
+)
+def readyz(backend: TheBackend) -> Ready:
+    """Checks that the database answers and has the right schema.
+
+    It doesn't look for a beat, since the console is needed most when none leads.
+    """
+    reasons = _reasons(backend)
+    return _not_ready("/readyz", reasons) if reasons else Ready()
+
+
+@router.get(
+    "/healthz/leader",
+    tags=["health"],
     summary="Check that schedules are launched on time",
     responses={503: {"model": NotReady, "description": "They are not; `reasons` say why."}},
 )
-def readyz(backend: TheBackend) -> Ready:
-    """Checks that the database has the right schema, and that a beat leads and keeps up."""
-    reasons = _reasons(backend)
-    if not reasons:
-        return Ready()
+def healthz_leader(backend: TheBackend) -> Alive:
+    """Checks, for monitoring, that a beat leads and keeps up."""
+    reasons = _reasons(backend, of_beats=True)
+    return _not_ready("/healthz/leader", reasons) if reasons else Alive()
+
+
+def _not_ready(path: str, reasons: list[str]) -> Any:
     found = NotReady(
         type="about:blank",
         title="Service Unavailable",
         status=503,
         code="not_ready",
         detail="; ".join(reasons),
-        instance="/readyz",
+        instance=path,
         reasons=reasons,
     )
     content: dict[str, Any] = found.model_dump(exclude_none=True)
-    return JSONResponse(content, 503, media_type=MEDIA_TYPE)  # type: ignore[return-value]
+    return JSONResponse(content, 503, media_type=MEDIA_TYPE)
 
 
-def _reasons(backend: Backend) -> list[str]:
+def _reasons(backend: Backend, *, of_beats: bool = False) -> list[str]:
     try:
         with backend.transaction() as connection:
             migrate.check(connection)
-            return beats.status(connection, backend.settings).troubles
+            return beats.status(connection, backend.settings).troubles if of_beats else []
     except SchemaError as error:
         return [str(error)]
     except (DBAPIError, PoolTimeout) as error:

@@ -33,7 +33,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /docs": (OPEN, None),
     "GET /docs/{section}": (OPEN, None),
     "GET /healthz": (OPEN, None),
-    "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
+    "GET /readyz": (OPEN, None),
+    "GET /healthz/leader": ((503, 503, 503, 503), None),  # no beat runs
     "GET /metrics": (ADMIN, None),
     "GET /load": (ADMIN, None),
     "GET /errors": (ADMIN, None),

@@ -32,5 +32,5 @@ def test_every_endpoint_refuses_what_it_does_not_know(web: Web) -> None:
 
 
 def test_probes_are_no_exception(web: Web) -> None:
-    for path in ("/healthz?probe=1", "/readyz?probe=1"):
+    for path in ("/healthz?probe=1", "/healthz/leader?probe=1", "/readyz?probe=1"):
         problem(web.nobody.get(path), 422)
