@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from sqlalchemy import Connection, func, insert, select, text, update
 
 from pgbeat.access.actors import is_name
+from pgbeat.database.privileges import may_change
 from pgbeat.database.tables import tokens
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 
@@ -131,7 +132,8 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
             f"the token expired at {token.expires_at:%Y-%m-%d %H:%M %Z}; `pgbeat tokens create` "
             "makes another"
         )
-    if token.last_used_at is None or token.last_used_at <= now - _USED_EVERY:
+    is_noted = token.last_used_at is not None and token.last_used_at > now - _USED_EVERY
+    if not is_noted and may_change(connection, "tokens"):
         connection.execute(_USED, {"id": token.id})
     return token
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database.connections import recordset
+from pgbeat.database.privileges import may_change
 
 #: Upper bounds of the histograms' buckets, in seconds; above the last is one more.
 LATENESS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
@@ -43,8 +44,7 @@ _BEGIN = text(
     """
 )
 _STARTED = text(
-    "SELECT current_setting('transaction_read_only') = 'on', "
-    "EXISTS (SELECT FROM pgbeat.counters WHERE namespace = '' AND metric = 'mark')"
+    "SELECT EXISTS (SELECT FROM pgbeat.counters WHERE namespace = '' AND metric = 'mark')"
 )
 # The first names keep sums of their own for good: a sum that moved would be a jump.
 _ADD = """
@@ -185,12 +185,12 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
     """Adds up what is new; returns false if there is more, for the next time.
 
     Of each log it adds at most `most` rows, none younger than `LAG`. It does nothing on a read-only
-    server, or while another session adds up. The first time begins with the newest rows.
+    server, for a role that may only read, or while another session adds up. The first time begins
+    with the newest rows.
     """
-    is_read_only, has_begun = connection.execute(_STARTED).one()
-    if is_read_only:
+    if not may_change(connection, "counters"):
         return True
-    if not has_begun:
+    if not connection.scalar(_STARTED):
         connection.execute(_BEGIN, {"most": most})
     looked = [
         connection.execute(

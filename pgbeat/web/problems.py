@@ -281,6 +281,9 @@ def _database(request: Request, error: Exception) -> Response:
     if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock
         said = "another session is changing that at the same time; try again"
         return problem(request, 409, said, code=Busy.code)
+    if state == "42501":  # insufficient privilege
+        said = f"pgbeat web's database role may not do that: {connections.first_line(error)}"
+        return problem(request, 403, said)
     if state == "57014":
         return problem(request, 503, "the database took too long; ask for less", code="timeout")
     if isinstance(error, PoolTimeout) or connections.is_lost(error):

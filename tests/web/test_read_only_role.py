@@ -1,0 +1,71 @@
+"""The web side whose role in the database may only read."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.config import postgres_url
+from pgbeat.database import migrate
+from tests.support.command_line import Sql, read, run
+from tests.support.jobs import make_app
+from tests.support.web import Web, done, opened, problem
+from tests.web.api.test_permissions import TABLE, World, walk
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport, whose tables are there."""
+    migrate.upgrade(postgres_url(database))
+    return make_app(database)
+
+
+@pytest.fixture
+def reader(database: str, sql: Sql) -> Iterator[str]:
+    """Yields the URL of a role that may read everything and write nothing."""
+    role = f"reader_{uuid.uuid4().hex[:12]}"
+    sql(
+        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}; "
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat, public TO {role}"
+    )
+    yield f"{database}{'&' if '?' in database else '?'}options=-crole%3D{role}"
+    sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_everything_can_be_read(
+    web: Web, app: Celery, reader: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgbeat.web.api import events
+
+    monkeypatch.setattr(events, "LONGEST", 0.1)
+    world = World(web, sql)
+    world.reset()
+    token, wrong = web.token("root", "admin"), []
+    app.conf.pgbeat_url = reader
+    with opened(app) as read_only:
+        client: Any = read_only.browser(token, Accept="text/html, application/json")
+        for route in sorted(set(walk(web.app.routes)) & TABLE.keys()):
+            if route.startswith("GET") and TABLE[route][0][0] != 503:
+                answer = client.get(world.path(route))
+                if answer.status_code >= 500:
+                    wrong.append((route, answer.status_code, answer.text[-300:]))
+        assert wrong == []
+        assert "pgbeat_leader" in client.get("/metrics").text
+        assert done(client.get("/readyz")) == {"status": "ready"}
+        schedule = {"name": "n", "task": "jobs.add", "every": 60}
+        problem(client.post("/admin/scheduled-jobs", json=schedule), 403)
+    assert sql("SELECT 1 FROM pgbeat.schedules WHERE name = 'n'") == []
+
+
+def test_the_doctor_says_what_it_can_not_see(app: Celery, reader: str) -> None:
+    checks = {each["check"]: each["result"] for each in read(reader, "doctor")["checks"]}
+    assert checks == {
+        "server": "ok", "connection": "ok", "clock": "ok", "role": "ok", "permissions": "unknown",
+        "schema": "ok", "apps": "ok", "beat": "warn", "lag": "ok", "history": "ok",
+        "decisions": "ok", "jobs": "ok", "workers": "unknown", "tasks": "unknown",
+        "broker": "ok", "queues": "warn",
+    }  # fmt: skip
+    for command in ("metrics", "workers", "queues", "list", "jobs", "top", "lanes", "groups"):
+        assert run(reader, command).exit_code == 0, command
