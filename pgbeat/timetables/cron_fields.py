@@ -167,11 +167,36 @@ def _problem(plain: str, texts: Sequence[str]) -> str | None:
         counted = "1 field" if len(texts) == 1 else f"{len(texts)} fields"
         return f"it has {counted}, not 5 (or 6, with seconds last)"
     problem = _problem_of(texts)
-    if problem and len(texts) == 6:
-        turned = [*texts[1:], texts[0]]
-        if not _problem_of(turned):
-            problem += f"; seconds come last: {' '.join(turned)!r}"
-    return problem
+    if len(texts) == 5 or not (problem or _may_end_in_weekday(texts)):
+        return problem
+    turned = [*texts[1:], texts[0]]
+    if _problem_of(turned):
+        return problem
+    first = " ".join(turned[:5] if texts[0] == "0" else [*turned[:5], _second(texts[0])])
+    if problem:
+        return f"{problem}; seconds come last: {first!r}"
+    last = " ".join([*texts[:5], _second(texts[5])])
+    return (
+        "it is not evident whether seconds are first or, as here, last: "
+        f"write {last!r} if they are last, {first!r} if they were first"
+    )
+
+
+_ITEM = "[0-7](-[0-7])?(/[0-9]+)?"
+_MAYBE_WEEKDAYS = re.compile(f"{_ITEM}(,{_ITEM})*")
+
+
+def _may_end_in_weekday(texts: Sequence[str]) -> bool:
+    """Returns whether six fields look as where seconds come first: in Quartz, or Spring."""
+    first, last = texts[0], texts[5]
+    if last == "*":
+        return first != "*"
+    return first[0] != "*" and _MAYBE_WEEKDAYS.fullmatch(last) is not None
+
+
+def _second(text: str) -> str:
+    """Returns a field that can be nothing but seconds."""
+    return "0-59" if text == "*" else re.sub(r"\b[0-7]\b", r"0\g<0>", text)
 
 
 def _problem_of(texts: Sequence[str]) -> str | None:

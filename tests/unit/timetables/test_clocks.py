@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from pgbeat.timetables import cron, zone
+from pgbeat.timetables.cron_fields import _second
 from pgbeat.timetables.zones import changes
 from tests.unit.timetables.test_timetables import OSLO, TICK, times, utc
 
@@ -39,7 +40,9 @@ def test_several_fixed_times_in_the_gap_come_once_together() -> None:
     assert shown("0,15,30 2,3 * * *", OSLO, "2025-03-29 23:00", 3) == [
         "30 03:00:00 +0200", "30 03:15:00 +0200", "30 03:30:00 +0200",
     ]  # fmt: skip
-    assert cron("30 2 * * * *", OSLO).count(utc("2025-03-29 12:00"), utc("2025-03-30 12:00")) == 1
+    assert (
+        cron("30 2 * * * 0-59", OSLO).count(utc("2025-03-29 12:00"), utc("2025-03-30 12:00")) == 1
+    )
 
 
 def test_a_fixed_time_in_the_repeated_hour_comes_the_first_time() -> None:
@@ -78,7 +81,7 @@ def test_what_repeats_has_a_star_at_the_head_of_minute_or_hour() -> None:
     assert cron("0 0-23 * * *", OSLO).count(*night) == 4
     assert cron("0-59/30 2 * * *", OSLO).count(*night) == 2
     assert cron("*/30 2 * * *", OSLO).count(*night) == 4
-    assert cron("0 2 * * * *", OSLO).count(*night) == 60  # each second, and no star before it
+    assert cron("0 2 * * * 0-59", OSLO).count(*night) == 60  # each second, and no star before it
 
 
 def test_seconds_come_in_both_hours_and_not_in_the_gap() -> None:
@@ -298,7 +301,7 @@ def expression(random: Random, with_seconds: bool = False) -> str:
         weekday,
     ]
     if with_seconds:
-        fields.append(field(random, 0, 59, 0.3))
+        fields.append(_second(field(random, 0, 59, 0.3)))
     return " ".join(fields)
 
 

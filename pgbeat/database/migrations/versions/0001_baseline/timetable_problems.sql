@@ -20,6 +20,12 @@ DECLARE
     plain    CONSTANT text := lower(btrim(expression, spaces));
     fields   text[] := CASE WHEN plain = '' THEN '{}'
         ELSE regexp_split_to_array(plain, '[' || spaces || ']+') END;
+    -- What may be meant as weekdays, and a digit that is a number.
+    maybe    CONSTANT text := '[0-7](-[0-7])?(/[0-9]+)?';
+    digit    CONSTANT text := '\y[0-7]\y';
+    may_turn boolean := false;
+    first    text;
+    last     text;
     item     text;
     wrong    text;
     problem  text;
@@ -33,8 +39,12 @@ BEGIN
         RETURN format('it has %s fields, not 5 (or 6, with seconds last); %s', cardinality(fields),
             example);
     END IF;
-    -- What is wrong with six is looked at again with the first one last: elsewhere seconds are
-    -- first.
+    -- What is wrong with six, or may end in a weekday, is looked at again with the first one last:
+    -- elsewhere seconds are first.
+    IF cardinality(fields) = 6 THEN
+        may_turn := CASE WHEN fields[6] = '*' THEN fields[1] <> '*'
+            ELSE fields[1] !~ '^\*' AND fields[6] ~ ('^' || maybe || '(,' || maybe || ')*$') END;
+    END IF;
     FOR attempt IN 1..2 LOOP
         wrong := NULL;
         <<each_field>>
@@ -58,11 +68,16 @@ BEGIN
         END IF;
         IF attempt = 1 THEN
             problem := wrong;
-            EXIT WHEN wrong IS NULL OR cardinality(fields) = 5;
+            EXIT WHEN cardinality(fields) = 5 OR (wrong IS NULL AND NOT may_turn);
+            last := array_to_string(fields[1:5] || CASE WHEN fields[6] = '*' THEN '0-59'
+                ELSE regexp_replace(fields[6], digit, '0\&', 'g') END, ' ');
             fields := fields[2:6] || fields[1];
         ELSIF wrong IS NULL THEN
-            problem := problem
-                || format('; seconds come last: %L', array_to_string(fields, ' '));
+            first := array_to_string(fields[1:5] || CASE WHEN fields[6] = '*' THEN '0-59'
+                WHEN fields[6] <> '0' THEN regexp_replace(fields[6], digit, '0\&', 'g') END, ' ');
+            problem := coalesce(problem || format('; seconds come last: %L', first),
+                format('it is not evident whether seconds are first or, as here, last: '
+                    'write %L if they are last, %L if they were first', last, first));
         END IF;
     END LOOP;
     RETURN problem || '; ' || example;
