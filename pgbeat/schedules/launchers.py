@@ -39,7 +39,8 @@ class JobRequest:
     Options override those of the schedule. `snooze` sets when the launcher is evaluated next,
     instead of at the timetable's next time: a time, or a duration from now, limited by the settings
     `pgbeat_snooze_min` and `pgbeat_snooze_max`. Of several requests, the first with a `snooze`
-    counts. `run_key` (1 to 200 characters) distinguishes the jobs of one decision.
+    counts. `run_key` (1 to 200 characters) distinguishes the jobs of one decision, and only
+    of that one: the same key at the next due time is another job.
     """
 
     args: Sequence[Any] = ()

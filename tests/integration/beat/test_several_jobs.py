@@ -85,6 +85,14 @@ def test_all_are_launched_with_one_tick(sql: Sql, at: At) -> None:
     assert sql("SELECT run_count FROM pgbeat.schedules") == [(1,)]
 
 
+def test_a_key_says_nothing_about_the_next_decision(sql: Sql, at: At) -> None:
+    add(sql, launcher="Several")
+    assert len(at().run_until(START + timedelta(hours=1))) == 2
+    assert sql("SELECT count(*), count(DISTINCT id) FROM pgbeat.jobs WHERE run_key = 'a'") == [
+        (2, 2)
+    ]
+
+
 @pytest.mark.parametrize(
     ("requests", "error"),
     [
