@@ -5,6 +5,7 @@ import click
 from pgbeat.cli import printing
 from pgbeat.cli.printing import Cell, counted, json_option
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.config import spelling
 from pgbeat.monitoring import tasks
 from pgbeat.monitoring.tasks import TaskUsage
 
@@ -32,8 +33,9 @@ def tasks_command(target: Target, search: str, limit: int) -> None:
         none="No such task ran." if search else "No task ran in the last 24 hours.",
     )
     if found.untracked and not printing.is_json():
+        setting = spelling(target.app, "track")
         printing.note(
-            f"{counted(found.untracked, 'task')} ran untracked; set pgbeat_track to 'all' to track "
+            f"{counted(found.untracked, 'task')} ran untracked; set {setting} to 'all' to track "
             "them."
         )
 

@@ -26,6 +26,12 @@ def settings_of(app: Any) -> Settings:
     return kept.settings
 
 
+def spelling(app: Any, setting: str) -> str:
+    """Returns what a setting is called where the Celery app's are written; `None` is no app."""
+    namespace = getattr(app, "namespace", None)
+    return f"{namespace}_pgbeat_{setting}".upper() if namespace else f"pgbeat_{setting}"
+
+
 class _Kept:
     """Settings, and all that they were read from."""
 

@@ -170,13 +170,13 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the app's settings that begin like ours; asking the app for each of ours is slow.
 
     In a namespace (`CELERY_PGBEAT_URL`, with `config_from_object(…, namespace="CELERY")`) its keys
-    say more than the names that it answers to.
+    say more than the names that it answers to, and those outside of the namespace are not read.
     """
-    given = {}
+    given, has_namespace = {}, bool(getattr(conf, "prefix", None))
     for key in conf:
         before, found, name = str(key).lower().partition("pgbeat_")
         value = conf.get(found + name) if found else None
-        if found and (not before or value is not None):
+        if found and (value is not None or not (before or has_namespace)):
             given[found + name] = value
     return given
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import ProgrammingError
 from pgbeat.broker import queues
 from pgbeat.broker.own_tables import expected_tables
 from pgbeat.broker.queues import QueueSummary
-from pgbeat.config import Settings, delays_in_table
+from pgbeat.config import Settings, delays_in_table, spelling
 from pgbeat.database import connections, contents, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import (
@@ -62,7 +62,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _jobs(connection, settings)
                 yield from _workers(connection, settings)
                 if number := tasks.untracked(connection, settings.namespace):
-                    yield _untracked(number)
+                    yield _untracked(number, app)
                 if failing := check_ins.check(connection, settings.namespace):
                     yield Check("check-ins", *failing)
                 if found := policies.check(connection, settings, app):
@@ -71,11 +71,10 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
         yield from _broker(connection, settings, app, is_reader=is_reader)
 
 
-def _untracked(number: int) -> Check:
+def _untracked(number: int, app: "Celery | None") -> Check:
     said = "1 task ran" if number == 1 else f"{number:,} tasks ran"
-    return Check(
-        "tracking", "ok", f"{said} untracked in the last 24 hours; pgbeat_track = 'all' tracks them"
-    )
+    advice = f"{spelling(app, 'track')} = 'all' tracks them"
+    return Check("tracking", "ok", f"{said} untracked in the last 24 hours; {advice}")
 
 
 def _schema(connection: Connection) -> Check:

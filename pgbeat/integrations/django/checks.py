@@ -2,18 +2,31 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from celery import Celery
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.config import brokers, delays_in_table, is_own_broker, place
+from pgbeat.config import (
+    Settings,
+    brokers,
+    delays_in_table,
+    is_own_broker,
+    place,
+    spelling,
+)
 from pgbeat.database import connections as sessions
 from pgbeat.database import contents, migrate
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.integrations.django import databases, schema
+from pgbeat.suggest import nearest
+
+#: How similar a name must be to count as a setting of pgbeat's.
+_ALIKE = 0.8
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
@@ -62,11 +75,26 @@ def _warnings(app: Celery, *, is_joined: bool, where: str) -> Iterator[CheckMess
             hint="Run `manage.py pgbeat migrate` besides.",
             id="pgbeat.W002",
         )
+    yield from _misspelt(app)
     if app.conf.task_always_eager:
         yield Warning(
             "task_always_eager is set: tasks run where they are sent, and no message is published.",
             id="pgbeat.W003",
         )
+
+
+def _misspelt(app: Celery) -> Iterator[CheckMessage]:
+    """Yields a warning for each setting of pgbeat's that lacks the namespace of Celery's."""
+    known = {each.name for each in fields(Settings)}
+    for name in dir(settings):
+        if not name.startswith("PGBEAT_") or name == "PGBEAT_DATABASE":  # which is Django's
+            continue
+        if near := nearest(name.removeprefix("PGBEAT_"), known, cutoff=_ALIKE):
+            right = spelling(app, near)
+            hint = f"It is called {right}."
+            if right.islower():
+                hint = f"The Celery app reads no setting of pgbeat's here: set app.conf.{right}."
+            yield Warning(f"{name} has no effect.", hint=hint, id="pgbeat.W006")
 
 
 def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from markupsafe import Markup
 from sqlalchemy import Connection
 
+from pgbeat.config import spelling
 from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
@@ -70,4 +71,5 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
         "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
         "troubles": status.troubles,
         "untracked": task_usage.untracked(connection, visit.namespace),
+        "setting": spelling(visit.backend.celery, "track"),
     }

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Response
 
+from pgbeat.config import spelling
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import tasks
@@ -23,7 +24,8 @@ def tasks_page(visit: ViewerVisit, search: str = "") -> Response:
     search = search.strip()[:200]
     with visit.reading() as connection:
         found = tasks.listing(connection, visit.namespace, search=search, limit=_LISTED)
-    return visit.page("tasks.html", "tasks", found=found, search=search)
+    setting = spelling(visit.backend.celery, "track")
+    return visit.page("tasks.html", "tasks", found=found, search=search, setting=setting)
 
 
 @router.get("/console/tasks/{name:path}")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import scalar_row
 
+from pgbeat.config import Settings
 from tests.support.databases import sqlalchemy_url
 from tests.support.django_shop import PROJECT, Shop
 from tests.support.processes import ROOT
@@ -82,6 +84,7 @@ def test_celerys_command_takes_the_projects_database_too(database: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done
 
 
+WITHOUT_NAMESPACE = [*(f"PGBEAT_{each.name}".upper() for each in fields(Settings)), "PGBEAT_TRAK"]
 SQLITE = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 
 
@@ -95,11 +98,17 @@ SQLITE = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"
         ({"CELERY_BROKER_URL": "redis://h"}, ["pgbeat.W001"]),
         ({"CELERY_BROKER_URL": "pgbeat+postgresql://h/other"}, ["pgbeat.W001", "pgbeat.W002"]),
         ({"CELERY_TASK_ALWAYS_EAGER": True}, ["pgbeat.W003"]),
+        (dict.fromkeys(WITHOUT_NAMESPACE, "x"), ["pgbeat.W006"] * len(WITHOUT_NAMESPACE)),
     ],
 )
 def test_check_finds_mistakes(settings: dict[str, Any], found: list[str], database: str) -> None:
     done = Shop(database, **settings).manage("check")
     assert re.findall(r"pgbeat\.[EW]\d+", done.stderr) == found, done
+    for name in settings.keys() & {*WITHOUT_NAMESPACE}:
+        said = (
+            f"{name} has no effect.\n\tHINT: It is called CELERY_{name.replace('TRAK', 'TRACK')}."
+        )
+        assert said in done.stderr
     assert done.returncode == any(each.startswith("pgbeat.E") for each in found)
 
 
