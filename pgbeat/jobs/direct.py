@@ -31,7 +31,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations
 from pgbeat.jobs.lanes.occupancy import SlotHolder
 from pgbeat.jobs.submissions import opened_unit
-from pgbeat.jobs.task_checks import check_task
+from pgbeat.jobs.task_checks import check_task, refuse_coroutine
 from pgbeat.timetables import span
 
 logger = logging.getLogger("pgbeat.lanes")
@@ -247,7 +247,7 @@ def _apply(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             break
     if isinstance(outcome.result, BaseException) and not outcome.successful():
         raise outcome.result  # Ignore, Reject
-    return outcome.result
+    return refuse_coroutine(task, outcome.result)
 
 
 def raised_by_task(error: BaseException) -> bool:

@@ -1,9 +1,11 @@
-"""Checks that an app has a task, and that its function takes the arguments."""
+"""Checks that an app has a task, that its function takes the arguments, and what it returns."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from inspect import iscoroutine
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 
 from pgbeat.access.actors import Actor
 from pgbeat.errors import InvalidSchedule, UnknownTask
@@ -54,3 +56,21 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
         field = "kwargs" if kwargs else "args"
         said = f"the arguments don't fit task {task!r}: {error}"
         raise InvalidSchedule.of(field, "malformed", said) from None
+
+
+def refuse_coroutine(task: Any, value: Any) -> Any:
+    """Returns what a task returned. Raises `TypeError` for a coroutine that nobody awaits.
+
+    The task's own `__call__`, or a pool with an event loop, may await it.
+    """
+    if not iscoroutine(value) or type(task).__call__ is not Task.__call__:
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        value.close()
+        raise TypeError(
+            f"task {task.name!r} is `async def`, which Celery doesn't await; make it a function "
+            "that calls asyncio.run(…)"
+        ) from None
+    return value

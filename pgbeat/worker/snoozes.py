@@ -18,6 +18,7 @@ from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table
 from pgbeat.jobs import kept_messages
+from pgbeat.jobs.task_checks import refuse_coroutine
 from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.worker import attempt_ends, process_recorder
 from pgbeat.worker.attempts import Attempt
@@ -45,7 +46,7 @@ def _wrap(task: Any) -> None:
     @wraps(run)
     def run_or_snooze(*args: Any, **kwargs: Any) -> Any:
         try:
-            return run(*args, **kwargs)
+            return refuse_coroutine(task, run(*args, **kwargs))
         except Snooze as snooze:
             _arrange(task, snooze)
             raise

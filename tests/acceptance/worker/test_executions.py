@@ -27,6 +27,12 @@ def start(crew: Crew, pool: str, **settings: Any) -> Process:
     return crew.start("-P", pool, "-c", "2", settings=settings)
 
 
+NOT_AWAITED = (
+    "TypeError: task 'tests.coroutine' is `async def`, which Celery doesn't await; make it a "
+    "function that calls asyncio.run(…)"
+)
+
+
 @pools
 def test_each_end_is_recorded(crew: Crew, pool: str) -> None:
     """What an execution ended with, and what that makes of its job."""
@@ -36,6 +42,7 @@ def test_each_end_is_recorded(crew: Crew, pool: str) -> None:
         ("fail",): ("failed", "failed", "ValueError: no such thing", None),
         ("fail", 1): ("failed", "failed", "ValueError: nul\\0 here", None),
         ("fail", 2): ("failed", "failed", "ValueError: half \\ud800 a character", None),
+        ("coroutine",): ("failed", "failed", NOT_AWAITED, None),
         ("leave", "skip"): ("skipped", "skipped", "nothing to do", None),
         ("leave", "ignore"): ("completed", "completed", None, "ignored: as you like"),
         ("leave", "reject"): ("failed", "failed", "Reject: ('broken', False)", None),

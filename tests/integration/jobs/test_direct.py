@@ -68,7 +68,13 @@ def test_an_error_comes_as_the_task_raised_it(floor: Lanes, app: Celery) -> None
     def ignore() -> None:
         raise Ignore()
 
+    @app.task(name="tests.coroutine", shared=False)
+    async def coroutine() -> None:
+        raise Own("nobody awaits it")
+
     floor.lane(max_running=1)
+    with pytest.raises(TypeError, match="async def"):
+        run_direct(coroutine, lane="l")
     with pytest.raises(Own, match="really"):
         run_direct(fail, lane="l")
     with pytest.raises(Ignore):

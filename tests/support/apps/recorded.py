@@ -53,6 +53,11 @@ def fail(which: int = 0, more: str = "") -> None:
     raise ValueError(("no such thing", "nul\0 here", "half \ud800 a character")[which] + more)
 
 
+@app.task(name="tests.coroutine", shared=False)
+async def coroutine() -> None:
+    """Would do something, if somebody awaited it."""
+
+
 @app.task(name="tests.die", shared=False)
 def die() -> None:
     """Takes its process with it."""
