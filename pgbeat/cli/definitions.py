@@ -41,6 +41,8 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
+@click.option("--disabled", is_flag=True, help="Disable it until `pgbeat enable`.")
+@click.option("--paused", is_flag=True, help="Pause it until `pgbeat resume`.")
 @click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
 @dry_run_option
 @json_option
@@ -56,6 +58,7 @@ def add_command(
     job = given_policy(given)
     values = {key: value for key, value in given.items() if value is not None}
     values |= {"job_policy": job} if job else {}
+    values["enabled"] = not values.pop("disabled")
     assumed = _localize(target, values, None)
     checks = _Checks(target, values, job)
     try:
@@ -72,7 +75,8 @@ def add_command(
         printing.result(printing.row_json(row), said)
         return
     verb = "Would add" if dry_run else "Added"
-    said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
+    state = {"disabled": ", disabled", "paused": ", paused"}.get(row.state, "")
+    said = f"{verb} schedule {name!r}{state}. {next_line(target, row)}".rstrip()
     printing.result(printing.row_json(row), said)
     checks.remark(assumed, *missing)
 

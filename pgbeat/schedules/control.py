@@ -24,10 +24,14 @@ class Switched(NamedTuple):
     after: Schedule
 
 
-def add(unit: UnitOfWork, name: str, **values: Any) -> Schedule:
-    """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
+def add(
+    unit: UnitOfWork, name: str, *, enabled: bool = True, paused: bool = False, **values: Any
+) -> Schedule:
+    """Adds a schedule, out of service if told. Raises `InvalidSchedule` or `AlreadyExists`."""
     source, values = str(unit.actor.origin), writes.defaults(unit.settings) | values
     row = writes.add(unit.connection, name, source=source, namespace=unit.namespace, **values)
+    if off := ({} if enabled else _disabled()) | (_paused(None) if paused else {}):
+        row = _set(unit, row, off)
     unit.record("create", None, row)
     return row
 

@@ -61,11 +61,13 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
     cron, every = _timetable(app, fields["schedule"], bool(fields.get("relative")))
     kinds = {"args": list, "kwargs": dict, "options": dict}
     try:
-        values = [faithful(kind(fields.get(key) or ())) for key, kind in kinds.items()]
+        values = {key: faithful(kind(fields.get(key) or ())) for key, kind in kinds.items()}
     except ValueError:
-        values = [None, {}, {}]
+        values = {"args": None, "kwargs": {}, "options": {}}
     timezone = _zone_name(app) if cron else None
-    return CodeEntry(row_name(name), str(task), cron, every, timezone, *values)
+    values["enabled"] = bool(fields.get("enabled", True))
+    values["paused"] = bool(fields.get("paused", False))
+    return CodeEntry(row_name(name), str(task), cron, every, timezone, **values)
 
 
 def row_name(name: Any) -> str:

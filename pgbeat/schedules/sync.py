@@ -18,7 +18,7 @@ class CodeEntry:
     """A schedule made by code.
 
     Without `cron` and `every`, its timetable stays in the code. If `args` is `None`, so do its
-    arguments and options.
+    arguments and options. `enabled` and `paused` are for a row that is made.
     """
 
     name: str
@@ -29,6 +29,8 @@ class CodeEntry:
     args: list[Any] | None
     kwargs: dict[str, Any]
     options: dict[str, Any]
+    enabled: bool = True
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ class SyncChanges:
     orphaned: list[str] = field(default_factory=list)
 
 
-_DEFINITION = [column for column in CodeEntry.__slots__ if column != "name"]
+_AT_FIRST = {"name", "enabled", "paused"}
+_DEFINITION = [column for column in CodeEntry.__slots__ if column not in _AT_FIRST]
+#: Why a row is disabled whose entry says `"enabled": False`.
+BY_CODE = "disabled by the app's code"
 #: A person may have set these on a row that the code makes.
 _NO_OTHER_TIMETABLE = {"once_at": None, "solar": None, "rrule": None, "after": None}
 _COMPARED = [*_DEFINITION, *_NO_OTHER_TIMETABLE]
@@ -84,8 +89,14 @@ def apply(
         )
     if fresh:
         made = {"namespace": namespace, "source": "code", "app": app}
-        rows = [{**made, "name": entry.name, **_values(entry), **defaults} for entry in fresh]
+        rows = [made | _identity(entry) | _values(entry) | defaults for entry in fresh]
         connection.execute(insert(schedules), rows)
+    if paused := [entry.name for entry in fresh if entry.paused]:
+        connection.execute(
+            update(schedules)
+            .where(schedules.c.namespace == namespace, schedules.c.name.in_(paused))
+            .values(paused_at=func.now())
+        )
     return changes
 
 
@@ -139,6 +150,11 @@ def other_apps(connection: Connection, namespace: str, *, app: str | None) -> di
 
 def _values(entry: CodeEntry) -> dict[str, Any]:
     return {**{name: getattr(entry, name) for name in _DEFINITION}, **_NO_OTHER_TIMETABLE}
+
+
+def _identity(entry: CodeEntry) -> dict[str, Any]:
+    reason = None if entry.enabled else BY_CODE
+    return {"name": entry.name, "enabled": entry.enabled, "disabled_reason": reason}
 
 
 def faithful(value: Any) -> Any:

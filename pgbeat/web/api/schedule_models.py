@@ -94,6 +94,8 @@ class NewSchedule(ScheduleFields):
     )
 
     name: str = Field(min_length=1, max_length=200, examples=["category_refresh"])
+    enabled: bool | None = Field(None, description="false: disabled until it is enabled.")
+    paused: bool | None = Field(None, description="true: paused until it is resumed.")
 
 
 class ScheduleChanges(ScheduleFields):

@@ -64,6 +64,16 @@ def calendar(sql: Sql) -> None:
         """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
 
 
+def test_added_out_of_service(database: str) -> None:
+    for flag, state in (("--disabled", "disabled"), ("--paused", "paused")):
+        added = run(database, "add", state, "--task", "tests.add", "--every", "1s", flag)
+        assert added.stdout == f"Added schedule {state!r}, {state}.\n"
+        row = read(database, "status", state)
+        assert row["enabled"] is (state == "paused")
+        assert (row["paused_at"] is not None) is (state == "paused")
+    assert read(database, "status", "disabled")["disabled_reason"] == "disabled by hand"
+
+
 @pytest.mark.usefixtures("calendar")
 def test_every_policy(database: str) -> None:
     add(database, "s", *POLICIES)

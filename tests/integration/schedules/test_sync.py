@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
-from pgbeat.schedules import control, sync, writes
+from pgbeat.schedules import control, entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry, SyncChanges, faithful
 from tests.support.command_line import Sql
@@ -52,6 +52,27 @@ def test_what_the_code_has_is_added(connection: Connection) -> None:
     assert (a.kwargs, a.options) == ({"x": {"y": [None, "ü"]}}, {"queue": "slow"})
     assert (b.cron, b.timezone, b.every) == ("0 2 * * *", "Europe/Oslo", None)
     assert (c.cron, c.every, c.args, c.source) == (None, None, None, "code")
+
+
+def test_what_the_code_has_is_added_out_of_service_if_it_says_so(
+    connection: Connection, app: Celery
+) -> None:
+    """And is left as people switch it afterwards."""
+    hourly = {"task": "tests.add", "schedule": 3600.0}
+    app.conf.beat_schedule = {
+        "off": hourly | {"enabled": False}, "held": hourly | {"paused": True}, "on": hourly,
+    }  # fmt: skip
+    added = entries.from_app(app, {})
+    apply(connection, added)
+    rows = {row.name: row for row in schedules.listing(connection)}
+    assert {name: row.state for name, row in rows.items()} == {
+        "off": "disabled", "held": "paused", "on": "active"
+    }  # fmt: skip
+    assert rows["off"].disabled_reason == sync.BY_CODE
+    control.enable(unit_on(connection), "off")
+    control.resume(unit_on(connection), "held")
+    assert apply(connection, added) == SyncChanges()
+    assert {row.state for row in schedules.listing(connection)} == {"active"}
 
 
 def test_the_same_again_writes_nothing(connection: Connection) -> None:

@@ -36,6 +36,19 @@ def test_a_schedule_is_made_and_found(admin: Any) -> None:
     assert audited(admin) == [("create", "schedule", "category_refresh")]
 
 
+@pytest.mark.parametrize(
+    ("given", "state"), [({"enabled": False}, "disabled"), ({"paused": True}, "paused"),
+                         ({"enabled": True, "paused": None}, "active")],
+)  # fmt: skip
+def test_a_schedule_is_made_out_of_service(admin: Any, given: Any, state: str) -> None:
+    """And was never in service for the audit, or for beat."""
+    made = make(admin, "s", **given)
+    assert (made["state"], made["next_run"]) == (state, None)
+    [entry] = done(admin.get("/audit"))["changes"]
+    assert (entry["verb"], entry["after"]["enabled"]) == ("create", state != "disabled")
+    assert ("paused_at" in entry["after"]) is (state == "paused")
+
+
 def test_the_seeds_names_of_fields_are_understood(admin: Any) -> None:
     body = {"name": "s", "task": "tests.add", "schedule_cron": "5 4 * * *",
             "launcher_class": "GenericLauncher"}  # fmt: skip
