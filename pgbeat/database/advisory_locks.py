@@ -57,8 +57,8 @@ class LockHolder:
     leads: bool
     application_name: str
     client: str | None
-    since: datetime
-    #: When it last asked for something; `None` where the role may not see that.
+    #: When it connected, and last asked for something; `None` where the role may not see that.
+    since: datetime | None
     active_at: datetime | None = None
 
 
