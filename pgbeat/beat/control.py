@@ -135,9 +135,8 @@ class _Decider:
         if due_at is not None:
             missed.forget(connection, row, due_at)
         written = self._enqueuer.commit(connection, [evaluation], now)
-        for lane in written.lanes:
-            with suppress(BrokerUnavailable):
-                dispatch.dispatch_lane(connection, self._enqueuer.publisher, *lane)
+        with suppress(BrokerUnavailable):
+            dispatch.dispatch_lanes(connection, self._enqueuer.publisher, written.lanes)
         return next(iter(written.decisions), None)
 
 

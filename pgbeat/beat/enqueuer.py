@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -20,6 +21,7 @@ from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits, server_errors
 from pgbeat.jobs import lifecycle, new_jobs
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 
@@ -44,7 +46,7 @@ class Written:
     #: Schedules (ids) that are left for later, and why.
     postponed: dict[int, str] = field(default_factory=dict)
     #: Lanes (namespace and name) in which there is something to dispatch.
-    lanes: set[tuple[str, str]] = field(default_factory=set)
+    lanes: set[Room] = field(default_factory=set)
 
     def add(self, other: "Written") -> None:
         """Adds what became of another part of the batch."""
@@ -284,15 +286,15 @@ class Enqueuer:
         more = [job.id for job in launched[1:]] or None
         pending.tick = tick._replace(job_id=launched[0].id, more_job_ids=more)
 
-    def _write_jobs(
-        self, connection: Connection, launched: Sequence[PendingTick]
-    ) -> set[tuple[str, str]]:
+    def _write_jobs(self, connection: Connection, launched: Sequence[PendingTick]) -> set[Room]:
         """Writes the jobs and messages of ticks, and cancels the jobs that they supersede.
 
         Returns the lanes in which there is something to dispatch.
         """
         made = [job for each in launched for job in each.jobs]
-        lanes = {(job.namespace, job.lane) for job in made if job.lane is not None}
+        lanes = {
+            Room(job.namespace, job.lane, UUID(job.id)) for job in made if job.lane is not None
+        }
         superseded = [job_id for each in launched if each.jobs for job_id in each.superseded]
         if superseded:
             reason = "cancelled: its schedule is due again"

@@ -16,6 +16,7 @@ from pgbeat.beat.standby import StandingBy
 from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
 from pgbeat.database.sockets import readable
+from pgbeat.jobs.lanes.model import Room
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -56,7 +57,7 @@ class Leader:
         #: Whether a schedule has changed since this was last set to false.
         self.changed = False
         #: Lanes (namespace and name) of which a notification came.
-        self.lanes: set[tuple[str, str]] = set()
+        self.lanes: set[Room] = set()
 
     def connect(self) -> Connection:
         """Returns the connection, in autocommit mode.
@@ -176,4 +177,4 @@ class Leader:
         self.changed = True
         if channel == channels.LANES:
             namespace, _, name = payload.partition("/")
-            self.lanes.add((namespace, name))
+            self.lanes.add(Room(namespace, name))

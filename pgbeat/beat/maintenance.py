@@ -21,6 +21,7 @@ from pgbeat.jobs import deadlines, dependencies, dispatch, lifecycle, rescue
 from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.queue_routes import route_of
 from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
@@ -54,13 +55,16 @@ class LeaderMaintenance:
         self._deliverer = Deliverer(settings)
         #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
+        #: Those of them in which to look at all keys, which takes long if these are many.
+        self._whole: set[tuple[str, str]] = set()
         self._rescue_at = self._groups_at = self._prune_at = 0.0
         self._away_until = 0.0
         self._postponed = Postponed()
 
-    def add_lanes(self, changed: Iterable[tuple[str, str]]) -> None:
-        """Has these lanes (namespace and name) dispatched at the next step."""
-        self._lanes.update((lane, 0.0) for lane in changed if lane[0] == self._settings.namespace)
+    def add_lanes(self, changed: Iterable[Room]) -> None:
+        """Has these lanes dispatched at the next step."""
+        own = (room[:2] for room in changed if room.namespace == self._settings.namespace)
+        self._lanes.update(dict.fromkeys(own, 0.0))
 
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
         """Does the maintenance that is due.
@@ -159,7 +163,9 @@ class LeaderMaintenance:
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )
             changed = lifecycle.follow(connection, self._publisher, failed)
-        self.add_lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
+        self.add_lanes(
+            changed | {Room(job.namespace, job.lane) for job in due if job.lane is not None}
+        )
 
     def _mark_late(self, connection: Connection) -> None:
         deadlines.mark_late(connection, self._settings.namespace)
@@ -169,7 +175,8 @@ class LeaderMaintenance:
 
     def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace
-        self.add_lanes((namespace, name) for name in lanes.to_dispatch(connection, namespace))
+        self._whole = {(namespace, name) for name in lanes.to_dispatch(connection, namespace)}
+        self._lanes.update(dict.fromkeys(self._whole, 0.0))
 
     def _settle_groups(self, connection: Connection) -> None:
         """Advances groups that nothing else will, each by itself if one is locked."""
@@ -204,9 +211,11 @@ class LeaderMaintenance:
         self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
 
     def _dispatch_lane(self, connection: Connection, namespace: str, lane: str) -> None:
+        job_ids = None if (namespace, lane) in self._whole else ()
         dispatched = dispatch.dispatch_lane(
-            connection, self._publisher, namespace, lane, wait=False
+            connection, self._publisher, namespace, lane, job_ids, wait=False
         )
+        self._whole.discard((namespace, lane))
         if dispatched.retry_in is not None:
             self._lanes[namespace, lane] = time.monotonic() + dispatched.retry_in
 

@@ -31,6 +31,7 @@ from pgbeat.database import connections
 from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.jobs import task_policies
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import entries
@@ -370,7 +371,7 @@ class Scheduler(celery.beat.Scheduler):
         self,
         connection: Connection,
         snapshot: DueSnapshot,
-        lanes: Set[tuple[str, str]],
+        lanes: Set[Room],
         *,
         is_idle: bool,
     ) -> None:

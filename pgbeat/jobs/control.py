@@ -30,6 +30,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.lanes import waiting
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_task
@@ -37,7 +38,7 @@ from pgbeat.jobs.prepare import JobSpec
 from pgbeat.jobs.submissions import SubmittedJob
 from pgbeat.jobs.unique_keys import UniqueKey
 
-Lanes = Set[tuple[str, str]]
+Lanes = Set[Room]
 
 
 def finish(
@@ -205,7 +206,7 @@ def proceed(connection: Connection, publisher: Publisher, job: Job) -> tuple[Job
     if failed:
         job = jobs.get(connection, job.id)
     if waiting.is_waiting(job):
-        lanes.add((job.namespace, str(job.lane)))
+        lanes.add(Room(job.namespace, str(job.lane), job.id))
     return job, lanes
 
 
@@ -213,7 +214,7 @@ def freed_lane(job: Job) -> Lanes:
     """Returns the lane in which the job had a slot, for `finish`."""
     if job.lane is None or job.dispatched_at is None:
         return frozenset()
-    return {(job.namespace, job.lane)}
+    return {Room(job.namespace, job.lane, job.id)}
 
 
 def retry(

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence, Set
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -17,7 +18,7 @@ from pgbeat.jobs import lifecycle
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import rates, reservations, slots
 from pgbeat.jobs.lanes.limiter import Limiter
-from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lanes.model import Lane, Room
 from pgbeat.jobs.lifecycle import Urgency
 from pgbeat.jobs.model import Job
 
@@ -45,37 +46,50 @@ class Dispatched(NamedTuple):
 
 
 def dispatch_lane(
-    connection: Connection, publisher: Publisher, namespace: str, lane: str, *, wait: bool = True
+    connection: Connection,
+    publisher: Publisher,
+    namespace: str,
+    lane: str,
+    job_ids: Collection[UUID] | None = None,
+    *,
+    wait: bool = True,
 ) -> Dispatched:
     """Gives the lane's free slots to direct executions that wait, then to its jobs.
 
-    The connection must be in autocommit mode. Transactions that dispatch the same lane wait for
-    each other. Without `wait`, raises the error of a lock timeout if another transaction has locked
-    the lane. Skips jobs that are locked. Raises the errors of publishing: then nothing is
-    dispatched.
+    With `job_ids`, jobs that left their slots or came into the line, looks at their keys and at the
+    next of a fair lane only, unless it has other limits. The connection must be in autocommit mode.
+    Transactions that dispatch the same lane wait for each other. Without `wait`, raises the error
+    of a lock timeout if another transaction has locked the lane. Skips jobs that are locked. Raises
+    the errors of publishing: then nothing is dispatched.
     """
     count, retry_in = 0, None
-    todo = {(namespace, lane)}
+    todo = {(namespace, lane): job_ids}
     while todo:
-        current = todo.pop()
+        current, ids = todo.popitem()
         if not lanes.has_waiting(connection, *current):
             continue
         try:
             with connections.transaction(connection):
-                turn = _dispatch_some(connection, publisher, *current, wait=wait)
+                turn = _dispatch_some(connection, publisher, *current, ids, wait=wait)
         except BaseException:
             publisher.clear()
             raise
         count += turn.jobs
-        todo |= turn.lanes
+        todo |= lanes.by_lane(turn.rooms)
         if current == (namespace, lane):
             retry_in = turn.retry_in
     return Dispatched(count, retry_in)
 
 
+def dispatch_lanes(connection: Connection, publisher: Publisher, rooms: Iterable[Room]) -> None:
+    """Dispatches lanes, as `dispatch_lane` does."""
+    for lane, job_ids in lanes.by_lane(rooms).items():
+        dispatch_lane(connection, publisher, *lane, job_ids)
+
+
 def dispatch_in_transaction(
-    connection: Connection, publisher: Publisher, freed: Collection[tuple[str, str]]
-) -> set[tuple[str, str]]:
+    connection: Connection, publisher: Publisher, freed: Collection[Room]
+) -> set[Room]:
     """Gives the free slots of lanes to their first jobs, in the open transaction.
 
     Returns the lanes that the caller must dispatch after the commit: those with more than a limit,
@@ -85,45 +99,53 @@ def dispatch_in_transaction(
     """
     if not publisher.transactional:  # the messages would be there before the commit
         return set(freed)
-    left: set[tuple[str, str]] = set()
-    for lane in sorted(freed):
-        taken = slots.take_next(connection, *lane, limit=BATCH)
+    left: set[Room] = set()
+    for lane, job_ids in lanes.by_lane(freed).items():
+        taken = slots.take_next(connection, *lane, limit=BATCH, job_ids=job_ids)
         if taken is None:
-            left.add(lane)
+            left |= {room for room in freed if room[:2] == lane}
         elif taken.jobs:
             failed = lifecycle.publish(connection, publisher, taken.jobs, _urgency(taken.slots))
             left |= lifecycle.follow(connection, publisher, failed)
             if len(taken.jobs) == BATCH:
-                left.add(lane)
+                left.add(Room(*lane))
     return left
 
 
-def after_commit(unit: UnitOfWork, changed: Iterable[tuple[str, str]]) -> None:
+def after_commit(unit: UnitOfWork, changed: Iterable[Room]) -> None:
     """Dispatches lanes after the unit's commit, if it has the app and its own transaction.
 
     Otherwise the leading beat dispatches them.
     """
-    for namespace, name in changed:
+    for (namespace, name), job_ids in lanes.by_lane(changed).items():
         if unit.is_callers:
             lanes.announce(unit.connection, namespace, name)
         else:
-            unit.after_commit(partial(_dispatch_if_app, unit, namespace, name))
+            unit.after_commit(partial(_dispatch_if_app, unit, namespace, name, job_ids))
 
 
-def _dispatch_if_app(unit: UnitOfWork, namespace: str, name: str) -> None:
+def _dispatch_if_app(
+    unit: UnitOfWork, namespace: str, name: str, job_ids: Collection[UUID] | None
+) -> None:
     if unit.app is not None:
-        dispatch_lane(unit.connection, unit.publisher, namespace, name)
+        dispatch_lane(unit.connection, unit.publisher, namespace, name, job_ids)
 
 
 class _Turn(NamedTuple):
     jobs: int = 0
     retry_in: float | None = None
     #: Lanes to dispatch because of it.
-    lanes: Set[tuple[str, str]] = frozenset()
+    rooms: Set[Room] = frozenset()
 
 
 def _dispatch_some(
-    connection: Connection, publisher: Publisher, namespace: str, name: str, *, wait: bool
+    connection: Connection,
+    publisher: Publisher,
+    namespace: str,
+    name: str,
+    job_ids: Collection[UUID] | None,
+    *,
+    wait: bool,
 ) -> _Turn:
     lane = lanes.lock(connection, namespace, name, wait=wait)
     if lane is not None and lane.paused_at is not None:
@@ -135,17 +157,18 @@ def _dispatch_some(
     # A lane that was removed has no limit.
     limit = None if lane is None else lane.max_running
     batch: Sequence[Job] = ()
-    if lane is None or (lane.policy is None and lane.rate_limit is None):
+    is_plain = lane is None or (lane.policy is None and lane.rate_limit is None)
+    if is_plain:
         if lane is None or lane.fair_by is None:
             batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
         else:
-            batch = slots.take_turns(connection, lane, limit=BATCH)
-    if not batch and lane is not None:
+            batch = slots.take_turns(connection, lane, limit=BATCH, job_ids=job_ids)
+    if lane is not None and not batch and not (is_plain and reservations.none(connection, lane)):
         batch, retry_in = _choose(connection, lane)
     failed = lifecycle.publish(connection, publisher, batch, _urgency_of(lane))
     more = lifecycle.follow(connection, publisher, failed)
     if len(batch) == BATCH:
-        more.add((namespace, name))
+        more.add(Room(namespace, name))
     return _Turn(len(batch) - len(failed), retry_in, more)
 
 

@@ -85,7 +85,7 @@ def save(
         lane = _update(unit, name, {**changes, "updated_at": func.now()})
     lanes.announce(connection, namespace, name)
     unit.record("create" if is_new else "update", before, lane)
-    dispatch.after_commit(unit, {(namespace, name)})
+    dispatch.after_commit(unit, {lanes.Room(namespace, name)})
     return SavedLane(lane, before, is_new)
 
 
@@ -186,7 +186,7 @@ def resume(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
     lane = _update(unit, name, {"paused_at": None})
     unit.record("resume", before, lane)
     lanes.announce(unit.connection, unit.namespace, name)
-    dispatch.after_commit(unit, {(unit.namespace, name)})
+    dispatch.after_commit(unit, {lanes.Room(unit.namespace, name)})
     return lane, True
 
 
@@ -231,7 +231,7 @@ def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:
     unit.connection.execute(table.delete().where(lanes.is_lane(unit.namespace, name)))
     lanes.announce(unit.connection, unit.namespace, name)
     unit.record("delete", before, None)
-    dispatch.after_commit(unit, {(unit.namespace, name)})
+    dispatch.after_commit(unit, {lanes.Room(unit.namespace, name)})
 
 
 def release(unit: UnitOfWork, name: str, number: int) -> None:
@@ -252,4 +252,4 @@ def release(unit: UnitOfWork, name: str, number: int) -> None:
     before = {"task": found.task, "created_by": found.created_by, "lane": name}
     unit.record_action("release", "direct", str(number), before)
     lanes.announce(connection, namespace, name)
-    dispatch.after_commit(unit, {(namespace, name)})
+    dispatch.after_commit(unit, {lanes.Room(namespace, name)})

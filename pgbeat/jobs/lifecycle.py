@@ -21,6 +21,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import slots
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.model import Job
 
 _NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
@@ -124,22 +125,22 @@ def follow(
     groups: Collection[UUID] = (),
     parents: Collection[UUID] = (),
     dependents: Collection[UUID] | None = None,
-) -> set[tuple[str, str]]:
+) -> set[Room]:
     """Ends the results of ended jobs, inserts their retries, and unblocks what waits for them.
 
     These are their groups, and the jobs that depend on them. Looks at the given `groups`, and at
     the jobs that wait for the given `parents`, as well; of the latter at `dependents` only, if
     these are given.
 
-    Returns the lanes (namespace and name) that have a free slot or a new job. The caller must
-    dispatch them (`pgbeat.jobs.dispatch`) after the commit.
+    Returns the lanes that have a free slot or a new job. The caller must dispatch them
+    (`pgbeat.jobs.dispatch`) after the commit.
     """
-    lanes: set[tuple[str, str]] = set()
+    rooms: set[Room] = set()
     changed, over = set(groups), set(parents)
     while ended or changed or over:
         answers.give(connection, publisher, ended)
         _keep_snoozed(connection, publisher, ended)
-        lanes.update((job.namespace, job.lane) for job in ended if job.lane is not None)
+        rooms.update(Room(job.namespace, job.lane, job.id) for job in ended if job.lane is not None)
         # A job that was cancelled while it ran must not run again: as Celery's retry, or
         # redelivered.
         publisher.withdraw(connection, [str(job.id) for job in ended if job.state == "cancelled"])
@@ -152,13 +153,15 @@ def follow(
         )
         changed, over, dependents = set(), set(), None
         unblocked = [job for step in steps for job in step.unblocked]
-        lanes.update((job.namespace, job.lane) for job in unblocked if job.lane is not None)
+        rooms.update(
+            Room(job.namespace, job.lane, job.id) for job in unblocked if job.lane is not None
+        )
         dispatched = [job for job in (*fresh, *unblocked) if job.dispatched_at]
         failed = publish(connection, publisher, dispatched)
         for each in (ending for step in steps for ending in step.endings):
             failed += _end_waiting(connection, publisher, *each)
         ended = failed
-    return lanes
+    return rooms
 
 
 def _keep_snoozed(connection: Connection, publisher: Publisher, ended: Sequence[Ended]) -> None:

@@ -16,9 +16,10 @@ from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import batches
 from pgbeat.jobs import discarded_messages, endings, lifecycle, rescue_log, workers
 from pgbeat.jobs.endings import Ended
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.rescue_log import LogLine, Loss
 
-Lanes = set[tuple[str, str]]
+Lanes = set[Room]
 
 # Jobs that one round reads.
 _PAGE = 500

@@ -25,6 +25,7 @@ from pgbeat.jobs import canvas, dispatch, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.lanes import waiting
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import JobSpec, PreparedJob
@@ -123,7 +124,7 @@ def _write(
         return None
     is_own = job_id.decode() == job.id
     if is_own and job.lane and waiting.will_wait(job):
-        dispatch.after_commit(unit, {(job.namespace, job.lane)})
+        dispatch.after_commit(unit, {Room(job.namespace, job.lane, UUID(job.id))})
     if made_at is None or place is None:
         found = jobs.find(unit.connection, [job_id.decode()])
         return SubmittedJob(found[0], is_own) if found else None

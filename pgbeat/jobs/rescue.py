@@ -22,6 +22,7 @@ from pgbeat.database import batches, connections
 from pgbeat.jobs import answers, executions, lifecycle, rescue_log, workers
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.missing_messages import MissingMessages
 from pgbeat.jobs.rescue_log import LogLine, Loss
 from pgbeat.jobs.workers import LostExecution
@@ -32,13 +33,13 @@ _MESSAGES_INTERVAL = 5.0
 
 def end_lost(
     connection: Connection, publisher: Publisher, execution_ids: Sequence[UUID], why: str
-) -> set[tuple[str, str]]:
+) -> set[Room]:
     """Ends executions as lost, follows up on their jobs, and returns the lanes with free slots.
 
     `why` may name the `{worker}`. The connection must be in autocommit mode.
     """
 
-    def part(some: Sequence[UUID]) -> tuple[set[tuple[str, str]], list[LogLine]]:
+    def part(some: Sequence[UUID]) -> tuple[set[Room], list[LogLine]]:
         try:
             lost = workers.lock_running(connection, some)
             ended = _mark_lost(connection, publisher, lost, why)
@@ -48,7 +49,7 @@ def end_lost(
             raise
         return lanes, rescue_log.describe(connection, [Loss(e.job_id, e.id) for e in lost])
 
-    freed: set[tuple[str, str]] = set()
+    freed: set[Room] = set()
     for lanes, lines in batches.in_transactions(connection, execution_ids, part):
         rescue_log.log(lines)
         freed |= lanes
@@ -112,9 +113,7 @@ def _job_states(
     return states
 
 
-def rescue(
-    connection: Connection, publisher: Publisher, settings: Settings
-) -> set[tuple[str, str]]:
+def rescue(connection: Connection, publisher: Publisher, settings: Settings) -> set[Room]:
     """Does one round of rescue, and returns the lanes that have free slots.
 
     The connection must be in autocommit mode. Calls with the same publisher share one `Rescuer`.
@@ -136,7 +135,7 @@ class Rescuer:
         self._messages_at = 0.0
         self._missing_messages = MissingMessages(settings.namespace)
 
-    def rescue(self, connection: Connection) -> set[tuple[str, str]]:
+    def rescue(self, connection: Connection) -> set[Room]:
         """Does one round, and returns the lanes that have free slots."""
         publisher = self._publisher()
         if publisher is None:  # pragma: no cover
@@ -154,7 +153,7 @@ class Rescuer:
 
     def _end_abandoned(
         self, connection: Connection, publisher: Publisher, dead: Sequence[int]
-    ) -> set[tuple[str, str]]:
+    ) -> set[Room]:
         if not connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}):
             return set()
         found = workers.abandoned_executions(connection, self.namespace, dead)

@@ -31,6 +31,7 @@ from pgbeat.jobs import (
 )
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
@@ -149,7 +150,12 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
     if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
         _wake_beat(unit.connection)
     dispatch.after_commit(
-        unit, {(row.namespace, row.lane) for row in rows if row.lane and waiting.will_wait(row)}
+        unit,
+        {
+            Room(row.namespace, row.lane, UUID(row.id))
+            for row in rows
+            if row.lane and waiting.will_wait(row)
+        },
     )
 
 
@@ -171,7 +177,7 @@ def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
     return [] if lanes is None else list(map(str, waiting_jobs))
 
 
-def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[tuple[str, str]] | None:
+def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[Room] | None:
     """Unblocks or skips new jobs whose parents have ended; returns lanes, `None` if none has.
 
     Locks no other jobs: the transaction may be the caller's, and stay open.
@@ -184,9 +190,8 @@ def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[tuple[st
 
 def _settle_again(unit: UnitOfWork, job_ids: Collection[UUID]) -> None:
     with connections.transaction(unit.connection):
-        lanes = _follow_parents(unit, job_ids)
-    for namespace, name in lanes or ():
-        dispatch.dispatch_lane(unit.connection, unit.publisher, namespace, name)
+        rooms = _follow_parents(unit, job_ids)
+    dispatch.dispatch_lanes(unit.connection, unit.publisher, rooms or ())
 
 
 def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:

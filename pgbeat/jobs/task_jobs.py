@@ -55,8 +55,8 @@ class _Sent:
         self._sent = self.id = task_id
         #: Whether its job was written before, though perhaps in vain: the answer was lost.
         self.was_tried = False
-        #: Lanes (namespace and name) to dispatch, once its own transaction has committed.
-        self.lanes: set[tuple[str, str]] = set()
+        #: Lanes to dispatch, once its own transaction has committed.
+        self.lanes: set[lanes.Room] = set()
 
     def is_(self, task_id: str) -> bool:
         """Returns whether that is the task."""
@@ -154,7 +154,7 @@ def _is_running(task_id: Any) -> bool:
     return running is not None and running.request.id == task_id
 
 
-def _dispatch(app: Celery, changed: set[tuple[str, str]]) -> None:
+def _dispatch(app: Celery, changed: set[lanes.Room]) -> None:
     actor, settings = actors.user(), settings_of(app)
     with (
         submissions.opened_unit(app, settings, actor, joins=False) as unit,
@@ -351,7 +351,7 @@ class _NewJob:
         if not is_mine or self._lane is None or self.values["state"] != "pending":
             return
         if is_own and sent is not None:
-            sent.lanes.add((self.values["namespace"], self._lane))
+            sent.lanes.add(lanes.Room(self.values["namespace"], self._lane, UUID(job_id)))
         else:
             lanes.announce(connection, self.values["namespace"], self._lane)
 

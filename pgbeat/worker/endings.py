@@ -20,6 +20,7 @@ from pgbeat.config import Settings, broker_database, delays_in_table, same_datab
 from pgbeat.database import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
 from pgbeat.jobs import lifecycle
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, TaskEnding, ending_of
 from pgbeat.results.store import Joined
@@ -173,7 +174,7 @@ class RecordedEnd:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._lanes: set[tuple[str, str]] = set()
+        self._lanes: set[Room] = set()
 
     def succeeded(self, value: Any) -> None:
         """Notes what the task returned."""

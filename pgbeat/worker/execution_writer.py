@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from pgbeat.database import batches, connections, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_batches import Shape
 from pgbeat.worker.locked_attempts import LockedAttempts
 from pgbeat.worker.outbox import KEPT, Outbox
-from pgbeat.worker.recorder_session import Lane, RecorderSession
+from pgbeat.worker.recorder_session import RecorderSession
 
 #: Attempts in one transaction.
 BATCH = 500
@@ -52,7 +53,7 @@ class ExecutionWriter:
         retry_at = self._locked.retry_at
         return times if retry_at is None else [*times, retry_at]
 
-    def write(self) -> set[Lane]:
+    def write(self) -> set[Room]:
         """Writes attempts, up to a batch."""
         batch: list[Attempt] = []
         held = self._locked.jobs()
@@ -64,7 +65,7 @@ class ExecutionWriter:
                 batch.append(attempt)
         return self._write_batch(batch)
 
-    def write_locked(self, now: float) -> set[Lane]:
+    def write_locked(self, now: float) -> set[Room]:
         """Tries the locked attempts again, if it is time to."""
         if self._locked.retry_at is None or now < self._locked.retry_at:
             return set()
@@ -74,7 +75,7 @@ class ExecutionWriter:
         finally:
             self._locked.forget_wait()
 
-    def write_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
+    def write_reports(self, reports: Sequence[JobReport]) -> set[Room]:
         """Writes the due reports of jobs whose attempts are all written."""
         outbox = self._outbox
         held = self._locked.jobs() | outbox.jobs()
@@ -98,10 +99,10 @@ class ExecutionWriter:
         outbox.reports_at = time.monotonic() + _LOCKED if left else 0.0
         return set().union(*done.results)
 
-    def _write_batch(self, batch: Sequence[Attempt]) -> set[Lane]:
+    def _write_batch(self, batch: Sequence[Attempt]) -> set[Room]:
         """Writes attempts; postpones those of jobs that another transaction has locked."""
         todo = dict.fromkeys(batch)
-        freed: set[Lane] = set()
+        freed: set[Room] = set()
 
         def part(some: Sequence[Attempt], wait: float | None = batches.WAIT) -> None:
             freed.update(self._write_now(some, wait=wait))
@@ -143,7 +144,7 @@ class ExecutionWriter:
 
     def _write_now(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
-    ) -> set[Lane]:
+    ) -> set[Room]:
         """Writes attempts in one transaction, without those that are withdrawn."""
         claimed = self._outbox.claim(batch)
         if not claimed:
@@ -165,7 +166,7 @@ class ExecutionWriter:
         finally:
             self._outbox.release(claimed)
 
-    def _write_alone(self, attempt: Attempt) -> set[Lane]:
+    def _write_alone(self, attempt: Attempt) -> set[Room]:
         """Writes an attempt of a batch that was refused, if need be without the task's data."""
         for shape in (dict, attempts.bare):
             try:

@@ -16,7 +16,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import rescue, untracked_tasks, workers
-from pgbeat.jobs.lanes.model import to_dispatch
+from pgbeat.jobs.lanes.model import Room, to_dispatch
 from pgbeat.jobs.untracked_tasks import Tally
 from pgbeat.jobs.workers import WorkerReport
 from pgbeat.worker.shared_notes import is_alive
@@ -67,7 +67,7 @@ class Heartbeat:
             namespace=self._settings.namespace, tasks=self._tasks,
         )  # fmt: skip
 
-    def beat(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
+    def beat(self, connection: Connection, publisher: Publisher) -> set[Room]:
         """Sends a heartbeat, and ends the executions of this worker's dead processes.
 
         Taking turns with other workers, it also rescues those of dead workers. Returns the lanes
@@ -88,7 +88,7 @@ class Heartbeat:
         if now >= self._rescue_at:
             lanes |= rescue.rescue(connection, publisher, self._settings)
             namespace = self._settings.namespace
-            lanes |= {(namespace, name) for name in to_dispatch(connection, namespace)}
+            lanes |= {Room(namespace, name) for name in to_dispatch(connection, namespace)}
             share = _RESCUE_INTERVAL * max(2, workers.living(connection))
             self._rescue_at = time.monotonic() + share * random.uniform(0.7, 1.3)  # noqa: S311
         return lanes
@@ -97,7 +97,7 @@ class Heartbeat:
         """Removes the worker, which must have recorded everything."""
         workers.leave(connection, self._id)
 
-    def _end_own_lost(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
+    def _end_own_lost(self, connection: Connection, publisher: Publisher) -> set[Room]:
         """Ends the executions of this worker's processes that died without recording it."""
         now = time.monotonic()
         running = workers.running_executions(connection, self._id)

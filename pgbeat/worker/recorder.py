@@ -21,13 +21,15 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, migrate, server_errors
 from pgbeat.errors import BrokerUnavailable
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.worker import process_recorder, shared_notes
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_writer import BATCH, ExecutionWriter
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.outbox import Outbox
 from pgbeat.worker.pacer import Pacer
-from pgbeat.worker.recorder_session import Lane, RecorderSession
+from pgbeat.worker.recorder_session import RecorderSession
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -59,9 +61,9 @@ class Recorder:
         )
         self._writer = ExecutionWriter(self._session, self.outbox, self._complain)
         #: Lanes to dispatch, and when (`time.monotonic()`).
-        self._lanes: dict[Lane, float] = {}
+        self._lanes: dict[tuple[str, str], float] = {}
         #: Lanes to dispatch at once, from other threads.
-        self._freed: deque[Lane] = deque()
+        self._freed: deque[Room] = deque()
         self._check_at = self._close_by = 0.0
         self._complained: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="pgbeat recorder", daemon=True)
@@ -88,12 +90,12 @@ class Recorder:
         self.outbox.hurry()
         return self.outbox.wait_for(attempt, change, seconds)
 
-    def was_recorded(self, attempt: Attempt, lanes: Collection[Lane]) -> None:
+    def was_recorded(self, attempt: Attempt, rooms: Collection[Room]) -> None:
         """Notes that a task recorded its end by itself, and that these lanes have room now."""
         attempt.is_known = attempt.is_recorded = True
         self.outbox.drop(attempt)
-        if lanes:
-            self._freed.extend(lanes)
+        if rooms:
+            self._freed.extend(rooms)
             self.outbox.hurry()
 
     def adopt(self) -> None:
@@ -195,9 +197,8 @@ class Recorder:
         if self._heartbeat and now >= self._heartbeat.next_at and not outbox.is_closing:
             self.adopt()
             self._beat(connection, self._heartbeat)
-        while self._freed:
-            self._lanes[self._freed.popleft()] = 0.0
-        self._dispatch([lane for lane, at in self._lanes.items() if at <= now])
+        freed = [self._freed.popleft() for _ in range(len(self._freed))]
+        self._dispatch([*freed, *(Room(*lane) for lane, at in self._lanes.items() if at <= now)])
 
     def _write(self, now: float) -> None:
         self._pacer.begin(now)
@@ -207,7 +208,7 @@ class Recorder:
 
     def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:
         try:
-            lanes = heartbeat.beat(connection, self._session.publisher())
+            rooms = heartbeat.beat(connection, self._session.publisher())
         except Exception as error:
             if connections.is_lost(error):
                 raise
@@ -215,17 +216,19 @@ class Recorder:
                 return  # until the next heartbeat
             self._complain("Can't rescue lost executions", error)
         else:
-            self._dispatch(lanes)
+            self._dispatch(rooms)
 
-    def _dispatch(self, lanes: Iterable[Lane]) -> None:
+    def _dispatch(self, rooms: Iterable[Room]) -> None:
         """Dispatches the jobs of lanes that have room, or notes when to try again."""
-        for lane in list(lanes):
+        todo = lanes.by_lane(rooms)
+        while todo:
+            lane, job_ids = todo.popitem()
             self._lanes.pop(lane, None)
             try:
-                dispatched = self._session.dispatch(lane)
+                dispatched = self._session.dispatch(lane, job_ids)
             except Exception as error:
                 if connections.is_lost(error):
-                    self._lanes[lane] = 0.0
+                    self._lanes |= dict.fromkeys((lane, *todo), 0.0)
                     raise
                 if batches.is_locked(error):
                     self._lanes[lane] = time.monotonic() + _LOCKED

@@ -7,9 +7,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from celery import Celery
@@ -26,14 +27,12 @@ from pgbeat.jobs import dispatch, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.worker import execution_batches
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_batches import Shape
 
 logger = logging.getLogger("celery.worker.pgbeat")
-
-#: A lane, by its namespace and its name.
-Lane = tuple[str, str]
 
 #: Seconds until a database that can't be reached is tried again: the first time, and at most.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
@@ -171,7 +170,7 @@ class RecorderSession:
 
     def write(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
-    ) -> set[Lane]:
+    ) -> set[Room]:
         """Writes attempts, their documents changed by `shape`; returns lanes that have room now.
 
         `wait` (seconds) replaces the session's limit on waiting for locks.
@@ -185,13 +184,13 @@ class RecorderSession:
 
         return self._commit(record)
 
-    def record_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
+    def record_reports(self, reports: Sequence[JobReport]) -> set[Room]:
         """Writes the main process's reports on jobs; returns lanes that have room now."""
         return self._commit(lambda: job_reports.record(self.open(), self.worker_id, reports))
 
-    def dispatch(self, lane: Lane) -> Dispatched:
+    def dispatch(self, lane: tuple[str, str], job_ids: Collection[UUID] | None) -> Dispatched:
         """Dispatches a lane's jobs while it has room, in separate transactions."""
-        return dispatch.dispatch_lane(self.open(), self.publisher(), *lane)
+        return dispatch.dispatch_lane(self.open(), self.publisher(), *lane, job_ids)
 
     def locked(self, job_ids: Sequence[str]) -> set[str]:
         """Returns those of the jobs that can't be written now.
@@ -205,7 +204,7 @@ class RecorderSession:
         """Returns those of the jobs that must be cancelled."""
         return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(job_ids)})))
 
-    def _commit(self, write: Callable[[], list[Ended]]) -> set[Lane]:
+    def _commit(self, write: Callable[[], list[Ended]]) -> set[Room]:
         """Writes in a transaction, with what follows from the jobs that ended.
 
         Returns the lanes to dispatch after it. What keeps jobs from being dispatched in it must not
@@ -227,7 +226,7 @@ class RecorderSession:
                 if not tries or not _is_passing(error):
                     raise
 
-    def _dispatch_now(self, lanes: set[Lane]) -> set[Lane]:
+    def _dispatch_now(self, lanes: set[Room]) -> set[Room]:
         try:
             return dispatch.dispatch_in_transaction(self.open(), self.publisher(), lanes)
         except Exception as error:

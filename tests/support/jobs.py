@@ -17,6 +17,7 @@ from pgbeat.database import connections
 from pgbeat.jobs import control, dispatch, executions, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import parse
 from pgbeat.jobs.prepare import JobSpec
@@ -68,7 +69,7 @@ class Desk:
             changed = verb(unit, job.id, **more)
         return self.job(changed)
 
-    def record(self, *runs: ExecutionRecord) -> set[tuple[str, str]]:
+    def record(self, *runs: ExecutionRecord) -> set[Room]:
         """Records executions as workers do, with all that follows; the lanes to dispatch."""
         with connections.transaction(self.connection):
             ended = executions.record(self.connection, runs)
@@ -111,8 +112,7 @@ class Fleet:
 
     def record(self, *runs: ExecutionRecord) -> None:
         """Records executions, with all that follows."""
-        for namespace, lane in self._desk.record(*runs):
-            dispatch.dispatch_lane(self.connection, self.publisher, namespace, lane)
+        dispatch.dispatch_lanes(self.connection, self.publisher, self._desk.record(*runs))
 
     def take(self) -> str:
         """Takes the first message that is due; its job begins. Returns the job's id."""

@@ -1,8 +1,8 @@
 """Fills lanes with jobs, and dispatches them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -49,10 +49,10 @@ class Lanes:
             new_jobs.insert(self.connection, [job])
         return [job.id for job in made]
 
-    def dispatch(self, lane: str = "l") -> list[str]:
+    def dispatch(self, lane: str = "l", job_ids: Collection[UUID] | None = None) -> list[str]:
         """Dispatches the lane; returns the jobs that got a slot, in the order of their messages."""
         before = set(self.messages())
-        count = dispatch_lane(self.connection, self.publisher, "default", lane).jobs
+        count = dispatch_lane(self.connection, self.publisher, "default", lane, job_ids).jobs
         fresh = [job for job in self.messages() if job not in before]
         assert len(fresh) == count
         return fresh

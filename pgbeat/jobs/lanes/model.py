@@ -1,9 +1,10 @@
 """Reads lanes: named limits on what runs at once, each with a waiting line in front of it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
@@ -139,6 +140,26 @@ def unknown(name: str, known: Iterable[str] = ()) -> str:
     """Returns the error message for a lane that doesn't exist."""
     hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
     return f"there is no lane {name!r}; {hint}"
+
+
+class Room(NamedTuple):
+    """A lane in which there may be something to dispatch."""
+
+    namespace: str
+    name: str
+    #: A job that left its slot or came into the line; `None` if any job may have a slot now.
+    job_id: UUID | None = None
+
+
+def by_lane(rooms: Iterable[Room]) -> dict[tuple[str, str], Collection[UUID] | None]:
+    """Returns the jobs of each lane, by namespace and name; `None` if any may have a slot now."""
+    found: dict[tuple[str, str], set[UUID | None]] = {}
+    for namespace, name, job_id in rooms:
+        found.setdefault((namespace, name), set()).add(job_id)
+    return {
+        lane: None if None in ids else [job_id for job_id in ids if job_id is not None]
+        for lane, ids in sorted(found.items())
+    }
 
 
 class LaneUsage(NamedTuple):

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database.advisory_locks import held
 from pgbeat.jobs.lanes.concurrency import Work
+from pgbeat.jobs.lanes.model import Lane
 
 #: The first half of the advisory lock that a reservation's session holds.
 LIFE = 1885823609
@@ -101,6 +102,18 @@ def live(connection: Connection, namespace: str, lane: str) -> list[Reservation]
     """Returns the reservations of a lane whose sessions live, in order."""
     rows = connection.execute(_LIVE, {"namespace": namespace, "lane": lane})
     return [Reservation(*row) for row in rows]
+
+
+_NONE = text(
+    "SELECT NOT EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace "
+    "AND lane = :lane)"
+)
+
+
+def none(connection: Connection, lane: Lane) -> bool:
+    """Returns whether a lane has no reservations, not even of sessions that have ended."""
+    values = {"namespace": lane.namespace, "lane": lane.name}
+    return bool(connection.execute(_NONE, values).scalar_one())
 
 
 _START = text(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from sqlalchemy import Connection, text
@@ -52,7 +53,8 @@ _TAKE_FIRST = text(
 
 _TAKE_TURNS = text(
     f"""
-    SELECT {jobs.COLUMNS} FROM pgbeat.lanes l CROSS JOIN LATERAL pgbeat.take_turns(l, :limit) AS j
+    SELECT {jobs.COLUMNS} FROM pgbeat.lanes l CROSS JOIN LATERAL pgbeat.take_turns(
+           l, :limit, CAST(:job_ids AS uuid[])) AS j
      WHERE l.namespace = :namespace AND l.name = :lane
        AND NOT EXISTS (SELECT FROM pgbeat.reservations
                         WHERE namespace = :namespace AND lane = :lane)
@@ -60,12 +62,17 @@ _TAKE_TURNS = text(
 )
 
 
-def take_turns(connection: Connection, lane: Lane, *, limit: int) -> list[Job]:
+def take_turns(
+    connection: Connection, lane: Lane, *, limit: int, job_ids: Collection[UUID] | None = None
+) -> list[Job]:
     """Gives slots of a fair lane to the next jobs, and returns these, in order of the keys' turns.
 
-    As `take_first`: the lane must be locked, and have no policy and no rate.
+    As `take_first`: the lane must be locked, and have no policy and no rate. With `job_ids`, jobs
+    that left their slots or came into the line, passes over a limited number of keys without a free
+    slot, then looks at those of these jobs.
     """
-    values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit}
+    ids = None if job_ids is None else list(job_ids)
+    values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit, "job_ids": ids}
     return [Job(*row) for row in connection.execute(_TAKE_TURNS, values)]
 
 
@@ -113,7 +120,7 @@ def take_first(
 
 
 _NEXT_COLUMNS = ", ".join(f"(n.job).{name}" for name in Job._fields)
-_TAKE_NEXT = f"SELECT n.slots, {_NEXT_COLUMNS} FROM pgbeat.take_next($1, $2, $3) n"  # noqa: S608
+_TAKE_NEXT = f"SELECT n.slots, {_NEXT_COLUMNS} FROM pgbeat.take_next($1, $2, $3, $4) n"  # noqa: S608
 
 
 class Taken(NamedTuple):
@@ -124,14 +131,23 @@ class Taken(NamedTuple):
     slots: int | None
 
 
-def take_next(connection: Connection, namespace: str, name: str, *, limit: int) -> Taken | None:
+def take_next(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    *,
+    limit: int,
+    job_ids: Collection[UUID] | None = None,
+) -> Taken | None:
     """Gives slots to the first jobs of a line, up to `limit`, and locks the lane.
 
-    Returns `None`, and does nothing, if another transaction has locked the lane, if it has a policy
-    or a rate, if it was removed, and if there are reservations. Raises psycopg's errors.
+    `job_ids` are as for `take_turns`. Returns `None`, and does nothing, if another transaction has
+    locked the lane, if it has a policy or a rate, if it was removed, and if there are reservations.
+    Raises psycopg's errors.
     """
     cursor = psycopg.RawCursor(connections.driver(connection))
-    rows = cursor.execute(_TAKE_NEXT, [namespace, name, limit]).fetchall()
+    ids = None if job_ids is None else list(job_ids)
+    rows = cursor.execute(_TAKE_NEXT, [namespace, name, limit, ids]).fetchall()
     if rows and rows[0][1] is None:
         return None
     return Taken(_ordered(row[1:] for row in rows), rows[0][0] if rows else None)

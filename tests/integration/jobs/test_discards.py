@@ -1,6 +1,7 @@
 """Jobs whose message was purged, was deleted with its queue, or expired: they do not come back."""
 
 from collections.abc import Iterator
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
+from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.rescue import Rescuer
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import Ward
@@ -85,7 +87,7 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
             discards.purge(ward.connection, TABLES, "celery")
         assert [ward.state(job_id) for job_id in (in_lane, locked)] == ["pending", "pending"]
         rescuer = Rescuer(ward.publisher, ward.settings)
-        assert rescuer.rescue(ward.connection) == {("default", "one")}
+        assert rescuer.rescue(ward.connection) == {lanes.Room("default", "one", UUID(in_lane))}
         assert end_of(ward, in_lane) == PURGED
         assert ward.state(locked) == "pending"
     sweep(ward)

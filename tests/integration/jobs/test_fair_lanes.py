@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
@@ -274,6 +274,51 @@ def test_a_dispatch_reads_a_few_rows_however_many_wait(
             assert taken is not None
             assert len(taken.jobs) == expected
             assert connection.scalar(READ) - before < 60
+
+
+KEYS = """
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, lane,
+                             dispatched_at)
+    SELECT gen_random_uuid(), 'shop.sync', '[]', jsonb_build_object('tenant', n::text), 'system',
+           'user:me', false, 'l', at
+      FROM generate_series(1001, 1000 + %s) AS n, (VALUES (now()), (NULL)) AS v (at)
+"""
+
+
+def pages(connection: Connection, job: str) -> int:
+    """Returns how many pages the server reads to dispatch the lane after a job's end."""
+    with connections.transaction(connection):
+        plan = connection.exec_driver_sql(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+            "SELECT * FROM pgbeat.take_next('default', 'l', 9, ARRAY[%s]::uuid[])", (job,)
+        ).scalar_one()[0]["Plan"]  # fmt: skip
+        connection.rollback()
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(floor: Lanes) -> None:
+    """The freed key comes at once; one that waited for the lane's limit, after a few ends."""
+    floor.lane(max_running=400, max_per_key=1, **FAIR)
+    floor.sql(KEYS, 400)
+    floor.sql("VACUUM ANALYZE pgbeat.unfinished_jobs")
+    running = floor.sql(
+        "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL ORDER BY kwargs"
+    )
+    of(floor, "1301b")  # has no slot and waits for one of the lane
+    turns: list[str] = []
+    for (job,) in reversed(running[-5:]):
+        floor.end(job)
+        if not turns:
+            pages(floor.connection, str(job))  # the first time, the functions are read, too
+            assert pages(floor.connection, str(job)) < 1000
+        [taken] = floor.dispatch(job_ids=[job])
+        turns += tenants(floor, [taken])
+    assert turns == ["1400", "1399", "1398", "1301b", "1396"]
+    # Without a job whose key to look at, all are.
+    assert tenants(floor, floor.dispatch()) == []
+    floor.sql("UPDATE pgbeat.lanes SET max_running = 401, turns = '{}'")
+    assert floor.dispatch(job_ids=[]) == []
+    assert tenants(floor, floor.dispatch()) == ["1397"]
 
 
 @pytest.mark.parametrize("seed", range(3))

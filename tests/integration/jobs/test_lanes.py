@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -139,7 +140,9 @@ def test_ends_are_followed_by_the_lane(floor: Lanes) -> None:
         ended = lifecycle.cancel(
             floor.connection, floor.publisher, [first], by="user:me", reason="no"
         )
-        assert lifecycle.follow(floor.connection, floor.publisher, ended) == {("default", "l")}
+        assert lifecycle.follow(floor.connection, floor.publisher, ended) == {
+            lanes.Room("default", "l", UUID(first))
+        }
     assert floor.dispatch() == [second]
 
 
@@ -184,7 +187,7 @@ def recording(floor: Lanes) -> Iterator[Connection]:
         yield connection
 
 
-def end_and_dispatch(floor: Lanes, connection: Connection, *ids: str) -> set[tuple[str, str]]:
+def end_and_dispatch(floor: Lanes, connection: Connection, *ids: str) -> set[lanes.Room]:
     """Ends jobs and dispatches their lane, in the open transaction."""
     ended = endings.end(connection, ids, "skipped", None)
     freed = lifecycle.follow(connection, floor.publisher, ended)
@@ -239,7 +242,9 @@ def test_a_lane_with_more_than_a_limit_is_left(
     first, _ = floor.add(2)
     floor.dispatch()
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+        assert end_and_dispatch(floor, recording, first) == {
+            lanes.Room("default", "l", UUID(first))
+        }
     assert floor.seated() == set()
 
 
@@ -253,7 +258,9 @@ def test_a_slot_that_a_direct_execution_waits_for_is_left(
         floor.connection, "default", "l", task="tests.add", tags=(), resources={}, created_by="me"
     )
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+        assert end_and_dispatch(floor, recording, first) == {
+            lanes.Room("default", "l", UUID(first))
+        }
     assert floor.dispatch() == []
     assert floor.seated() == set()
 
@@ -275,7 +282,9 @@ def test_a_lane_that_stays_locked_delays_no_end(floor: Lanes, recording: Connect
     with connected(floor.database) as other, connections.transaction(other):
         lanes.lock(other, "default", "l")
         with connections.transaction(recording):
-            assert end_and_dispatch(floor, recording, first) == {("default", "l")}
+            assert end_and_dispatch(floor, recording, first) == {
+                lanes.Room("default", "l", UUID(first))
+            }
         assert floor.sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first) == [("skipped",)]
     assert floor.dispatch() == [second]
 
@@ -298,7 +307,7 @@ def test_who_waits_for_a_lane_sees_what_was_dispatched_meanwhile(
                 lifecycle.follow(other, publisher, ended)
                 commits.wait(10)
                 # The other one's commit is under way: its lock of the lane is waited for.
-                dispatch_in_transaction(other, publisher, {("default", "l")})
+                dispatch_in_transaction(other, publisher, {lanes.Room("default", "l")})
 
     with ThreadPoolExecutor(1) as pool:
         with connections.transaction(recording):
@@ -321,7 +330,7 @@ def test_eight_who_end_jobs_at_once_never_exceed_the_limit(floor: Lanes) -> None
     def work(number: int) -> None:
         """Ends what has a slot."""
         nonlocal most
-        lane = ("default", "l")
+        room = lanes.Room("default", "l")
         with connected(floor.database) as own:
             publisher = TransactionPublisher(floor.app)
             while rows := own.exec_driver_sql(
@@ -330,9 +339,9 @@ def test_eight_who_end_jobs_at_once_never_exceed_the_limit(floor: Lanes) -> None
                 most = max(most, len(rows))
                 with connections.transaction(own):
                     ended = endings.end(own, [rows[number % len(rows)][0]], "skipped", None)
-                    left = dispatch_in_transaction(own, publisher, {lane}) if ended else {lane}
+                    left = dispatch_in_transaction(own, publisher, {room}) if ended else {room}
                 if left:
-                    dispatch_lane(own, publisher, *lane)
+                    dispatch_lane(own, publisher, *room[:2])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))

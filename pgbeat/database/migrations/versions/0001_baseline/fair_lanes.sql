@@ -70,14 +70,19 @@ CREATE TRIGGER set_first_fair_keys BEFORE INSERT ON pgbeat.lanes FOR EACH ROW
 -- was served last. A key comes no more often than it has free slots if the line `is_limited`. Whatever
 -- the statistics say of a table that grew within a minute, each step goes through the index that has
 -- the line's order: no other one does without a sort.
+--
+-- With keys that `gained` room or jobs, the walk through a priority ends at the hundredth key without
+-- a free slot, and these follow: otherwise each end of a job would read all keys of the lane. The next
+-- walk must begin where this one ended: the last row of such a priority has that key, and no id.
 CREATE FUNCTION pgbeat.fair_line(
-    own pgbeat.lanes, most integer, is_limited boolean, left_out uuid[] DEFAULT '{}')
+    own pgbeat.lanes, most integer, is_limited boolean, left_out uuid[] DEFAULT '{}',
+    gained text[] DEFAULT NULL)
 RETURNS TABLE (id uuid, priority smallint, fair_key text)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 #variable_conflict use_variable
 DECLARE
     limits CONSTANT boolean := is_limited AND own.max_per_key IS NOT NULL;
-    used   jsonb := '{}';      -- slots in use, by key
+    used   jsonb := '{}';      -- slots in use, by key; as far as they are known
     seen   jsonb;              -- of each key the last job that was returned, by priority
     level  smallint;
     key    text;
@@ -85,8 +90,12 @@ DECLARE
     given  integer := 0;
     before integer;            -- how many were given when the round began
     wraps  boolean;            -- this round has begun at the first key
+    skipped integer;            -- how many keys without a free slot the walk has met
+    stop   text;               -- the key at which the walk ended early …
+    place  integer;            -- … and then the place in `gained`
+    slots  integer;
 BEGIN
-    IF limits THEN
+    IF limits AND gained IS NULL THEN
         SELECT coalesce(jsonb_object_agg(h.fair_key, h.number), '{}') INTO used FROM (
             SELECT j.fair_key, count(*) AS number FROM pgbeat.unfinished_jobs j
              WHERE j.namespace = own.namespace AND j.lane = own.name
@@ -104,29 +113,58 @@ BEGIN
         wraps := key IS NULL;
         before := given;
         seen := '{}';
+        skipped := 0;
+        stop := NULL;
+        place := 0;
         WHILE given < most LOOP
-            IF key IS NULL THEN
-                SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
-                 WHERE j.namespace = own.namespace AND j.lane = own.name
-                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
-                   AND j.priority = level
-                 ORDER BY j.fair_key LIMIT 1;
+            IF stop IS NOT NULL THEN
+                place := place + 1;
+                IF place > cardinality(gained) THEN
+                    EXIT WHEN given = before;
+                    before := given;
+                    place := 1;
+                END IF;
+                key := gained[place];
             ELSE
-                SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
-                 WHERE j.namespace = own.namespace AND j.lane = own.name
-                   AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
-                   AND j.priority = level AND j.fair_key > key
-                 ORDER BY j.fair_key LIMIT 1;
+                IF key IS NULL THEN
+                    SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
+                     WHERE j.namespace = own.namespace AND j.lane = own.name
+                       AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
+                       AND j.priority = level
+                     ORDER BY j.fair_key LIMIT 1;
+                ELSE
+                    SELECT j.fair_key INTO head FROM pgbeat.unfinished_jobs j
+                     WHERE j.namespace = own.namespace AND j.lane = own.name
+                       AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.is_blocked
+                       AND j.priority = level AND j.fair_key > key
+                     ORDER BY j.fair_key LIMIT 1;
+                END IF;
+                IF NOT FOUND THEN
+                    EXIT WHEN wraps AND given = before;  -- a whole round without a job
+                    key := NULL;
+                    wraps := true;
+                    before := given;
+                    CONTINUE;
+                END IF;
+                key := head.fair_key;
             END IF;
-            IF NOT FOUND THEN
-                EXIT WHEN wraps AND given = before;  -- a whole round without a job
-                key := NULL;
-                wraps := true;
-                before := given;
-                CONTINUE;
+            slots := coalesce((used ->> key)::integer, 0);
+            IF limits THEN
+                IF gained IS NOT NULL AND NOT used ? key THEN
+                    SELECT count(*) INTO slots FROM pgbeat.unfinished_jobs j
+                     WHERE j.namespace = own.namespace AND j.lane = own.name
+                       AND j.fair_key = key AND j.dispatched_at IS NOT NULL
+                       AND j.state IN ('pending', 'scheduled', 'running');
+                END IF;
+                IF slots >= own.max_per_key THEN
+                    skipped := skipped + 1;
+                    IF stop IS NULL AND gained IS NOT NULL AND skipped = 100 THEN
+                        stop := key;
+                        before := given;
+                    END IF;
+                    CONTINUE;
+                END IF;
             END IF;
-            key := head.fair_key;
-            CONTINUE WHEN limits AND coalesce((used ->> key)::integer, 0) >= own.max_per_key;
             SELECT j.id, j.position, j.created_at INTO head FROM pgbeat.unfinished_jobs j
              WHERE j.namespace = own.namespace AND j.lane = own.name AND j.dispatched_at IS NULL
                AND j.state = 'pending' AND NOT j.is_blocked
@@ -138,13 +176,19 @@ BEGIN
             CONTINUE WHEN NOT FOUND;
             seen := seen || jsonb_build_object(key,
                 jsonb_build_array(head.position, head.created_at, head.id));
-            used := used || jsonb_build_object(key, coalesce((used ->> key)::integer, 0) + 1);
+            used := used || jsonb_build_object(key, slots + 1);
             given := given + 1;
             id := head.id;
             priority := level;
             fair_key := key;
             RETURN NEXT;
         END LOOP;
+        IF stop IS NOT NULL THEN
+            id := NULL;
+            priority := level;
+            fair_key := stop;
+            RETURN NEXT;
+        END IF;
     END LOOP;
 END
 $$;
@@ -191,8 +235,10 @@ END
 $$;
 
 -- Gives free slots of a fair lane to the next jobs, up to `most`, and returns these in order. The lane
--- must be locked, and have no limits but on slots. Jobs that are locked are passed over.
-CREATE FUNCTION pgbeat.take_turns(own pgbeat.lanes, most integer)
+-- must be locked, and have no limits but on slots. Jobs that are locked are passed over. With `job_ids`, jobs
+-- that left their slots or came into the line, doesn't look through all keys if many have no free slot.
+CREATE FUNCTION pgbeat.take_turns(
+    own pgbeat.lanes, most integer, job_ids uuid[] DEFAULT NULL)
 RETURNS SETOF pgbeat.unfinished_jobs
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -201,7 +247,15 @@ DECLARE
     taken  uuid[] := '{}';
     locked uuid[] := '{}';
     free   integer := most;
+    gained text[];
 BEGIN
+    IF job_ids IS NOT NULL AND own.max_per_key IS NOT NULL THEN
+        gained := ARRAY(
+            SELECT j.fair_key FROM pgbeat.unfinished_jobs j WHERE j.id = ANY (job_ids)
+             UNION
+            SELECT j.fair_key FROM pgbeat.ended_jobs j
+             WHERE j.id = ANY (job_ids) AND j.finished_at > now() - interval '1 hour');
+    END IF;
     IF own.max_running IS NOT NULL THEN
         SELECT least(most, greatest(0, own.max_running - count(*))) INTO free
           FROM pgbeat.unfinished_jobs h
@@ -209,12 +263,12 @@ BEGIN
            AND h.state IN ('pending', 'scheduled', 'running');
     END IF;
     FOR try IN 1..5 LOOP
-        SELECT array_agg(f.id ORDER BY f.number),
+        SELECT coalesce(array_agg(f.id ORDER BY f.number) FILTER (WHERE f.id IS NOT NULL), '{}'),
                jsonb_object_agg(f.priority, f.fair_key ORDER BY f.number)
           INTO chosen, served
-          FROM pgbeat.fair_line(own, free, true, locked)
+          FROM pgbeat.fair_line(own, free, true, locked, gained)
                WITH ORDINALITY AS f (id, priority, fair_key, number);
-        EXIT WHEN chosen IS NULL;
+        EXIT WHEN served IS NULL;
         taken := ARRAY(SELECT j.id FROM pgbeat.unfinished_jobs j
                         WHERE j.id = ANY (chosen) AND j.dispatched_at IS NULL
                           AND j.state = 'pending' AND NOT j.is_blocked

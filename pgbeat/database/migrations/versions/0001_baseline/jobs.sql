@@ -133,7 +133,7 @@ CREATE INDEX unfinished_jobs_dependent ON pgbeat.unfinished_jobs (namespace)
 CREATE INDEX unfinished_jobs_deadlines ON pgbeat.unfinished_jobs (namespace, next_deadline)
     WHERE next_deadline IS NOT NULL;
 -- Those that have a slot, and those that had one: rates are counted over them.
-CREATE INDEX unfinished_jobs_in_lane ON pgbeat.unfinished_jobs (namespace, lane)
+CREATE INDEX unfinished_jobs_in_lane ON pgbeat.unfinished_jobs (namespace, lane, fair_key)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL
         AND state IN ('pending', 'scheduled', 'running');
 CREATE INDEX jobs_of_lane ON pgbeat.jobs (namespace, lane, dispatched_at)

@@ -64,10 +64,12 @@ CREATE INDEX reservations_lane ON pgbeat.reservations (namespace, lane);
 -- counting, or if another transaction keeps the lane locked: it waits for one that is about to commit,
 -- but for no other, since the caller has locked rows that others may wait for. Whatever the statistics
 -- say of a table that grew within a minute, it goes through the indexes of the line and of the slots.
+-- `job_ids` are as for `take_turns`.
 --
 -- Invariant: the slots in use are counted by a statement that begins when the lane is locked, so that
 -- it sees what those wrote that had locked it before.
-CREATE FUNCTION pgbeat.take_next(own_namespace text, own_name text, most integer)
+CREATE FUNCTION pgbeat.take_next(
+    own_namespace text, own_name text, most integer, job_ids uuid[] DEFAULT NULL)
 RETURNS TABLE (slots integer, job pgbeat.unfinished_jobs)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
@@ -89,7 +91,7 @@ BEGIN
                    WHERE r.namespace = own_namespace AND r.lane = own_name) THEN
         RETURN QUERY SELECT CAST(NULL AS integer), CAST(NULL AS pgbeat.unfinished_jobs);
     ELSIF own.paused_at IS NULL AND own.fair_by IS NOT NULL THEN
-        RETURN QUERY SELECT own.max_running, j FROM pgbeat.take_turns(own, most) j;
+        RETURN QUERY SELECT own.max_running, j FROM pgbeat.take_turns(own, most, job_ids) j;
     ELSIF own.paused_at IS NULL THEN
         RETURN QUERY
         WITH mine AS (
