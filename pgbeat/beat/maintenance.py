@@ -28,8 +28,8 @@ from pgbeat.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds between two rescues of lost executions, with a search for lanes without a notification;
-#: and between two checks of groups.
+#: Seconds between two rescues of lost executions, with a search for lanes without a notification
+#: and for overlooked dependencies; and between two checks of groups.
 _RESCUE, _GROUPS = 2.0, 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
@@ -52,6 +52,7 @@ class LeaderMaintenance:
                 settings, "load", lambda c: load.keep(c, settings, route), first=30.0, every=60.0
             ),
         )
+        self._overlooked = dependencies.Overlooked(settings.namespace)
         self._deliverer = Deliverer(settings)
         #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
@@ -83,10 +84,10 @@ class LeaderMaintenance:
             self._rescue_at = now + _RESCUE
             self._try("rescuing lost executions", lambda: self._rescue(connection))
             self._try("finding lanes to dispatch", lambda: self._find_lanes(connection))
+            self._try("dependencies", lambda: self._settle_dependents(connection))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))
-            self._try("dependencies", lambda: self._settle_dependents(connection))
         for lane in [lane for lane, at in self._lanes.items() if at <= now]:
             del self._lanes[lane]
             delay = self._try(
@@ -197,8 +198,7 @@ class LeaderMaintenance:
             changed = lifecycle.follow(connection, self._publisher, [], parents=parents)
             self.add_lanes(changed)
 
-        overlooked = dependencies.overlooked(connection, self._settings.namespace)
-        batches.in_transactions(connection, overlooked, go_on)
+        batches.in_transactions(connection, self._overlooked.find(connection), go_on)
 
     def _prune(self, connection: Connection) -> None:
         """Deletes a batch of old records and expired results.

@@ -99,12 +99,30 @@ def _place(job: Job) -> tuple[Any, ...]:
     return -job.priority, job.created_at, job.group_position or 0, str(job.id)
 
 
-_OVERLOOKED = text("SELECT * FROM pgbeat.overlooked_parents(:namespace, :limit)")
+#: Dependencies at which a round of `Overlooked` looks.
+PAGE = 1000
+_FIRST = UUID(int=0)
+_OVERLOOKED = text(
+    "SELECT * FROM pgbeat.overlooked_parents(:namespace, :job, CAST(:parent AS uuid), :most)"
+)
 
 
-def overlooked(connection: Connection, namespace: str, *, limit: int = 100) -> list[UUID]:
-    """Returns parents that ended while a job began to depend on them, or were ended by hand."""
-    return list(connection.scalars(_OVERLOOKED, {"namespace": namespace, "limit": limit}))
+class Overlooked:
+    """Finds parents that ended while a job began to depend on them, or were ended by hand.
+
+    Looks at a page of dependencies in each round, and remembers its place.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._job = self._parent = _FIRST
+
+    def find(self, connection: Connection) -> list[UUID]:
+        """Returns those of the next page."""
+        values = {"namespace": self._namespace, "job": self._job, "parent": self._parent}
+        job, parent, parents = connection.execute(_OVERLOOKED, {**values, "most": PAGE}).one()
+        self._job, self._parent = job or _FIRST, parent or _FIRST
+        return list(parents)
 
 
 _ENDED = text(

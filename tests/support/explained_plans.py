@@ -43,6 +43,16 @@ class Plan(NamedTuple):
     cost: float
 
 
+def pages(connection: Connection, statement: str, *parameters: Any) -> int:
+    """Returns how many pages a statement reads or finds in memory; it is rolled back."""
+    raw = connections.driver(connection)
+    with raw.transaction(force_rollback=True):
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
+        [(plan,)] = raw.execute(explain, parameters).fetchall()
+    top = plan[0]["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
 _SIZES = """
     SELECT relname, pg_relation_size(oid) / 8192 FROM pg_class
      WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
@@ -20,6 +20,7 @@ from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
 from pgbeat.jobs.submit_many import submit_many
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
+from tests.support.explained_plans import pages
 from tests.support.jobs import ADMIN, BOB, Desk, Fleet, messages
 from tests.support.problems import raises
 from tests.support.processes import until
@@ -396,3 +397,38 @@ def test_a_parent_that_was_deleted_has_its_dependents_skipped(
         desk.connection, is_due=False, is_idle=False
     )
     assert now(made).state == "skipped"
+
+
+@pytest.mark.parametrize("is_analyzed", [False, True])
+def test_each_round_looks_at_a_page_of_the_dependencies(
+    desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch, *, is_analyzed: bool
+) -> None:
+    """Of 900 jobs that wait, one's parent is gone; some wait for five, of which one has ended."""
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, job_source, created_by, is_system_job, is_blocked, "
+        "unfinished_parents) SELECT gen_random_uuid(), 't', 'system', 'me', false, n > 1, "
+        "CASE WHEN n > 1 THEN 1 ELSE 0 END FROM generate_series(1, 901) AS n"
+    )
+    [(parent,)] = sql("SELECT id FROM pgbeat.jobs WHERE NOT is_blocked")
+    sql(
+        "INSERT INTO pgbeat.dependencies (job_id, parent_id, outcome) SELECT j.id, "
+        "CASE WHEN n = 1 THEN %s ELSE gen_random_uuid() END, "
+        "CASE WHEN n > 1 THEN 'completed' END FROM (SELECT id, row_number() OVER () AS number "
+        "FROM pgbeat.jobs WHERE is_blocked) AS j, "
+        "generate_series(1, CASE WHEN j.number <= 20 THEN 5 ELSE 1 END) AS n",
+        parent,
+    )
+    [(last,)] = sql("SELECT max(job_id::text) FROM pgbeat.dependencies")
+    gone = uuid4()
+    sql("UPDATE pgbeat.dependencies SET parent_id = %s WHERE job_id = %s "
+        "AND outcome IS NULL", gone, last)  # fmt: skip
+    if is_analyzed:
+        sql("ANALYZE pgbeat.dependencies, pgbeat.unfinished_jobs")
+    monkeypatch.setattr(dependencies, "PAGE", 100)
+    overlooked = dependencies.Overlooked("default")
+    for _ in range(2):
+        found = [overlooked.find(desk.connection) for _ in range(10)]
+        assert found == [[]] * 9 + [[gone]]
+    a_page = f"SELECT * FROM pgbeat.overlooked_parents('default', '{UUID(int=0)}', %s, 100)"
+    pages(desk.connection, a_page, UUID(int=0))  # the first time, the function is read, too
+    assert pages(desk.connection, a_page, UUID(int=0)) < 900

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
@@ -16,6 +16,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, slots, waiting
 from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
+from tests.support.explained_plans import pages
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 
@@ -285,15 +286,7 @@ KEYS = """
 """
 
 
-def pages(connection: Connection, job: str) -> int:
-    """Returns how many pages the server reads to dispatch the lane after a job's end."""
-    with connections.transaction(connection):
-        plan = connection.exec_driver_sql(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
-            "SELECT * FROM pgbeat.take_next('default', 'l', 9, ARRAY[%s]::uuid[])", (job,)
-        ).scalar_one()[0]["Plan"]  # fmt: skip
-        connection.rollback()
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+TAKE = "SELECT * FROM pgbeat.take_next('default', 'l', 9, ARRAY[%s]::uuid[])"
 
 
 def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(floor: Lanes) -> None:
@@ -309,8 +302,8 @@ def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(floor: Lanes)
     for (job,) in reversed(running[-5:]):
         floor.end(job)
         if not turns:
-            pages(floor.connection, str(job))  # the first time, the functions are read, too
-            assert pages(floor.connection, str(job)) < 1000
+            pages(floor.connection, TAKE, job)  # the first time, the functions are read, too
+            assert pages(floor.connection, TAKE, job) < 1000
         [taken] = floor.dispatch(job_ids=[job])
         turns += tenants(floor, [taken])
     assert turns == ["1400", "1399", "1398", "1301b", "1396"]

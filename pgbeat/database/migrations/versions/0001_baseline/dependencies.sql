@@ -100,13 +100,29 @@ BEGIN
 END
 $$;
 
--- Returns parents that have ended, or are gone, without any job that waits for them knowing it.
-CREATE FUNCTION pgbeat.overlooked_parents(own_namespace text, most integer)
-RETURNS SETOF uuid
-LANGUAGE sql STABLE AS $$
-    SELECT DISTINCT d.parent_id
-      FROM pgbeat.unfinished_jobs j JOIN pgbeat.dependencies d ON d.job_id = j.id
-     WHERE j.namespace = own_namespace AND j.unfinished_parents > 0 AND d.outcome IS NULL
-       AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs p WHERE p.id = d.parent_id)
-     LIMIT most
+-- Looks at the next dependencies of jobs that wait for others, up to `most`, in the order of both ids.
+-- Returns the place of the last, if there are more than these, and the parents that have ended, or are
+-- gone, without the job knowing it.
+CREATE FUNCTION pgbeat.overlooked_parents(
+    own_namespace text, after_job uuid, after_parent uuid, most integer)
+RETURNS TABLE (last_job uuid, last_parent uuid, parents uuid[])
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_sort = off
+AS $$
+    WITH page AS MATERIALIZED (
+        SELECT d.job_id, d.parent_id, d.outcome
+          FROM pgbeat.unfinished_jobs j CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.dependencies d
+                WHERE d.job_id = j.id AND (d.job_id, d.parent_id) > (after_job, after_parent)
+                ORDER BY d.job_id, d.parent_id LIMIT most) AS d
+         WHERE j.namespace = own_namespace AND j.unfinished_parents > 0 AND j.id >= after_job
+         ORDER BY j.id, d.parent_id LIMIT most),
+    last AS (SELECT job_id, parent_id FROM page ORDER BY job_id DESC, parent_id DESC LIMIT 1)
+    SELECT l.job_id, l.parent_id,
+           ARRAY(SELECT DISTINCT p.parent_id FROM page p
+                  WHERE p.outcome IS NULL AND NOT EXISTS (
+                        SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = p.parent_id))
+      FROM (SELECT count(*) AS number FROM page) AS n
+           LEFT JOIN last l ON n.number = most
 $$;

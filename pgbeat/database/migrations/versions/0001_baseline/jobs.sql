@@ -128,7 +128,7 @@ CREATE INDEX unfinished_jobs_waiting ON pgbeat.unfinished_jobs
     WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT is_blocked;
 CREATE INDEX unfinished_jobs_to_come ON pgbeat.unfinished_jobs (namespace, run_at)
     WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT is_blocked;
-CREATE INDEX unfinished_jobs_dependent ON pgbeat.unfinished_jobs (namespace)
+CREATE INDEX unfinished_jobs_dependent ON pgbeat.unfinished_jobs (namespace, id)
     WHERE unfinished_parents > 0;
 CREATE INDEX unfinished_jobs_deadlines ON pgbeat.unfinished_jobs (namespace, next_deadline)
     WHERE next_deadline IS NOT NULL;

@@ -151,8 +151,9 @@ END
 $$;
 
 -- Submits a job of a task, and returns its id, or that of the job that has its unique key. The
--- leading beat makes its message after the commit: only the app knows the task's routes. It may take
--- ten seconds to see that the jobs on which one depends had ended before.
+-- leading beat makes its message after the commit: only the app knows the task's routes. It looks
+-- at 1,000 dependencies every two seconds: until then, it may not know that the jobs on which one depends
+-- had ended before.
 CREATE FUNCTION pgbeat.submit(
     task text, args jsonb DEFAULT '[]', kwargs jsonb DEFAULT '{}', namespace text DEFAULT 'default',
     queue text DEFAULT NULL, options jsonb DEFAULT '{}', run_at timestamptz DEFAULT NULL,
