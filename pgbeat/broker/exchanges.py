@@ -20,16 +20,23 @@ def declare(
     durable: bool = True,
     auto_delete: bool = False,
 ) -> str:
-    """Creates the exchange if it is missing; returns the type it has."""
+    """Creates the exchange if it is missing, in a single statement; returns the type it has."""
     values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
-    connection.execute(
-        tables.text(
-            "INSERT INTO {exchange} (name, type, durable, auto_delete) "
-            "VALUES (:name, :type, :durable, :auto_delete) ON CONFLICT (name) DO NOTHING"
-        ),
-        values,
-    )
-    return find_type(connection, tables, name) or type
+    found: str | None = connection.execute(tables.text(_DECLARE), values).scalar_one_or_none()
+    # Another transaction may have made it while this statement ran.
+    return found or find_type(connection, tables, name) or type
+
+
+_DECLARE = """
+    WITH known AS (SELECT type FROM {exchange} WHERE name = :name),
+    made AS (
+        INSERT INTO {exchange} (name, type, durable, auto_delete)
+        SELECT CAST(:name AS text), CAST(:type AS text), CAST(:durable AS boolean),
+               CAST(:auto_delete AS boolean)
+         WHERE NOT EXISTS (SELECT FROM known)
+            ON CONFLICT (name) DO NOTHING RETURNING type)
+    SELECT type FROM known UNION ALL SELECT type FROM made
+"""
 
 
 def delete(

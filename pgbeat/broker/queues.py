@@ -86,22 +86,28 @@ def use(connection: Connection, tables: BrokerTables, names: Sequence[str]) -> d
     }
 
 
-def find_declared(
+def declare_at_once(
     connection: Connection,
     tables: BrokerTables,
     name: str,
+    *,
+    durable: bool = True,
+    auto_delete: bool = False,
+    owner: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     caller: int | None = None,
 ) -> Declared | None:
-    """Returns the queue if `declare` with these arguments would not change it.
+    """Creates the queue, or finds it, unless `declare` would change it; `None` then.
 
     It is a single statement, for processes that declare thousands of queues at every start.
     Raises `ValueError` as `declare` does.
     """
     check_name(name)
-    row = connection.execute(
-        tables.text(_STATE + _AS_DECLARED), {"name": name, "caller": caller, **_columns(arguments)}
-    ).one_or_none()
+    values = {
+        "name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner,
+        "caller": caller, **_columns(arguments),
+    }  # fmt: skip
+    row = connection.execute(tables.text(_AT_ONCE), values).one_or_none()
     return Declared(*row) if row else None
 
 
@@ -116,6 +122,19 @@ _AS_DECLARED = """
        AND coalesce(CAST(:delivery_limit AS integer), q.delivery_limit)
            IS NOT DISTINCT FROM q.delivery_limit
 """
+_AT_ONCE = f"""
+    WITH made AS (
+        INSERT INTO {{queue}} AS q (name, durable, auto_delete, owner, max_priority, message_ttl,
+               expires, delivery_limit)
+        SELECT CAST(:name AS text), CAST(:durable AS boolean), CAST(:auto_delete AS boolean),
+               CAST(:owner AS integer), CAST(:max_priority AS smallint),
+               CAST(:message_ttl AS bigint), CAST(:expires AS bigint),
+               CAST(:delivery_limit AS integer)
+         WHERE NOT EXISTS (SELECT FROM {{queue}} WHERE name = :name)
+            ON CONFLICT (name) DO NOTHING RETURNING id)
+    SELECT id, 0, 0 FROM made
+    UNION ALL ({_STATE} {_AS_DECLARED})
+"""  # noqa: S608
 
 
 def _columns(arguments: Mapping[str, Any] | None) -> dict[str, int | None]:

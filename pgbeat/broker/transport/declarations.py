@@ -99,11 +99,11 @@ class DeclaringChannel(virtual.Channel):
         """The process's broker."""
         return self.connection.broker
 
-    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a domain function that executes a single statement."""
         if self.patience is not None:
-            return self._do(function, *args)
-        return self.broker.ask(function, *args)
+            return self._do(function, *args, **kwargs)
+        return self.broker.ask(function, *args, **kwargs)
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.patience is not None:
@@ -150,8 +150,8 @@ class DeclaringChannel(virtual.Channel):
                 (40, 10), "Channel.exchange_declare", "503",
             )  # fmt: skip
         super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait)
-        has = self._ask(exchanges.find_type, exchange) or self._do(
-            exchanges.declare, exchange, type, durable=durable, auto_delete=auto_delete
+        has = self._ask(
+            exchanges.declare, exchange, type, durable=bool(durable), auto_delete=bool(auto_delete)
         )
         if has is not None and has != type:
             self.state.exchanges.pop(exchange, None)
@@ -185,13 +185,14 @@ class DeclaringChannel(virtual.Channel):
                 raise not_found("queue", queue)
             return queue_declare_ok_t(queue, found.messages, found.consumers)
         caller = self._owner(exclusive)
-        declare = partial(
-            self._do, queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
-            owner=caller if exclusive else None, arguments=arguments, caller=caller,
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "durable": bool(durable), "auto_delete": bool(auto_delete), "arguments": arguments,
+            "owner": caller if exclusive else None, "caller": caller,
+        }  # fmt: skip
         try:
-            found = self._ask(queues.find_declared, queue, arguments, caller) or (
-                after_lease(self.broker.lease if exclusive else 0.0, declare)
+            found = self._ask(queues.declare_at_once, queue, **options) or after_lease(
+                self.broker.lease if exclusive else 0.0,
+                partial(self._do, queues.declare, queue, **options),
             )
         except QueueLocked as error:
             raise ChannelError(

@@ -29,8 +29,8 @@ class OutboxChannel(Channel):
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self.connection.client.sink.do(function, *args, **kwargs)
 
-    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        return self._do(function, *args)
+    def _ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._do(function, *args, **kwargs)
 
     def write(self, message: Message, transient: bool) -> int | None:
         """Hands a message to the sink."""

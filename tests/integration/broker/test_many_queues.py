@@ -87,16 +87,16 @@ def test_an_idle_consumer_of_many_queues(
     assert got.pop().payload == "last"
 
 
-def test_declaring_again_costs_one_statement_each(connect: Connect) -> None:
-    """And changes nothing."""
+def test_a_declaration_costs_one_statement_each(connect: Connect) -> None:
+    """The first, too; another one changes nothing."""
     connection = connect()
     queue = kombu.Queue(
         "q", kombu.Exchange("x"), routing_key="k", max_priority=5, message_ttl=60
     )(connection.default_channel)  # fmt: skip
-    queue.declare()
-    with statements(connection.transport.broker) as seen:
-        queue.declare()
-    assert len(seen) == 3, seen
+    for _ in range(2):
+        with statements(connection.transport.broker) as seen:
+            queue.declare()
+        assert len([each for each in seen if "kombu_" in each]) == len(seen) == 3, seen
     with statements(connection.transport.broker) as seen:
         kombu.Queue("q", max_priority=4)(connection.default_channel).queue_declare()
     assert any("UPDATE" in statement for statement in seen)
