@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 from celery import Celery
@@ -20,14 +20,12 @@ from sqlalchemy import Connection, text
 from pgbeat.access import actors
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, BrokerTables, Message
 from pgbeat.broker.payloads import JOB, NewJobHeader
-from pgbeat.broker.publishing import payloads
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
 from pgbeat.config import Settings, settings_of
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import (
-    canvas,
     dispatch,
     kept_messages,
     policies,
@@ -35,11 +33,11 @@ from pgbeat.jobs import (
     task_policies,
     unique_keys,
 )
-from pgbeat.jobs.canvas import Place
 from pgbeat.jobs.defaults import backoff
+from pgbeat.jobs.envelopes import Envelope
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.one_statement import array
-from pgbeat.jobs.policies import JobPolicy, stored
+from pgbeat.jobs.policies import JobPolicy
 
 #: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
 _AWAITED = (
@@ -63,8 +61,6 @@ class _Sent:
         return task_id == self._sent
 
 
-#: What a message says of others that learn of the task's end, however that comes.
-_PART_OF = ("chord", "chain", "errbacks")
 #: The most policies that are kept parsed.
 _MOST = 1000
 #: An app's headers of jobs, in its attributes.
@@ -181,44 +177,6 @@ def write(connection: Connection, batch: Sequence[Message], *, is_own: bool) -> 
     return left
 
 
-class _Envelope(NamedTuple):
-    """What a message says of its task."""
-
-    id: str
-    task: str
-    #: `None` if they are not JSON.
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-    #: Options for another message of the job, such as a retry by hand.
-    options: dict[str, Any]
-    run_at: str | None
-    place: Place
-    #: Whether its end has to do with others: a chord, the rest of its chain, errbacks.
-    is_part: bool
-
-    @classmethod
-    def of(cls, message: Message) -> "_Envelope":
-        payload = json.loads(message.payload)
-        headers = payload["headers"]
-        args: Any = None
-        kwargs: Any = None
-        embedded: Any = {}
-        is_json = payload["content-type"] == "application/json"
-        if is_json:
-            args, kwargs, embedded = json.loads(payloads.body(payload))
-        hard, soft = headers.get("timelimit") or (None, None)
-        options = {
-            "time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow"),
-            "ignore_result": headers.get("ignore_result") or None,
-        }  # fmt: skip
-        is_part = not is_json or any(embedded.get(name) for name in _PART_OF)
-        return cls(
-            headers["id"], headers["task"], stored(args), stored(kwargs),
-            {name: value for name, value in options.items() if value is not None},
-            message.available_at, canvas.of_message(headers, embedded or {}), is_part,
-        )  # fmt: skip
-
-
 #: Types of the parameters of `write_job` that differ from job to job, in their order there.
 _TYPES = {
     "id": "uuid", "namespace": "text", "task": "text", "args": "jsonb", "kwargs": "jsonb",
@@ -295,7 +253,7 @@ class _NewJob:
     def __init__(self, message: Message) -> None:
         given: Mapping[str, Any] = message.new_job or {}
         policy = _policy(given)
-        found = _Envelope.of(message)
+        found = Envelope.of(message)
         is_later = _is_later(found.run_at)
         sent = _being_sent(found.id)
         self._id, self._task, self._lane = found.id, found.task, policy.lane
@@ -393,7 +351,7 @@ def _is_later(run_at: str | None) -> bool:
     return run_at is not None and datetime.fromisoformat(run_at) > datetime.now().astimezone()
 
 
-def _key(policy: JobPolicy, found: _Envelope) -> str | None:
+def _key(policy: JobPolicy, found: Envelope) -> str | None:
     if found.args is None or found.kwargs is None:
         if policy.unique_key is None and policy.may_have_key:
             raise InvalidJob.of(
