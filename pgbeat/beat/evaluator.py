@@ -305,7 +305,7 @@ def _is_servers(error: BaseException) -> bool:
     A condition can bring about the others itself: by its time limit, by a write, by
     `temp_file_limit` (53400), or by ending its session.
     """
-    code = server_errors.sqlstate(error)
+    code = connections.sqlstate(error)
     return code[:2] in {"53", "58"} and code != "53400"
 
 

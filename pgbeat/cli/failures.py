@@ -46,7 +46,9 @@ def _refusal(error: Exception, target: Any) -> click.ClickException | None:
         return BadInput("an argument is not valid UTF-8")
     if isinstance(error, PgbeatError | OSError):
         return click.ClickException(str(error))
-    if isinstance(getattr(error, "orig", None), psycopg.ProgrammingError) and _state(error) is None:
+    if isinstance(
+        getattr(error, "orig", None), psycopg.ProgrammingError
+    ) and not connections.sqlstate(error):
         return BadInput(f"the database URL is not right: {connections.first_line(error)}")
     if isinstance(error, DBAPIError | psycopg.Error):
         return click.ClickException(_of_database(error, target))
@@ -72,7 +74,7 @@ def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
     if connections.is_lost(error):
         return unreachable(error, target)
-    state = _state(error)
+    state = connections.sqlstate(error)
     if state in _OTHER_SCHEMA:
         problem = _schema_problem(target)
         if problem is not None:
@@ -82,10 +84,6 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
     return f"the database refused: {connections.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
-
-
-def _state(error: Exception) -> str | None:
-    return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
 
 
 def unreachable(error: BaseException, target: Any) -> str:

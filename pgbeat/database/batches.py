@@ -5,9 +5,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-import psycopg
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database import connections, lock_waits
 
@@ -23,8 +21,7 @@ _LOCKED = frozenset({"55P03", "40P01", "40001"})
 
 def is_locked(error: BaseException) -> bool:
     """Returns whether a statement failed because of another transaction's locks."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, psycopg.Error) and cause.sqlstate in _LOCKED
+    return connections.sqlstate(error) in _LOCKED
 
 
 class Parted(NamedTuple, Generic[T, R]):

@@ -5,18 +5,18 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg import generators
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from pgbeat.database import forks, sockets
-from pgbeat.database.watched import WatchedConnection
+from pgbeat.database.watched import WatchedConnection, is_direct
 
 logger = logging.getLogger("pgbeat")
 
@@ -51,9 +51,8 @@ def engine(
         },
     )
     event.listen(made, "do_connect", _connect)
-    event.listen(made, "connect", _connected)
-    if "creator" not in options:  # which lends a session that stays somebody else's
-        event.listen(made, "connect", _compile_nothing)
+    # A creator lends a session that stays somebody else's.
+    event.listen(made, "connect", partial(_connected, is_lent="creator" in options))
     event.listen(made, "checkout", _check_socket)
     event.listen(made, "handle_error", _leave_out_values)
     return made
@@ -65,8 +64,10 @@ def _connect(
     return WatchedConnection.open(*conninfo, **params)
 
 
-def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
-    record.info[_OWN] = is_direct(raw)
+def _connected(
+    raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry, *, is_lent: bool
+) -> None:
+    record.info[_OWN] = is_direct(raw, compiles=is_lent)
     if not record.info[_OWN]:
         raw.prepare_threshold = None
 
@@ -79,13 +80,6 @@ def _leave_out_values(context: ExceptionContext) -> None:
         said, primary = str(cause), diagnosis.message_primary
         cause.args = (primary,)
         error.args = (error.args[0].replace(said, primary),)
-
-
-def _compile_nothing(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
-    """Turns compilation off, unless that would be for a pooler's other clients, too."""
-    if record.info[_OWN]:
-        raw.pgconn.send_query(b"SET jit = off")
-        raw.wait(generators.execute(raw.pgconn))
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
@@ -148,47 +142,6 @@ def clock(connection: Connection) -> datetime:
     return moment
 
 
-def is_direct(raw: "psycopg.Connection[Any]") -> bool:
-    """Returns whether the connection leads to the server with no pooler in between.
-
-    A server says at the start which process serves the session; a pooler, which has to route
-    requests to cancel, gives its client another number instead.
-    """
-    raw.pgconn.send_query(_SESSION)
-    result = raw.wait(generators.execute(raw.pgconn))[-1]
-    if result.status != ExecStatus.TUPLES_OK:
-        raise psycopg.errors.error_from_result(result)
-    is_own = int(result.get_value(0, 0) or 0) == raw.info.backend_pid
-    began = result.get_value(0, 1)
-    if is_own and began and isinstance(raw, WatchedConnection):
-        raw.session = raw.info.backend_pid, began
-    return is_own
-
-
-_SESSION = (
-    b"SELECT pid, extract(epoch FROM backend_start)::text "
-    b"FROM pg_stat_get_activity(pg_backend_pid())"
-)
-
-
-def is_shared(one: Connection, other: Connection) -> bool:
-    """Returns whether a transaction-mode pooler stands before the server.
-
-    Behind one, two connections (in autocommit mode) that take turns meet the same session, or one
-    of them meets several. Session locks, LISTEN, prepared statements and session settings get lost
-    behind it, or reach another client's transactions.
-    """
-    seen: dict[Connection, set[int]] = {one: set(), other: set()}
-    # Such that neither a stack nor a queue of sessions gives each its own again, and several times:
-    # other clients take turns too.
-    for connection in (one, other, other, one, one, other) * 4:
-        seen[connection].add(connection.execute(_PID).scalar_one())
-    return len(seen[one]) > 1 or len(seen[other]) > 1 or seen[one] == seen[other]
-
-
-_PID = text("SELECT pg_backend_pid()")
-
-
 def isolate(connection: Connection) -> bool:
     """Has statements outside a transaction read what is committed, as those inside one do.
 
@@ -227,6 +180,12 @@ def close(connection: Connection) -> None:
     connection.close()
 
 
+def sqlstate(error: BaseException) -> str:
+    """Returns an error's SQLSTATE; an empty text if it has none."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) or ""
+
+
 def is_lost(error: BaseException) -> bool:
     """Returns whether an error means that another connection is needed, not another statement.
 
@@ -234,20 +193,17 @@ def is_lost(error: BaseException) -> bool:
     the next connection may lead to the primary. In a transaction that is read-only by itself,
     `server_errors.is_read_only` must be asked first.
     """
-    cause: BaseException | None = error
-    if isinstance(error, DBAPIError):
-        if error.connection_invalidated:
-            return True
-        cause = error.orig
-    state = getattr(cause, "sqlstate", None)
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    state = sqlstate(error)
     # A read-only server; a session that was idle in a transaction, or was in it, too long.
     if state in {"25006", "25P03", "25P04"}:
         return True
-    if not isinstance(cause, LOST):
+    if not isinstance(error.orig if isinstance(error, DBAPIError) else error, LOST):
         return False
     # Statement errors of the operational classes keep the connection: 55P03 lock timeout,
     # 53xxx resources, 57014 cancelled. Those with no code never reached the server.
-    return state is None or state.startswith("08") or state in _ENDED
+    return not state or state.startswith("08") or state in _ENDED
 
 
 #: The session was ended, or never began: the server shuts down, crashed, starts, has too many
@@ -268,8 +224,7 @@ _READ_ONLY = text("SHOW transaction_read_only")
 
 def is_refused(error: DBAPIError) -> bool:
     """Returns whether the database refuses the values: by a constraint, or as no such value."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    return state[:2] in {"22", "23"}
+    return sqlstate(error)[:2] in {"22", "23"}
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+
+from pgbeat.database import connections
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -36,8 +37,7 @@ def limit_waiting(connection: Connection, seconds: float) -> None:
 
 def is_lock_timeout(error: BaseException) -> bool:
     """Returns whether a statement failed because it may not wait any longer for a lock."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlstate", None) == "55P03"
+    return connections.sqlstate(error) == "55P03"
 
 
 def briefly(connection: Connection) -> None:

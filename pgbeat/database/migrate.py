@@ -168,7 +168,7 @@ def upgrade(url: URL, note: Callable[[Connection, Upgraded], None] | None = None
                 with engine.begin() as connection:
                     return _upgrade(connection, note)
             except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) not in _BUSY:
+                if connections.sqlstate(error) not in _BUSY:
                     raise
                 if time.monotonic() > give_up_at:
                     raise SchemaError(

@@ -6,7 +6,7 @@ Whatever holds a session's lock, listens, or changes its settings needs one.
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
@@ -64,7 +64,7 @@ def keeps_session(connection: Connection, engine: Engine, *, thorough: bool = Fa
     if thorough or not connections.has_own_session(connection):
         other = _open(engine)
         try:
-            if connections.is_shared(connection, other):
+            if is_shared(connection, other):
                 return False
         finally:
             connections.close(other)
@@ -88,6 +88,24 @@ def check_direct(connection: Connection, direct: Connection, engine: Engine) -> 
             f"direct_url: {place(url)} is not the database that the pooler leads to; it must be "
             "the same one, without the pooler"
         )
+
+
+def is_shared(one: Connection, other: Connection) -> bool:
+    """Returns whether a transaction-mode pooler stands before the server.
+
+    Behind one, two connections (in autocommit mode) that take turns meet the same session, or one
+    of them meets several. Session locks, LISTEN, prepared statements and session settings get lost
+    behind it, or reach another client's transactions.
+    """
+    seen: dict[Connection, set[int]] = {one: set(), other: set()}
+    # Such that neither a stack nor a queue of sessions gives each its own again, and several times:
+    # other clients take turns too.
+    for connection in (one, other, other, one, one, other) * 4:
+        seen[connection].add(connection.execute(_PID).scalar_one())
+    return len(seen[one]) > 1 or len(seen[other]) > 1 or seen[one] == seen[other]
+
+
+_PID = text("SELECT pg_backend_pid()")
 
 
 def _open(engine: Engine) -> Connection:

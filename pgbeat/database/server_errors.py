@@ -17,12 +17,6 @@ _PASSING = {
 }
 
 
-def sqlstate(error: BaseException) -> str:
-    """Returns an error's SQLSTATE; an empty text if it has none."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlstate", None) or ""
-
-
 def is_passing(error: BaseException) -> bool:
     """Returns whether an error is the server's, and nobody's failure: try again later.
 
@@ -33,10 +27,10 @@ def is_passing(error: BaseException) -> bool:
         return True
     if not isinstance(error, DBAPIError | psycopg.Error):
         return False
-    code = sqlstate(error)
+    code = connections.sqlstate(error)
     return code in _PASSING or code[:2] in _PASSING
 
 
 def is_read_only(error: BaseException) -> bool:
     """Returns whether the server refuses to write: another one may be the primary now."""
-    return sqlstate(error) == "25006"
+    return connections.sqlstate(error) == "25006"

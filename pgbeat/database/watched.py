@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg import sql
+from psycopg import generators, sql
 from psycopg.pq import ExecStatus
 
 from pgbeat.database.sockets import readable
@@ -189,6 +189,31 @@ _STATE = b"""
                 WHEN wait_event IN ('WALSync', 'WALWrite', 'WALInitSync', 'WALInitWrite')
                 THEN concat_ws(' ', query_start, pg_current_wal_flush_lsn()) END
       FROM pg_stat_activity WHERE pid = %d AND extract(epoch FROM backend_start)::text = '%s'
+"""
+
+
+def is_direct(raw: "psycopg.Connection[Any]", *, compiles: bool = True) -> bool:
+    """Returns whether the connection leads to the server with no pooler in between.
+
+    A server says at the start which process serves the session; a pooler, which has to route
+    requests to cancel, gives its client another number instead. Unless it `compiles`, a direct
+    session has its `jit` turned off in the same round trip.
+    """
+    raw.pgconn.send_query(_SESSION % (0 if compiles else raw.info.backend_pid))
+    result = raw.wait(generators.execute(raw.pgconn))[-1]
+    if result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    is_own = int(result.get_value(0, 0) or 0) == raw.info.backend_pid
+    began = result.get_value(0, 1)
+    if is_own and began and isinstance(raw, WatchedConnection):
+        raw.session = raw.info.backend_pid, began
+    return is_own
+
+
+_SESSION = b"""
+    SELECT pid, extract(epoch FROM backend_start)::text,
+           CASE WHEN pid = %d THEN set_config('jit', 'off', false) END
+      FROM pg_stat_get_activity(pg_backend_pid())
 """
 
 

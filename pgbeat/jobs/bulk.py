@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access import audit
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database import connections
 from pgbeat.database.tables import jobs as table
 from pgbeat.errors import InvalidInput, NotFound, PgbeatError
 from pgbeat.jobs import changes, control, permissions
@@ -185,7 +186,7 @@ def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") ->
     try:
         return _batch(unit, order, ids, log)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) not in _DEADLOCKS:
+        if connections.sqlstate(error) not in _DEADLOCKS:
             raise
     return [problem for each in ids for problem in _batch(unit, order, [each], log)]
 

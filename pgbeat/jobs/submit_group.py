@@ -11,6 +11,7 @@ from pgbeat.access.actors import Actor, user
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import depends_on, dispatch, lifecycle, prepare, submissions, user_limits
 from pgbeat.jobs import members as members_of
@@ -229,7 +230,7 @@ def cancel(unit: UnitOfWork, group_id: str | UUID) -> CancelledGroup:
                 if not is_recorded:
                     unit.record("cancel", group, group._replace(cancelled_by=by))
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) != "40P01" or look == _LOOKS - 1:
+            if connections.sqlstate(error) != "40P01" or look == _LOOKS - 1:
                 raise  # otherwise a deadlock with a worker that recorded several members
         else:
             ended, is_recorded = ended + len(gone), True

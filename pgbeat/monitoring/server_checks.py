@@ -52,7 +52,7 @@ def pooler(
 ) -> Check:
     """Looks for a pooler in transaction mode that beat can't pass by."""
     with engine.connect() as other:
-        if not connections.is_shared(connection, other):
+        if not poolers.is_shared(connection, other):
             return Check("connection", "ok", "each connection keeps its own session")
     detail = "a pooler hands each transaction another session"
     try:

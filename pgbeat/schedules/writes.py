@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.config import Settings
+from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
 from pgbeat.jobs import placeholders
@@ -112,8 +113,7 @@ def _write(connection: Connection, name: str, statement: Any, values: Mapping[st
 
 def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
     """Returns the database's refusal as an error; raises what is not about the data."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    if not state.startswith(("22", "23")):  # such as a missing table, or a lost connection
+    if not connections.is_refused(error):  # such as a missing table, or a lost connection
         raise error
     said = error.orig.diag  # type: ignore[union-attr]
     if said.constraint_name == "schedules_name_key":
@@ -122,7 +122,7 @@ def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
         )
     refused = refusal(error)
     message = refused.sentence
-    if state.startswith("22") and said.message_detail:
+    if connections.sqlstate(error).startswith("22") and said.message_detail:
         message += f": {said.message_detail}"
     if refused.schedule is None:
         return InvalidSchedule(message)

@@ -275,7 +275,7 @@ def _allowed(request: Request) -> str:
 
 def _database(request: Request, error: Exception) -> Response:
     cause = getattr(error, "orig", None) or error
-    state = getattr(cause, "sqlstate", None) or ""
+    state = connections.sqlstate(error)
     if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
         return problem(request, 422, connections.first_line(error), code="invalid")
     if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock

@@ -259,8 +259,7 @@ def _is_passing(error: Exception) -> bool:
 
     That is so after a deadlock or a conflict, and if the session lost its prepared statements.
     """
-    cause = getattr(error, "orig", error)
-    return getattr(cause, "sqlstate", None) in {"40P01", "40001", "26000"}
+    return connections.sqlstate(error) in {"40P01", "40001", "26000"}
 
 
 _CANCELLED = text(

@@ -215,7 +215,7 @@ class Broker:
         with self.work() as (other, _):
             connection = _open(self._engine)
             try:
-                if not connections.is_shared(connection, other):
+                if not poolers.is_shared(connection, other):
                     connections.note_own_session(connection)
                     return Session(self, connection)
                 if self.options.direct_url is not None:

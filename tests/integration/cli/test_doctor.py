@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker import consumers
 from pgbeat.config import postgres_url
-from pgbeat.database import connections
+from pgbeat.database import poolers
 from pgbeat.database.tables import metadata
 from pgbeat.monitoring.server_checks import Check
 from tests.support.broker_sessions import TABLES, Sessions, put, queue_id
@@ -269,14 +269,14 @@ def test_schedules_that_no_beat_has_planned(database: str, sql: Sql) -> None:
 def test_sessions_of_our_own_are_not_shared(database: str) -> None:
     engine = create_engine(postgres_url(database), poolclass=NullPool)
     with engine.connect() as one, engine.connect() as other:
-        assert connections.is_shared(one, other) is False
+        assert poolers.is_shared(one, other) is False
 
 
 def test_a_pooler_is_noticed(database: str) -> None:
     """Two clients share one session, as behind an idle pooler in transaction mode."""
     engine = create_engine(postgres_url(database), poolclass=StaticPool)
     with engine.connect() as one, engine.connect() as other:
-        assert connections.is_shared(one, other) is True
+        assert poolers.is_shared(one, other) is True
     engine.dispose()
 
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
+from psycopg import generators
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
@@ -81,10 +82,23 @@ def test_errors_quote_no_values(database: str) -> None:
     assert caught.value.orig.diag.message_detail  # type: ignore[union-attr]
 
 
-def test_a_session_of_its_own_compiles_nothing(database: str) -> None:
+def test_a_session_of_its_own_compiles_nothing(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Servers with LLVM compile what they take for expensive: for seconds, at every call."""
-    with connections.engine(postgres_url(database), "tests").connect() as connection:
+    engine = connections.engine(postgres_url(database), "tests")
+    with engine.connect() as connection:
         assert connection.scalar(text("SHOW jit")) == "off"
+    trips: list[Any] = []
+    execute = generators.execute
+
+    def count(raw: Any) -> Any:
+        trips.append(raw)
+        return execute(raw)
+
+    monkeypatch.setattr(generators, "execute", count)
+    with engine.connect():
+        assert len(trips) == 1  # which also tells whether the session is its own
     with psycopg.connect(database) as host:
         guest = guests.connection(host)
         assert guest.scalar(text("SHOW jit")) == "on"  # the session is the application's

@@ -16,6 +16,7 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.cli import pgbeat as command
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, poolers
+from pgbeat.database.watched import is_direct
 from pgbeat.errors import ConfigError
 from pgbeat.monitoring.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
@@ -173,7 +174,7 @@ def test_a_session_mode_pooler_will_do(database: str, tmp_path: Path) -> None:
             postgres_url(found.url), "tests", direct_url=None, purpose="A test needs"
         )
         assert connections.has_own_session(connection)
-        assert not connections.is_direct(connections.driver(connection))
+        assert not is_direct(connections.driver(connection))
         connections.close(connection)
 
 

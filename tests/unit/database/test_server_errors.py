@@ -4,7 +4,8 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database.server_errors import is_passing, is_read_only, sqlstate
+from pgbeat.database.connections import sqlstate
+from pgbeat.database.server_errors import is_passing, is_read_only
 
 
 def error(code: str) -> Exception:
