@@ -24,7 +24,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET, printing
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs import queue_routes, search
 from pgbeat.jobs.filters import Filter
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 
 #: How long a command waits for a lock on a row, in seconds.
-_PATIENCE = 5.0
+_LIMITS = {"lock_timeout": "5s", "jit": "off"}
 
 
 class Target:
@@ -214,7 +214,7 @@ class Target:
     def transaction(self, *, dry_run: bool = False) -> Iterator[Connection]:
         """Opens a transaction, which is committed unless it is a `dry_run`."""
         with self.engine.connect() as connection:
-            lock_waits.limit_waiting(connection, _PATIENCE)
+            connections.configure_transaction(connection, _LIMITS)
             yield connection
             if dry_run:
                 connection.rollback()
@@ -225,11 +225,11 @@ class Target:
     def session(self) -> Iterator[Connection]:
         """Opens a connection in autocommit mode that waits for locks for a limited time.
 
-        Behind a pooler only transactions limit it: the setting would reach other clients.
+        Behind a pooler only in transactions: the settings would reach other clients.
         """
         engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connections.configure(connection, {"lock_timeout": f"{_PATIENCE:g}s"})
+            connections.configure(connection, _LIMITS)
             yield connection
 
     @contextmanager

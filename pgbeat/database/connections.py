@@ -260,9 +260,12 @@ def configure(connection: Connection, settings: Mapping[str, str]) -> None:
         connection.info[_LOCAL] = {**connection.info.get(_LOCAL, {}), **settings}
 
 
-def configure_transaction(connection: Connection) -> None:
-    """Applies the settings of `configure` to the open transaction, unless the session has them."""
-    settings = connection.info.get(_LOCAL)
+def configure_transaction(connection: Connection, more: Mapping[str, str] | None = None) -> None:
+    """Applies the settings of `configure`, unless the session has them, to the open transaction.
+
+    Applies `more` settings, too.
+    """
+    settings = {**connection.info.get(_LOCAL, {}), **(more or {})}
     if settings:
         connection.execute(_SET_CONFIG, {"settings": _encode(settings), "is_local": True})
 

@@ -43,10 +43,11 @@ class DatabaseCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Returns all metrics."""
         with self._engine.connect() as connection:
-            return list(_families(connection, self._settings, self._tables))
+            connections.configure(connection, {"jit": "off"})
+            return _read(connection, self._settings, self._tables)
 
 
-class _Read(Collector):
+class _Families(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
 
@@ -59,19 +60,27 @@ def render(
 ) -> tuple[bytes, str]:
     """Returns the answer to a scrape, and its content type.
 
-    It brings the counters up to date, which writes a little: the connection must be in autocommit
-    mode, or the transaction committed. Queues are included if the broker's `tables` are given.
+    It brings the counters up to date, which writes a little; the connection must be in autocommit
+    mode. Queues are included if the broker's `tables` are given.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Read(_families(connection, settings, tables)))
+    registry.register(_Families(_read(connection, settings, tables)))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
+def _read(connection: Connection, settings: Settings, tables: BrokerTables | None) -> list[Metric]:
+    """Reads all metrics in transactions, where a pooler's sessions have its settings, too."""
+    began = time.perf_counter()
+    with connections.transaction(connection):
+        counters.count_up(connection)
+    with connections.transaction(connection):
+        return list(_families(connection, settings, tables, began))
+
+
 def _families(
-    connection: Connection, settings: Settings, tables: BrokerTables | None
+    connection: Connection, settings: Settings, tables: BrokerTables | None, began: float
 ) -> Iterator[Metric]:
-    began, namespace = time.perf_counter(), settings.namespace
-    counters.count_up(connection)
+    namespace = settings.namespace
     yield _gauge("pgbeat_info", {(__version__, namespace): 1}, "version", "namespace")
     yield from _beats(connection, settings)
     yield from _schedules(connection, namespace)

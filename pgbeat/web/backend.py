@@ -26,9 +26,9 @@ from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent
 
-#: How long a statement may take, and wait for a lock. Behind a pooler in transaction mode, only
-#: those in a transaction: the session is others', too.
-_LIMITS = {"statement_timeout": "10s", "lock_timeout": "3s"}
+#: How long a statement may take, and wait for a lock; none is compiled. Behind a pooler, that holds
+#: only for those in a transaction: the session is others', too.
+_LIMITS = {"statement_timeout": "10s", "lock_timeout": "3s", "jit": "off"}
 #: Key in a connection's `info`.
 _LIMITED = "pgbeat_web_limits"
 #: Idle connections, further ones under load, and seconds to wait for one.

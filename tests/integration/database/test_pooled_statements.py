@@ -4,12 +4,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from celery import Celery
 from kombu import Connection
 from sqlalchemy import text
 
+from pgbeat.cli.target import Target
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
+from pgbeat.web.backend import Backend
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.rows import Sql
 
@@ -78,3 +81,23 @@ def test_a_session_of_its_own_prepares(database: str) -> None:
             connection.execute(text("SELECT CAST(:x AS text)"), {"x": "x"})
         names = connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
         assert names > 0
+
+
+@needs_pgbouncer
+def test_the_web_process_and_commands_compile_nothing(database: str, tmp_path: Path) -> None:
+    """Behind a pooler each of their transactions turns `jit` off."""
+    with pooler(database, tmp_path) as pooled:
+        app = Celery("web", broker=f"pgbeat+{pooled.url}", set_as_current=False)
+        backend, target = Backend(app), Target(pooled.url)
+        with (
+            backend.transaction() as page,
+            target.transaction() as command,
+            target.unit() as change,
+        ):
+            for connection in (page, command, change.connection):
+                assert not connections.has_own_session(connection)
+                assert connection.scalar(text("SHOW jit")) == "off"
+        backend.dispose()
+        app.close()
+        with psycopg.connect(pooled.url) as other:
+            assert other.execute("SHOW jit").fetchone() == ("on",)
