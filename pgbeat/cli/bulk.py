@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -95,10 +96,14 @@ def apply(
     with target.work(actor) as unit:
         which = _which(target, actor, unit.connection, given)
         seen = bulk.preview(unit.connection, actor, order, which)
-        more = "+" if seen.number == bulk.MOST else ""
-        what = f"{seen.number:,}{more} job{'' if seen.number == 1 else 's'}"
+        what = _counted(seen.number)
         if not printing.is_json():
-            _show(target.redactor(actor).rows(seen.first), seen.number, seen.at)
+            _show(target.redactor(actor).rows(seen.first), seen)
+        if seen.others:
+            printing.note(
+                f"{_counted(seen.others)} of others also match{'es' * (seen.others == 1)}; "
+                f"--admin is needed to {verb} them."
+            )
         if seen.number and sure(
             verb, _PAST[verb].lower(), what, yes=given["yes"], dry_run=given["dry_run"]
         ):
@@ -113,21 +118,29 @@ def apply(
                 click.echo(_said(verb, done.done, done.left, done.problems))
     if printing.is_json():
         found = done._asdict() | {"verb": verb, "matched": seen.number}
+        found["others"] = seen.others
         found["problems"] = [each._asdict() for each in done.problems]
         del found["position"]
         printing.echo_json(found)
 
 
-def _show(first: list[Job], number: int, now: datetime) -> None:
+def _counted(number: int) -> str:
+    from pgbeat.jobs import bulk
+
+    more = "+" if number == bulk.MOST else ""
+    return f"{number:,}{more} job{'' if number == 1 else 's'}"
+
+
+def _show(first: list[Job], seen: Any) -> None:
     from pgbeat.jobs import bulk
 
     if first:
-        job_views.show_list(first, now)
+        job_views.show_list(first, seen.at)
     else:
-        click.echo("No job matches.")
-    if number > len(first):
-        least = "at least " if number == bulk.MOST else ""
-        click.echo(f"… and {least}{number - len(first):,} more.")
+        click.echo("No job of yours matches." if seen.others else "No job matches.")
+    if seen.number > len(first):
+        least = "at least " if seen.number == bulk.MOST else ""
+        click.echo(f"… and {least}{seen.number - len(first):,} more.")
 
 
 def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any]) -> Filter:
@@ -159,7 +172,7 @@ def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any])
         created_from=ago(given["since"]),
         created_until=ago(given["before"]),
     )
-    return target.visible(actor, which)
+    return target.visible(replace(actor, is_viewer=True), which)  # the verb takes less
 
 
 @contextmanager

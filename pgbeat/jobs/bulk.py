@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import audit
@@ -64,6 +64,8 @@ class Preview(NamedTuple):
     first: list[Job]
     #: The database's time: later jobs don't belong to it.
     at: datetime
+    #: Jobs of others that match, too, which the actor may not change, counted likewise.
+    others: int
 
 
 class LeftAlone(NamedTuple):
@@ -91,15 +93,22 @@ class Progress(NamedTuple):
 def preview(connection: Connection, actor: Actor, order: Order, which: Filter) -> Preview:
     """Returns the jobs that would be changed now: of those who are no administrators, their own.
 
-    Raises `InvalidInput`, also without a filter, and `Forbidden`.
+    Users of the API, who see no others, don't learn how many of others match. Raises
+    `InvalidInput`, also without a filter, and `Forbidden`.
     """
     found = _eligible(actor, order, which)
-    counted = select(func.count()).select_from(
-        select(table.c.id).where(*found.clauses()).limit(MOST).subquery()
-    )
-    number = int(connection.execute(counted).scalar_one())
+    number = _count(connection, found.clauses())
+    others = 0
+    if not actor.is_admin and which.created_by is None and (actor.sees_all or actor.tasks is None):
+        everybody = found._replace(created_by=None)
+        others = _count(connection, [*everybody.clauses(), table.c.created_by != actor.name])
     at: datetime = connection.execute(select(func.now())).scalar_one()
-    return Preview(number, jobs.listing(connection, found, limit=SHOWN), at)
+    return Preview(number, jobs.listing(connection, found, limit=SHOWN), at, others)
+
+
+def _count(connection: Connection, clauses: Sequence[ColumnElement[bool]]) -> int:
+    matching = select(table.c.id).where(*clauses).limit(MOST).subquery()
+    return int(connection.execute(select(func.count()).select_from(matching)).scalar_one())
 
 
 def carry_out(

@@ -5,6 +5,7 @@ import json
 import pytest
 from celery import Celery
 
+from pgbeat.access.actors import user
 from tests.support.command_line import Sql, run_with
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
@@ -78,3 +79,27 @@ def test_wrong_ways_to_say_which(app: Celery, arguments: tuple[str, ...]) -> Non
     refused = run_with(app, "jobs", *arguments)
     assert refused.exit_code == 2
     assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "own", "others"),
+    [((), 1, 2), (("--admin",), 3, 0), (("--task", "none"), 0, 0), (("--created-by", "ME"), 1, 0)],
+)
+def test_jobs_of_others_are_counted(
+    app: Celery,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    own: int,
+    others: int,
+) -> None:
+    monkeypatch.delenv("PGBEAT_ADMIN")
+    failed(sql, 2, created_by="user:somebody-else")
+    failed(sql, 1, created_by=user().name)
+    make_job(sql, "completed", created_by="user:somebody-else")
+    asked = ("jobs", "retry", "--state", "failed", "--since", "2h", "--dry-run", *more)
+    asked = tuple(user().name if word == "ME" else word for word in asked)
+    seen = json.loads(run_with(app, *asked, "--json").stdout)
+    assert (seen["matched"], seen["others"]) == (own, others)
+    said = "Note: 2 jobs of others also match; --admin is needed to retry them.\n"
+    assert (said in run_with(app, *asked).stderr) is (others == 2)
