@@ -22,7 +22,7 @@ as_admin = click.option(
     is_flag=True,
     envvar="PGBEAT_ADMIN",
     callback=_actor,
-    help="Act as an administrator, on everybody's jobs.",
+    help="Act as an administrator, on everybody's jobs and on all schedules.",
 )
 
 

@@ -1,9 +1,14 @@
 """`pgbeat enable`, `disable`, `pause`, `resume` and `remove`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from pgbeat.cli import printing
-from pgbeat.cli.asking import asking, remove
+from pgbeat.cli.actors import as_admin
+from pgbeat.cli.asking import asking, remove, sure
+from pgbeat.cli.options import F, adding
 from pgbeat.cli.printing import json_option, row_json
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
@@ -14,12 +19,64 @@ from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 
 
+def _switch(whole: str, reason: str) -> Callable[[F], F]:
+    """Adds a name and `--all`, with their options, of which `_or_all` takes `given`."""
+    return adding(
+        click.argument("name", required=False),
+        click.option("--all", "everything", is_flag=True, help=f"{whole}; needs --admin."),
+        click.option("--reason", help=reason),
+        as_admin,
+        asking,
+        json_option,
+        pass_target,
+    )
+
+
+def _or_all(
+    target: Target,
+    verb: str,
+    change: Callable[..., list[Switched]],
+    name: str | None,
+    reason: str | None,
+    given: Any,
+) -> str | None:
+    """Returns the name, or else changes all schedules, if the user is sure, and returns `None`.
+
+    Tries it in a dry run first, for errors and the number.
+    """
+    everything, actor, yes, dry_run = map(given.pop, ("everything", "actor", "yes", "dry_run"))
+    if (name is not None) == everything:
+        raise click.UsageError("which schedule? Give its name, or --all")
+    if not everything:
+        if dry_run:
+            raise click.UsageError("--dry-run goes with --all")
+        return name
+    past = f"{verb.removesuffix('e')}ed"
+    with target.unit(actor, dry_run=True) as unit:
+        made = change(unit, reason)
+    what = printing.counted(len(made), "schedule")
+    if not made or sure(verb, past, what, yes=yes, dry_run=dry_run):
+        with target.unit(actor) as unit:
+            made = change(unit, reason)
+        what = printing.counted(len(made), "schedule")
+        printing.result([row_json(each.after) for each in made], f"{past.capitalize()} {what}.")
+    elif printing.is_json():
+        printing.echo_json([row_json(each.after) for each in made] if dry_run else [])
+    return None
+
+
 @click.command("enable")
-@click.argument("name")
-@json_option
-@pass_target
-def enable_command(target: Target, name: str) -> None:
-    """Enable a disabled schedule. It is due at the next time of its timetable."""
+@_switch("All that are disabled", "With --all: only those that were disabled for this reason.")
+def enable_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+    """Enable a disabled schedule, or all. It is due at the next time of its timetable.
+
+    --all enables none that is completed.
+    """
+    name = _or_all(target, "enable", schedule_control.enable_all, name, reason, given)
+    if name is None:
+        return
+    if reason is not None:
+        raise click.UsageError("--reason goes with --all")
     with target.unit() as unit:
         before, row = schedule_control.enable(unit, name)
     said = f"Schedule {name!r} is enabled already."
@@ -31,37 +88,27 @@ def enable_command(target: Target, name: str) -> None:
 
 
 @click.command("disable")
-@click.argument("name")
-@click.option("--reason", help="Why, for the record.")
-@json_option
-@pass_target
-def disable_command(target: Target, name: str, reason: str | None) -> None:
-    """Disable a schedule until it is enabled again. Its jobs go on."""
+@_switch("All that are enabled", "Why, for the record.")
+def disable_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+    """Disable a schedule, or all, until it is enabled again. Its jobs go on."""
+    name = _or_all(target, "disable", schedule_control.disable_all, name, reason, given)
+    if name is None:
+        return
     with target.unit() as unit:
         row = schedule_control.disable(unit, name, reason).after
     said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
     printing.result(row_json(row), said)
 
 
-_name_or_all = click.argument("name", required=False)
-
-
 @click.command("pause")
-@_name_or_all
-@click.option("--all", "everything", is_flag=True, help="All schedules.")
-@click.option("--reason", help="Why, for the record.")
-@json_option
-@pass_target
-def pause_command(target: Target, name: str | None, everything: bool, reason: str | None) -> None:
+@_switch("All that aren't paused", "Why, for the record.")
+def pause_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
     """Pause a schedule, or all. Due times until it is resumed are not made up for.
 
     --all doesn't pause schedules that are added later.
     """
-    if name is None or everything:
-        _require_one(name, everything)
-        with target.unit() as unit:
-            made = schedule_control.pause_all(unit, reason)
-        _say_all("Paused", made)
+    name = _or_all(target, "pause", schedule_control.pause_all, name, reason, given)
+    if name is None:
         return
     with target.unit() as unit:
         before, row = schedule_control.pause(unit, name, reason)
@@ -75,18 +122,11 @@ def pause_command(target: Target, name: str | None, everything: bool, reason: st
 
 
 @click.command("resume")
-@_name_or_all
-@click.option("--all", "everything", is_flag=True, help="All that are paused.")
-@click.option("--reason", help="With --all: only those that were paused for this reason.")
-@json_option
-@pass_target
-def resume_command(target: Target, name: str | None, everything: bool, reason: str | None) -> None:
+@_switch("All that are paused", "With --all: only those that were paused for this reason.")
+def resume_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
     """Resume a paused schedule, or all. It is due at the next time of its timetable."""
-    if name is None or everything:
-        _require_one(name, everything)
-        with target.unit() as unit:
-            made = schedule_control.resume_all(unit, reason)
-        _say_all("Resumed", made)
+    name = _or_all(target, "resume", schedule_control.resume_all, name, reason, given)
+    if name is None:
         return
     if reason is not None:
         raise click.UsageError("--reason goes with --all")
@@ -115,16 +155,6 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
             "it is made by the app's code, and comes back when beat starts; "
             f"`pgbeat disable {name}` lasts."
         )
-
-
-def _require_one(name: str | None, everything: bool) -> None:
-    if (name is not None) == everything:
-        raise click.UsageError("which schedule? Give its name, or --all")
-
-
-def _say_all(verb: str, made: list[Switched]) -> None:
-    rows = [row_json(each.after) for each in made]
-    printing.result(rows, f"{verb} {printing.counted(len(made), 'schedule')}.")
 
 
 def next_line(target: Target, row: Schedule) -> str:

@@ -72,7 +72,8 @@ def require_change(actor: Actor, what: str) -> None:
 def require_view(actor: Actor, what: str) -> None:
     """Raises `Forbidden` unless the actor sees everything."""
     if not actor.sees_all:
-        raise _for_admins(f"can't {what}: that is for administrators and viewers")
+        said = f"can't {what}: that is for administrators and viewers"
+        raise Forbidden(said, is_for_admins=True)
 
 
 def require_admin(actor: Actor, what: str) -> None:
@@ -82,7 +83,7 @@ def require_admin(actor: Actor, what: str) -> None:
     """
     require_change(actor, what)
     if not actor.is_admin:
-        raise _for_admins(f"can't {what}: that is for administrators")
+        raise Forbidden(f"can't {what}: that is for administrators", is_for_admins=True)
 
 
 #: Tasks of Celery and pgbeat, which people may not run.

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, delete, func, null, update
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules as table
 from pgbeat.errors import InvalidSchedule
+from pgbeat.jobs import permissions
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
 from pgbeat.schedules.model import SELECT, Schedule
@@ -107,7 +108,7 @@ def remove(unit: UnitOfWork, name: str) -> Schedule:
 def pause_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
     """Pauses every schedule of the namespace that isn't paused, and returns those, by name.
 
-    Schedules that are added later are not paused.
+    Schedules that are added later are not paused. Raises `Forbidden`, as do all verbs on all.
     """
     return _change_all(unit, "pause", table.c.paused_at.is_(None), _paused(reason))
 
@@ -123,9 +124,26 @@ def resume_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
     return _change_all(unit, "resume", which, {"paused_at": None})
 
 
+def enable_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
+    """Enables every disabled schedule of the namespace, and returns those, by name.
+
+    Those that are completed stay so. With a reason, only those that were disabled for it.
+    """
+    which: ColumnElement[bool] = ~table.c.enabled & table.c.completed_at.is_(None)
+    if reason is not None:
+        which &= table.c.disabled_reason == reason
+    return _change_all(unit, "enable", which, {"enabled": True})
+
+
+def disable_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
+    """Disables every enabled schedule of the namespace, and returns those, by name."""
+    return _change_all(unit, "disable", table.c.enabled, _disabled(reason))
+
+
 def _change_all(
     unit: UnitOfWork, verb: str, which: ColumnElement[bool], values: dict[str, Any]
 ) -> list[Switched]:
+    permissions.require_admin(unit.actor, f"{verb} all schedules")
     connection = unit.connection
     own = SELECT.where(table.c.namespace == unit.namespace, which)
     # In the order of ids, as other writers of many rows lock them.

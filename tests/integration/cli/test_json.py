@@ -49,13 +49,14 @@ def test_schedules(said: Run) -> None:
     assert said("pause", "s")["paused_at"] is not None
     assert said("pause", "s")["paused_at"] is not None
     assert said("resume", "s")["paused_at"] is None
-    paused = said("pause", "--all", "--reason", "moving")
+    every = ("--all", "--admin", "--yes")
+    paused = said("pause", *every, "--reason", "moving")
     assert [(row["name"], row["paused_reason"]) for row in paused] == [("s", "moving")]
     said("add", "later", "--task", "t", "--every", "1h")
     said("pause", "later", "--reason", "broken")
-    assert said("pause", "--all") == []
-    assert [row["name"] for row in said("resume", "--all", "--reason", "moving")] == ["s"]
-    assert [row["paused_reason"] for row in said("resume", "--all")] == [None]
+    assert said("pause", *every) == []
+    assert [row["name"] for row in said("resume", *every, "--reason", "moving")] == ["s"]
+    assert [row["paused_reason"] for row in said("resume", *every)] == [None]
     assert said("cursor", "set", "s", '{"id": 7}') == {"name": "s", "cursor": {"id": 7}}
     assert said("cursor", "clear", "s", "--dry-run") == {"name": "s", "cursor": None}
     assert said("cursor", "show", "s")["cursor"] == {"id": 7}
