@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 from sqlalchemy import Connection
@@ -18,15 +19,17 @@ from pgbeat.cli.options import (
     clearing,
     definition,
     in_zone,
+    wrong_values,
 )
 from pgbeat.cli.printing import json_option
 from pgbeat.cli.switches import next_line
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.errors import AlreadyExists, ConditionError, NotFound
+from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import templates
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.schedules import control as schedule_control
+from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.timetables import zone
@@ -37,7 +40,7 @@ _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 
 
-@click.command("add", cls=Command)
+@click.command("add", cls=Command, collects=True)
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
@@ -55,16 +58,21 @@ def add_command(
     With the app (-A), task, launcher and arguments are checked against what it has registered.
     Times without an offset are in the schedule's zone, else the app's.
     """
-    job = given_policy(given)
+    job, known = _policy(given)
     values = {key: value for key, value in given.items() if value is not None}
     values |= {"job_policy": job} if job else {}
     values["enabled"] = not values.pop("disabled")
-    assumed = _localize(target, values, None)
-    checks = _Checks(target, values, job)
+    assumed = _localize(target, values, None, known)
+    checks = _Checks(target, values, job, known)
     try:
         with target.unit(dry_run=dry_run) as unit:
-            row = schedule_control.add(unit, name, **values)
-            checks.check(unit.connection, row)
+
+            def add(values: dict[str, Any]) -> Schedule:
+                row = schedule_control.add(unit, **{"name": name, **values})
+                checks.check(unit.connection, row)
+                return row
+
+            row = mistakes.attempt(unit.connection, values, add, is_new=True, known=known)
             missing = [*_missing(unit.connection, row, {"after", "job_policy"})]
     except AlreadyExists:
         if not if_not_exists:
@@ -81,7 +89,7 @@ def add_command(
     checks.remark(assumed, *missing)
 
 
-@click.command("update", cls=Command)
+@click.command("update", cls=Command, collects=True)
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
@@ -96,22 +104,27 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     A new timetable (--cron, --every, --at …) replaces the old one. Times without an offset are in
     the schedule's zone, else the app's.
     """
-    job = given_policy(given)
+    job, known = _policy(given)
     cleared = cleared_keys(given, job)
     values = _changes(given)
-    if not (values or job or cleared):
+    if not (values or job or cleared or known):
         raise click.UsageError("nothing to change; give at least one option (see --help)")
-    checks = _Checks(target, values, job)
+    checks = _Checks(target, values, job, known)
     with target.unit(dry_run=dry_run) as unit:
         before = schedules.get(unit.connection, name, for_update=True, namespace=unit.namespace)
-        assumed = _localize(target, values, before.timezone)
+        assumed = _localize(target, values, before.timezone, known)
         if values.get("labels"):
             values["labels"] = before.labels | values["labels"]
         if job or cleared:
             kept = {key: value for key, value in before.job_policy.items() if key not in cleared}
             values["job_policy"] = kept | job
-        row = schedule_control.edit(unit, name, values).after
-        checks.check(unit.connection, row)
+
+        def edit(values: dict[str, Any]) -> Schedule:
+            row = schedule_control.edit(unit, name, values).after
+            checks.check(unit.connection, row)
+            return row
+
+        row = mistakes.attempt(unit.connection, values, edit, is_new=False, known=known)
         missing = [*_missing(unit.connection, row, values if job else {*values} - {"job_policy"})]
     # A template may have given it a task.
     changes = [key for key in {**values, "task": None} if getattr(before, key) != getattr(row, key)]
@@ -128,6 +141,17 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     checks.remark(assumed, *missing)
     if row.source == "code" and _CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
+
+
+def _policy(given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """Takes the policy's options out of the parameters; returns it, and the mistakes in values."""
+    known = Problems()
+    for name, message in wrong_values().items():
+        is_job = name.startswith("job_")
+        known.add(f"job_policy.{name[4:]}" if is_job else name, "malformed", message)
+    with known.within("job_policy"):
+        return given_policy(given), known
+    return {}, known
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
@@ -148,16 +172,23 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _localize(target: Target, values: dict[str, Any], timezone: str | None) -> str:
+def _localize(target: Target, values: dict[str, Any], timezone: str | None, known: Problems) -> str:
     """Converts wall times to UTC; returns a remark if it had to assume their zone.
 
-    They are in the schedule's zone (`timezone` is its old one), or else in the app's.
+    They are in the schedule's zone (`timezone` is its old one), or else in the app's. Adds mistakes
+    to those that are known.
     """
     given = {key: values[key] for key in MOMENTS if values.get(key) is not None}
     name = values.get("timezone", timezone)
+    local = ZoneInfo("UTC")
     if given:
-        local = zone(name or target.timezone)
-        values |= {key: in_zone(moment, local, MOMENTS[key]) for key, moment in given.items()}
+        with known.within():
+            local = zone(name or target.timezone)
+    for key, moment in given.items():
+        try:
+            values[key] = in_zone(moment, local, MOMENTS[key])
+        except click.BadParameter as error:
+            known.add(key, "malformed", error.format_message())
     if name or target.has_app or all(moment.tzinfo for moment in given.values()):
         return ""
     return "times without an offset are taken as UTC; with -A APP, they are in the app's zone."
@@ -185,13 +216,21 @@ def _missing(connection: Connection, row: Schedule, columns: Collection[str]) ->
 class _Checks:
     """Checks of a new or changed row that need the app, or the condition's result."""
 
-    def __init__(self, target: Target, values: Mapping[str, Any], job: Mapping[str, Any]) -> None:
-        """Loads the app and tries the condition: before any row is locked."""
+    def __init__(
+        self,
+        target: Target,
+        values: Mapping[str, Any],
+        job: Mapping[str, Any],
+        known: Problems,
+    ) -> None:
+        """Loads the app and tries the condition, before any row is locked: adds its mistakes."""
         self._target = target
         # A template stands for its task.
         self._needs_app = "template" in job or not _NEED_APP.isdisjoint(values)
         self._app = target.registry if self._needs_app else None
-        self._condition = _try_condition(target, values.get("condition_sql"))
+        self._condition = ""
+        with known.within():
+            self._condition = _try_condition(target, values.get("condition_sql"))
 
     def check(self, connection: Connection, row: Schedule) -> None:
         """Raises an error if the app can't launch the row."""

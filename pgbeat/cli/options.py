@@ -154,8 +154,56 @@ class Option(click.Option):
         return extra
 
 
+#: Key of click's `Context.meta`: the wrong values of a `Command` that `collects` them.
+_MISTAKES = "pgbeat.cli.mistakes"
+
+
+def wrong_values() -> dict[str, str]:
+    """Returns the messages of the current command's wrong values, by parameter."""
+    found: dict[str, str] = click.get_current_context().meta.get(_MISTAKES, {})
+    return found
+
+
 class Command(click.Command):
-    """A command whose help groups its options, and lists all that clear something on one line."""
+    """A command whose help groups its options, and lists all that clear something on one line.
+
+    It shows all wrong values at once; with `collects`, it takes them as not given, and
+    `wrong_values` returns them.
+    """
+
+    def __init__(self, *args: Any, collects: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.collects = collects
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the parameters. Raises `UsageError` with all wrong values."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.MissingParameter:
+            raise
+        except click.BadParameter:
+            wrong = self._wrong(ctx, list(args))
+            if not self.collects:
+                if len(wrong) < 2:
+                    raise
+                ctx.fail("\n  ".join(["several values are invalid:", *wrong.values()]))
+        ctx.meta[_MISTAKES] = wrong
+        ctx.params.clear()
+        ctx.resilient_parsing = True  # wrong values are none
+        try:
+            return super().parse_args(ctx, list(args))
+        finally:
+            ctx.resilient_parsing = False
+
+    def _wrong(self, ctx: click.Context, args: list[str]) -> dict[str, str]:
+        wrong = {}
+        values, args, _ = self.make_parser(ctx).parse_args(args=args)
+        for param in self.get_params(ctx):
+            try:
+                param.handle_parse_result(ctx, values, args)
+            except click.BadParameter as error:
+                wrong[str(param.name)] = error.format_message()
+        return wrong
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the options beneath their headings."""

@@ -31,6 +31,7 @@ _MARKS: dict[str, tuple[str, bool]] = {
     "final": ("is_retried", False),
     "system": ("is_system_job", True),
 }
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 #: Keys that stand once; of the others, all values must match.
 _ALONE = ("state", "schedule", "group", "since", "before", *_COLUMNS)
 KEYS = (*_ALONE, "label", "tag", "is", "arg")
@@ -81,6 +82,15 @@ class Query(NamedTuple):
 
         Raises `InvalidInput` with all mistakes. Times such as `2h` count from `now`.
         """
+        found, problems = self._read(now)
+        if problems:
+            raise InvalidInput(problems)
+        if "error" in found and not {"state", "states"} & set(found):
+            found["state"] = "failed"
+        return Filter(namespace, **found)
+
+    def _read(self, now: datetime) -> tuple[dict[str, Any], Problems]:
+        """Returns the fields of the filter, and the mistakes."""
         problems = Problems()
         found: dict[str, Any] = {}
         for key in _ALONE:
@@ -91,11 +101,7 @@ class Query(NamedTuple):
                 self._add(found, term, now)
             except ValueError as error:
                 problems.add(FIELD, "malformed", f"{term}: {error}")
-        if problems:
-            raise InvalidInput(problems)
-        if "error" in found and not {"state", "states"} & set(found):
-            found["state"] = "failed"
-        return Filter(namespace, **found)
+        return found, problems
 
     def _add(self, found: dict[str, Any], term: Term, now: datetime) -> None:
         key, value = term
@@ -164,9 +170,11 @@ def parse(text: str) -> Query:
             problems.add(FIELD, "unknown", found)
     if len(terms) > _MOST_TERMS:
         problems.add(FIELD, "too_long", f"a query has at most {_MOST_TERMS} terms")
+    query = Query(tuple(dict.fromkeys(terms)))
     if problems:
-        raise InvalidInput(problems)
-    return Query(tuple(dict.fromkeys(terms)))
+        # `filter` finds mistakes in values, but it isn't called.
+        raise InvalidInput(problems + query._read(_ANY_TIME)[1])
+    return query
 
 
 def _term(token: str) -> Term | str:

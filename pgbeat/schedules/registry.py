@@ -1,12 +1,14 @@
 """Checks whether an app can launch a schedule: launcher, task, arguments, publish options."""
 
+from contextlib import suppress
+
 import psycopg
 from celery import Celery
 
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import ConditionError, InvalidSchedule
+from pgbeat.errors import ConditionError, InvalidSchedule, Problem, Problems
 from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.jobs.templates import Template
@@ -40,6 +42,15 @@ def completed(row: Schedule, template: Template) -> Schedule:
         queue=row.queue or template.queue,
         job_policy={key: value for key, value in row.job_policy.items() if key != "template"},
     )
+
+
+def condition_mistakes(settings: Settings, condition_sql: str | None) -> list[Problem]:
+    """Returns the mistakes of a condition that can never run; none of one that fails for now."""
+    problems = Problems()
+    if condition_sql is not None and condition_sql.strip():
+        with suppress(ConditionError), problems.within():
+            check_condition(settings, condition_sql)
+    return problems
 
 
 def check_condition(settings: Settings, condition_sql: str) -> bool | Skip:

@@ -87,6 +87,8 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for field in ("args", "kwargs"):
         if (why := unreadable(values.get(field))) is not None:
             raise InvalidSchedule.of(field, "malformed", f"{field}: {why}")
+    if values.get("timezone"):
+        zone(values["timezone"])  # suggests one
     policy = values.get("job_policy", ())
     if not isinstance(policy, Mapping | None):
         return dict(values)  # not given, or the database rejects it

@@ -74,10 +74,10 @@ def preview_schedule(
     backend: TheBackend, caller: TheAdmin, body: NewSchedule, check: Checked = False
 ) -> SchedulePreview:
     """Checks a schedule as if it were created, and says when it would be due. Saves nothing."""
-    values = api.new_values(backend, caller, body)
+    values, known = api.new_values(backend, caller, body)
     with backend.work(caller) as unit:
         with unit.transaction(dry_run=True):
-            row = api.add(unit, backend, values)
+            row = api.add(unit, backend, values, known)
             found = _preview(backend, unit, None, row)
         return _checked(backend, unit, found, row) if check else found
 
@@ -91,10 +91,10 @@ def preview_changes(
     check: Checked = False,
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
-    values, enabled = api.changed_values(backend, caller, body)
+    values, enabled, known = api.changed_values(backend, caller, body)
     with backend.work(caller) as unit:
         with unit.transaction(dry_run=True):
-            edited = api.edit(unit, backend, name, values, enabled)
+            edited = api.edit(unit, backend, name, values, enabled, known)
             found = _preview(backend, unit, edited.before, edited.after)
         return _checked(backend, unit, found, edited.after) if check else found
 

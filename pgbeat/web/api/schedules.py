@@ -1,6 +1,5 @@
 """`/admin/scheduled-jobs`: lists, shows, creates and changes schedules."""
 
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -9,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.errors import ConditionError, InvalidInput, InvalidSchedule
+from pgbeat.errors import InvalidInput, InvalidSchedule, Problem, Problems
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.user_limits import require_call
@@ -17,11 +16,12 @@ from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.monitoring.timeline_schedules import Chosen
 from pgbeat.schedules import control as schedule_control
+from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.registry import check, check_condition
+from pgbeat.schedules.registry import check, condition_mistakes
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, read_one, split
@@ -112,35 +112,36 @@ def list_schedules(
 @router.post("", status_code=201, summary="Create a schedule")
 def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
     """Creates a schedule, once its task, launcher, arguments and condition are checked."""
-    values = new_values(backend, caller, body)
+    values, known = new_values(backend, caller, body)
     with backend.unit(caller) as unit:
-        row = add(unit, backend, values)
+        row = add(unit, backend, values, known)
         health = healths(backend, unit.connection, [row])[row.id]
     return _found(row, health)
 
 
-def new_values(backend: Backend, caller: Caller, body: NewSchedule) -> Json:
-    """Returns the values of a new schedule, once its call and condition are checked."""
+def new_values(backend: Backend, caller: Caller, body: NewSchedule) -> tuple[Json, list[Problem]]:
+    """Returns the values of a new schedule, and the mistakes in its call and condition."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
-    require_call(caller, values.get("task"), values.get("options", {}))
-    _try_condition(backend, values)
-    return values
+    return values, _known(backend, caller, values)
 
 
-def add(unit: UnitOfWork, backend: Backend, values: Json) -> Schedule:
+def _known(backend: Backend, caller: Caller, values: Json) -> list[Problem]:
+    """Returns the mistakes in a call and a condition, before rows are locked."""
+    problems = Problems()
+    with problems.within():
+        require_call(caller, values.get("task"), values.get("options", {}))
+    return problems + condition_mistakes(backend.settings, values.get("condition_sql"))
+
+
+def add(unit: UnitOfWork, backend: Backend, values: Json, known: list[Problem]) -> Schedule:
     """Adds a schedule with `new_values`, and checks it against the app."""
-    row = schedule_control.add(unit, **values)
-    check(backend.celery, row)
-    return row
 
+    def change(values: Json) -> Schedule:
+        row = schedule_control.add(unit, **values)
+        check(backend.celery, row)
+        return row
 
-def _try_condition(backend: Backend, values: Json) -> None:
-    """Refuses an invalid condition, but not one that fails for now."""
-    condition = values.get("condition_sql")
-    if condition is None or not condition.strip():
-        return
-    with suppress(ConditionError):
-        check_condition(backend.settings, condition)
+    return mistakes.attempt(unit.connection, values, change, is_new=True, known=known)
 
 
 @router.patch("/{name}", summary="Change a schedule")
@@ -148,9 +149,9 @@ def update_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
 ) -> ScheduleDone:
     """Changes the given fields. A new timetable replaces the old one, and starts now."""
-    values, enabled = changed_values(backend, caller, body)
+    values, enabled, known = changed_values(backend, caller, body)
     with backend.unit(caller) as unit:
-        row = edit(unit, backend, name, values, enabled).after
+        row = edit(unit, backend, name, values, enabled, known).after
     note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
     return ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
@@ -159,30 +160,40 @@ def update_schedule(
 
 def changed_values(
     backend: Backend, caller: Caller, body: ScheduleChanges
-) -> tuple[Json, bool | None]:
-    """Returns the changes, and whether to enable it, once its call and condition are checked."""
+) -> tuple[Json, bool | None, list[Problem]]:
+    """Returns the changes, whether to enable it, and the mistakes in its call and condition."""
     values = body.model_dump(exclude_unset=True)
     enabled = values.pop("enabled", None)
     if not values and enabled is None:
         raise InvalidSchedule.of(
             "", "required", "there is nothing to change; give at least one field"
         )
-    values = {key: _cleared(key) if value is None else value for key, value in values.items()}
+    problems = Problems()
+    for key in [key for key, value in values.items() if value is None]:
+        with problems.within():
+            values[key] = _cleared(key)
     if not values.keys().isdisjoint(schedules.TIMETABLES):
         values = dict.fromkeys(schedules.TIMETABLES) | values
-    require_call(caller, values.get("task"), values.get("options", {}))
-    _try_condition(backend, values)
-    return values, enabled
+    return values, enabled, problems + _known(backend, caller, values)
 
 
 def edit(
-    unit: UnitOfWork, backend: Backend, name: str, values: Json, enabled: bool | None
+    unit: UnitOfWork,
+    backend: Backend,
+    name: str,
+    values: Json,
+    enabled: bool | None,
+    known: list[Problem],
 ) -> Switched:
     """Makes `changed_values`, and checks them against the app."""
-    edited = schedule_control.edit(unit, name, values, enabled=enabled)
-    if _CHECKED & values.keys():
-        check(backend.celery, edited.after)
-    return edited
+
+    def change(values: Json) -> Switched:
+        edited = schedule_control.edit(unit, name, values, enabled=enabled)
+        if _CHECKED & values.keys():
+            check(backend.celery, edited.after)
+        return edited
+
+    return mistakes.attempt(unit.connection, values, change, is_new=False, known=known)
 
 
 #: Fields that are checked against the app.

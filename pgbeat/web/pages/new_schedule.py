@@ -48,6 +48,6 @@ def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
         made = api.create_schedule(*visit.who, body)
     except forms.REFUSED as error:
         nothing = "No schedule was created"
-        form = forms.refused(visit.request, error, written, nothing, others=schedule_form.OTHERS)
+        form = schedule_preview.refused(visit, error, None, written, posted, nothing)
         return _show(visit, form)
     return visit.redirect(path("schedules", made.name), f"Schedule '{made.name}' was created.")

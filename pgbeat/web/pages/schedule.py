@@ -168,13 +168,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         body = ScheduleChanges.model_validate(changes)
         done = api.update_schedule(*visit.who, name, body)
     except forms.REFUSED as error:
-        form = forms.refused(
-            visit.request,
-            error,
-            written,
-            "Nothing was changed",
-            before=posted["before"],
-            others=schedule_form.OTHERS,
-        )
+        nothing = "Nothing was changed"
+        form = schedule_preview.refused(visit, error, name, written, posted, nothing)
         return _show(visit, name, form=form)
     return visit.redirect(path("schedules", name), _sentence(done))

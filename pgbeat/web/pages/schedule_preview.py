@@ -12,6 +12,7 @@ from pgbeat.web.api import previews
 from pgbeat.web.api.previews import SchedulePreview
 from pgbeat.web.api.schedule_models import NewSchedule, ScheduleChanges
 from pgbeat.web.pages import forms, schedule_form
+from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit
 
 router = APIRouter(route_class=PageRoute)
@@ -47,17 +48,62 @@ def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> Sho
     fields = schedule_form.FIELDS if name else (schedule_form.NAME, *schedule_form.FIELDS)
     written = forms.given(fields, posted)
     try:
-        if name is not None:
-            found = _changed(visit, name, written, posted, is_check)
-        else:
-            body = NewSchedule.model_validate(schedule_form.values(written))
-            found = previews.preview_schedule(*visit.who, body, is_check)
+        found = _preview(visit, name, written, posted, is_check)
         return ShownPreview(found, [], name is not None, is_check)
     except forms.REFUSED as error:
-        wrong = _mistakes(visit, error, written)
+        wrong = refused(visit, error, name, written, posted, "").errors
     times, also_wrong = _times(visit, written)
-    problems = [(LABELS.get(key, key), said) for key, said in (also_wrong | wrong).items()]
+    problems = [(LABELS.get(key, key), said) for key, said in {**also_wrong, **wrong}.items()]
     return ShownPreview(times, problems, name is not None, is_check)
+
+
+def refused(
+    visit: Visit,
+    error: Exception,
+    name: str | None,
+    written: dict[str, str],
+    posted: Mapping[str, str],
+    nothing: str,
+) -> Form:
+    """Returns the form that an error refused, with all mistakes, as `forms.refused` does.
+
+    Values are read, checked by themselves and checked together; each step finds mistakes only in
+    what the one before accepts. So it is tried again, in a dry run, without what is wrong.
+    """
+
+    def form_of(error: Exception) -> Form:
+        before = posted.get("before", "")
+        return forms.refused(
+            visit.request, error, written, nothing, before=before, others=schedule_form.OTHERS
+        )
+
+    form, rest = form_of(error), written
+    errors, fresh = dict(form.errors), set(form.errors)
+    while fresh and "" not in fresh:
+        first = forms.before(posted) if name else schedule_form.HARMLESS
+        rest = rest | {field: first.get(field, "") for field in fresh}
+        if "timetable" in fresh:
+            rest["kind"] = first["kind"]
+        try:
+            _preview(visit, name, rest, posted, is_check=False)
+            break
+        except forms.REFUSED as error:
+            fresh = form_of(error).errors.keys() - errors
+            errors |= {field: form_of(error).errors[field] for field in fresh}
+    return form._replace(errors=errors, alert=errors.get("") or form.alert)
+
+
+def _preview(
+    visit: Visit,
+    name: str | None,
+    written: dict[str, str],
+    posted: Mapping[str, str],
+    is_check: bool,
+) -> SchedulePreview:
+    if name is not None:
+        return _changed(visit, name, written, posted, is_check)
+    body = NewSchedule.model_validate(schedule_form.values(written))
+    return previews.preview_schedule(*visit.who, body, is_check)
 
 
 def _mistakes(visit: Visit, error: Exception, written: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """`pgbeat add` and `update`: write schedules, and refuse invalid ones."""
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -515,3 +516,25 @@ def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> N
 
 
 # -- lengths of time ---------------------------------------------------------------------------
+
+
+def test_all_mistakes_are_listed(database: str, app: Celery, sql: Sql) -> None:
+    wrong = {
+        "--cron": "61 * * * *", "--task": "tests.ad", "--every": "soon", "--priority": "300",
+        "--calendar": "nope", "--timezone": "Europe/Olso", "--job-retry-cap": "1",
+        "--condition-sql": "SELEC 1", "--max-runs": "0",
+    }  # fmt: skip
+    given = [word for pair in wrong.items() for word in pair] + ["--job-retry-base", "60"]
+    for command in ("add", "update"):
+        if command == "update":
+            add(database)
+        said = refused(run_with(app, command, "s", *given))
+        for named in ("'61 * * * *'", "'tests.ad'", "--every", "--priority", "'nope'", "Olso",
+                      "retry_cap", "SELEC", "--max-runs"):  # fmt: skip
+            assert named in said, (command, named, said)
+        assert len(said.splitlines()) == 1 + len(wrong), said
+    assert sql("SELECT cron, every FROM pgbeat.schedules") == [(None, timedelta(hours=1))]
+    several = refused(
+        run_with(app, "jobs", "run", "tests.add", "--in", "soon", "--priority", "300")
+    )
+    assert len(several.splitlines()) == 3, several

@@ -56,6 +56,7 @@ def test_a_query_is_a_filter(text: str, fields: dict[str, object]) -> None:
         ("lane:a lane:b", ["conflict"]),
         ("is:retried is:final", ["malformed"]),
         ("group:12 label:x is:early", ["malformed"] * 3),
+        ("colour:red state:fialed since:x", ["unknown", "malformed", "malformed"]),
     ],
 )
 def test_all_mistakes_are_found(text: str, codes: list[str]) -> None:

@@ -63,6 +63,17 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert audited(admin) == [("create", "schedule", "s")]
 
 
+def test_all_mistakes_are_listed(admin: Any) -> None:
+    wrong = {"cron": "61 * * * *", "task": "tests.ad", "every": 0, "calendar": "nope",
+             "job_policy": {"lanes": "x"}, "condition_sql": "SELEC 1"}  # fmt: skip
+    names = {"cron", "task", "every", "calendar", "job_policy.lanes", "condition_sql"}
+    found = errors(admin.post(PATH, json={"name": "s", **wrong}))
+    assert {field for field, _ in found} == names
+    make(admin)
+    found = errors(admin.patch(f"{PATH}/s", json={**wrong, "overlap": None}))
+    assert {field for field, _ in found} == {*names, "overlap"}
+
+
 def test_a_wrong_cron_says_how_to_write_it(admin: Any) -> None:
     said = problem(
         admin.post(PATH, json={"name": "s", "task": "tests.add", "cron": "0 25 * *"}), 422

@@ -1,12 +1,14 @@
 """The console's forms: a schedule made, a job run, what was missed launched."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.support.command_line import Sql
 from tests.support.pages import EVIL, Page, after, html
+from tests.support.rows import make_schedule
 from tests.support.web import Web, done
 
 NEW = "/console/new/schedule"
@@ -119,6 +121,24 @@ def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
         assert {written["name"], written["timetable"]} >= {form["name"], form["timetable"]}
         assert sql("SELECT name FROM pgbeat.schedules") == [("taken",)]
         assert noted(sql) == []
+
+
+def test_all_mistakes_of_a_schedule_are_shown_at_once(page: Any, sql: Sql) -> None:
+    wrong = {"name": "a/b", "kind": "cron", "timetable": "61 * * * *", "timezone": "Oslo",
+             "task": "tests.ad", "max_runs": "many", "grace": "soon", "calendar": "nope",
+             "catch_up_limit": "0", "job_policy.priority": "300",
+             "condition_sql": "SELEC 1"}  # fmt: skip
+    names = {name.replace(".", "-") for name in wrong if name != "kind"}
+    shown = html(page.post(NEW, data={"overlap": "allow", "catch_up": "latest", **wrong}), 422)
+    assert set(shown.wrong) == names
+    previewed = html(page.post("/console/preview", data=wrong))
+    assert len(previewed.all(".problems li")) == len(names)
+    make_schedule(sql, "n", every="1h")
+    fields = html(page.get("/console/schedules/n")).fields
+    edit = fields | wrong | {"do": "edit"}
+    shown = html(page.post("/console/schedules/n", data=edit), 422)
+    assert set(shown.wrong) == names - {"name"}
+    assert sql("SELECT name, every FROM pgbeat.schedules") == [("n", timedelta(hours=1))]
 
 
 def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:

@@ -17,7 +17,7 @@ def test_a_form_is_previewed(page: Any, sql: Sql) -> None:
     shown = html(page.post("/console/preview", data=form))
     assert "Every day at 02:00 (Europe/Oslo)" in shown.words
     assert len(shown.all("ol li")) == 5
-    assert {each.text.strip(": ") for each in shown.all(".problems b")} == {"Name"}
+    assert {each.text.strip(": ") for each in shown.all(".problems b")} == {"Name", "Task"}
     form |= {"name": "n", "task": "tests.add", "args": "[1]"}
     assert html(page.post("/console/preview", data=form)).all(".problems") == []
     form |= {"timetable": "0 25 * * *", "max_runs": "many", "args": "[1"}

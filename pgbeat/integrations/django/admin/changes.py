@@ -1,7 +1,7 @@
 """Changes rows for users of the admin site, by the functions that the command line uses too."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery
@@ -12,13 +12,14 @@ from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.errors import CannotPublish, ConditionError, InvalidJob, PgbeatError
+from pgbeat.errors import CannotPublish, InvalidJob, PgbeatError, Problems
 from pgbeat.integrations.django import databases, schema
 from pgbeat.integrations.django.models import ADMINISTER
 from pgbeat.jobs.user_limits import require_call
 from pgbeat.schedules import control as schedule_control
+from pgbeat.schedules import mistakes
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.registry import check, check_condition
+from pgbeat.schedules.registry import check, condition_mistakes
 
 #: Errors that are shown to the user.
 SHOWN = (PgbeatError, DBAPIError)
@@ -80,18 +81,21 @@ def save_schedule(
     """
     with work(request) as unit:
         app = unit.require_app()
-        require_call(unit.actor, values.get("task"), values.get("options") or {})
-        condition = values.get("condition_sql")
-        if condition and condition.strip():
-            with suppress(ConditionError):
-                check_condition(unit.settings, condition)
-        with unit.transaction(dry_run=dry_run):
+        problems = Problems()
+        with problems.within():
+            require_call(unit.actor, values.get("task"), values.get("options") or {})
+        problems += condition_mistakes(unit.settings, values.get("condition_sql"))
+
+        def change(values: dict[str, Any]) -> Schedule:
             if is_new:
-                row = schedule_control.add(unit, name, **values)
+                row = schedule_control.add(unit, **{"name": name, **values})
             else:
-                row = schedule_control.edit(unit, name, dict(values)).after
+                row = schedule_control.edit(unit, name, values).after
             check(app, row)
-    return row
+            return row
+
+        with unit.transaction(dry_run=dry_run):
+            return mistakes.attempt(unit.connection, values, change, is_new=is_new, known=problems)
 
 
 def act(

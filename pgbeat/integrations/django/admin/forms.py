@@ -73,14 +73,21 @@ class CheckedForm(forms.ModelForm):
             found[name] = value
         return found
 
+    def without_errors(self, values: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the values to check though fields have errors; `None` to check nothing then."""
+        return None
+
     def _post_clean(self) -> None:
-        if self.errors:
+        wrong = set(self.errors)
+        values = self.without_errors(self.given()) if wrong else self.given()
+        if values is None:
             return
         try:
-            self.checked(self.given(), dry_run=True)
+            self.checked(values, dry_run=True)
         except PgbeatError as error:
             for problem in error.problems:
-                self.add_error(self._field_of(problem.root), problem.message)
+                if problem.root not in wrong:
+                    self.add_error(self._field_of(problem.root), problem.message)
         except changes.SHOWN as error:
             self.add_error(None, connections.first_line(error))
 

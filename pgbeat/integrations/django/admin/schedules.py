@@ -10,7 +10,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.forms import CheckedForm
 from pgbeat.integrations.django.admin.pages import Page
-from pgbeat.schedules import control
+from pgbeat.schedules import control, mistakes
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.timetables import span
 
@@ -39,6 +39,10 @@ class ScheduleForm(CheckedForm):
         rest = dict(values)
         name = rest.pop("name") if self.is_new else self.instance.name
         return changes.save_schedule(self.request, name, rest, is_new=self.is_new, dry_run=dry_run)
+
+    def without_errors(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the values, with harmless ones where a schedule needs one."""
+        return mistakes.without(values, set(self.errors), is_new=self.is_new)
 
 
 class StateFilter(admin.SimpleListFilter):

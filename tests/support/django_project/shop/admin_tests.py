@@ -99,6 +99,13 @@ class Schedules(Pages):
             assert rows("SELECT name FROM pgbeat.schedules") == []
         assert rows("SELECT count(*) FROM pgbeat.audit") == [(0,)]
 
+    def test_all_mistakes_are_shown_at_once(self) -> None:
+        wrong = {"cron": "61 * * * *", "task": "shop.nope", "grace": "soon", "max_runs": "0",
+                 "job_policy": '{"lan": 1}', "condition_sql": "SELEC 1"}  # fmt: skip
+        said = self.add(**wrong)
+        for field in wrong:
+            assert f'id="id_{field}_error"' in said, (field, said)
+
     def test_a_schedule_is_changed_in_what_was_written(self) -> None:
         self.add(owner="bob", jitter="2 min")
         [(key,)] = rows("SELECT id FROM pgbeat.schedules")
