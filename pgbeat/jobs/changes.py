@@ -97,7 +97,8 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     if "lane" in given:
         name = columns["lane"] = given.pop("lane")
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
-            raise InvalidJob.of("lane", "unknown", lanes.unknown(name))
+            said = lanes.unknown(connection, job.namespace, name)
+            raise InvalidJob.of("lane", "unknown", said)
     for name, value in given.items():
         if value is None:
             raise InvalidJob.of(name, "required", f"{name} must have a value")

@@ -67,7 +67,8 @@ class JobDefaults:
             found = lanes.load(self._connection, [name], namespace=self.settings.namespace)
             self._lanes |= found
         if name not in self._lanes:
-            raise InvalidJob.of("lane", "unknown", lanes.unknown(name))
+            said = lanes.unknown(self._connection, self.settings.namespace, name)
+            raise InvalidJob.of("lane", "unknown", said)
         return self._lanes[name]
 
     def require_queues(self, app: Celery, queues: Collection[str]) -> None:

@@ -317,7 +317,9 @@ class _NewJob:
         """Returns why it was not written."""
         name, namespace = self._lane, self.values["namespace"]
         if name is not None and not lanes.load(connection, [name], namespace=namespace):
-            return InvalidJob.of("lane", "unknown", lanes.unknown(name))
+            said = lanes.unknown(connection, namespace, name)
+            subject = f"task {self._task!r} can't be sent, by its policy"
+            return InvalidJob.of("lane", "unknown", said, subject=subject)
         return NotUnique("a job with the same unique key was made at this moment; try again")
 
 

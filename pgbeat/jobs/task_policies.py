@@ -12,12 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from celery import Celery
+from sqlalchemy import Connection
 
 from pgbeat import known_task
 from pgbeat.config import is_own_broker, settings_of
 from pgbeat.config.environment import variable
 from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
 from pgbeat.jobs import policies
+from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policies import JobPolicy
 
 #: The option of a task, and the setting.
@@ -70,6 +72,18 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
         problems.add("broker_url", "conflict", said)
     problems.raise_if_any(ConfigError, subject="the policies of tasks are wrong")
     return found
+
+
+def missing_lanes(
+    connection: Connection, found: Mapping[str, JobPolicy], *, namespace: str
+) -> dict[str, list[str]]:
+    """Returns the lanes that policies name and that don't exist, with the names of the tasks."""
+    tasks: dict[str, list[str]] = {}
+    for name, policy in sorted(found.items()):
+        if policy.lane is not None:
+            tasks.setdefault(policy.lane, []).append(name)
+    there = lanes.load(connection, tasks, namespace=namespace)
+    return {lane: names for lane, names in sorted(tasks.items()) if lane not in there}
 
 
 def _are_used(app: Celery) -> bool:

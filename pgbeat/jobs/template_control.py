@@ -156,4 +156,5 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
             yield Problem("job_policy.template", "conflict", said)
         names = [] if policy.lane is None else [policy.lane]
         if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
-            yield Problem("job_policy.lane", "unknown", lanes.unknown(names[0]))
+            said = lanes.unknown(unit.connection, unit.namespace, names[0])
+            yield Problem("job_policy.lane", "unknown", said)

@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
 from pgbeat.jobs import task_policies
-from pgbeat.jobs.lanes import model as lanes
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -30,12 +29,12 @@ def check(
         return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
     if not found:
         return None
-    wanted = sorted({policy.lane for policy in found.values() if policy.lane is not None})
-    there = lanes.load(connection, wanted, namespace=settings.namespace)
-    if missing := [name for name in wanted if name not in there]:
-        names = ", ".join(map(repr, missing))
-        advice = f"Make it: `pgbeat lanes set {missing[0]} --limit 1`."
-        return "fail", f"their tasks can't be sent without lane {names}", advice
+    if missing := task_policies.missing_lanes(connection, found, namespace=settings.namespace):
+        detail = "; ".join(
+            f"lane {lane!r} doesn't exist; its tasks can't be sent ({_names(tasks)})"
+            for lane, tasks in missing.items()
+        )
+        return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(missing))} --limit 1`."
     detail = _names(sorted(found))
     if settings.track == "off":
         advice = "Set pgbeat_track to launched: else nobody knows when these jobs end."

@@ -4,19 +4,26 @@ Celery's own retry does it, under the same id: a result, a chord and a chain wai
 (A job that was submitted is retried by a new job instead, by whichever process records its end.)
 """
 
+import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any
 
 from celery import Celery
 from celery.exceptions import Ignore, Reject, Retry
+from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.broker.messages import NEW_JOB_HEADER
 from pgbeat.config import settings_of
+from pgbeat.database import connections
 from pgbeat.errors import ConfigError
 from pgbeat.jobs import policies, task_policies
 from pgbeat.jobs.defaults import backoff
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.policies import JobPolicy
+
+logger = logging.getLogger("pgbeat.worker")
 
 #: Where what replaces a task's `run` has the original.
 _ORIGINAL = "pgbeat_not_retried"
@@ -33,12 +40,31 @@ def set_up(app: Celery) -> None:
     except ConfigError as error:
         lines = [f"pgbeat: {each.field}: {each.message}" for each in error.problems]
         raise SystemExit("\n".join(lines)) from None
+    _warn_of_missing_lanes(app, known)
     for name, task in sorted(app.tasks.items()):
         original = getattr(task.run, _ORIGINAL, None)
         if original is not None:  # replaced for an earlier worker in this process
             task.run = original
         if name in known:
             _wrap(app, task)
+
+
+def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
+    """Warns of tasks that can't be sent; says nothing if the database can't be asked."""
+    if all(policy.lane is None for policy in known.values()):
+        return
+    settings = settings_of(app)
+    with (
+        suppress(SQLAlchemyError),
+        connections.engine(settings.url, "pgbeat worker").connect() as connection,
+    ):
+        missing = task_policies.missing_lanes(connection, known, namespace=settings.namespace)
+        for lane, tasks in missing.items():
+            logger.warning(
+                "%s can't be sent, by policy: %s",
+                ", ".join(map(repr, tasks)),
+                lanes.unknown(connection, settings.namespace, lane),
+            )
 
 
 def _wrap(app: Celery, task: Any) -> None:

@@ -131,13 +131,13 @@ def get(connection: Connection, namespace: str, name: str) -> Lane:
     """Returns the lane with that name. Raises `NotFound`, with the most similar name."""
     found = load(connection, [name], namespace=namespace)
     if name not in found:
-        known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
-        raise NotFound(unknown(name, known), field="lane")
+        raise NotFound(unknown(connection, namespace, name), field="lane")
     return found[name]
 
 
-def unknown(name: str, known: Iterable[str] = ()) -> str:
-    """Returns the error message for a lane that doesn't exist."""
+def unknown(connection: Connection, namespace: str, name: str) -> str:
+    """Returns the error message for a lane that doesn't exist, with the most similar name."""
+    known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
     hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
     return f"there is no lane {name!r}; {hint}"
 

@@ -22,6 +22,7 @@ from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, InvalidJob, NotUnique
 from pgbeat.jobs import control, task_policies
 from pgbeat.jobs import model as jobs
+from pgbeat.worker import policy_retries
 from tests.support.jobs import Desk, make_app
 from tests.support.rows import Sql, make_lane, make_schedule
 
@@ -244,6 +245,8 @@ class TestLanes:
         with pytest.raises(InvalidJob) as refused:
             app.tasks["plain.nowhere"].delay()
         assert [(p.field, p.code) for p in refused.value.problems] == [("lane", "unknown")]
+        assert "task 'plain.nowhere'" in str(refused.value)
+        assert "`pgbeat lanes set missing --limit 1`" in str(refused.value)
         assert payloads(sql) == []
         assert jobs_of(sql, "id") == []
 
@@ -345,6 +348,21 @@ class TestSchedules:
 
 class TestMistakes:
     """Found at the start, all at once."""
+
+    def test_a_worker_warns_of_missing_lanes(
+        self, app: Celery, sql: Sql, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With the tasks, and what makes the lane. Without a database, it starts all the same."""
+        make_lane(sql, "never")
+        policy_retries.set_up(app)
+        said = [each for each in caplog.messages if "can't be sent" in each]
+        assert ["missing" in each for each in said].count(True) == 1, said
+        assert all("never" not in each for each in said)
+        [missing] = [each for each in said if "missing" in each]
+        assert "'plain.nowhere'" in missing
+        assert "`pgbeat lanes set missing --limit 1`" in missing
+        app.conf.broker_url = app.conf.pgbeat_url = "pgbeat+postgresql://127.0.0.1:1/no"
+        policy_retries.set_up(app)
 
     def test_all_are_reported(self, app: Celery) -> None:
         """With the task, the field and what is wrong."""
