@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pgbeat import __version__, follow_projects, follow_workers
-from pgbeat.suggest import did_you_mean
+from pgbeat.suggest import did_you_mean, nearest
 
 #: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
 TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
@@ -30,7 +30,7 @@ COMMANDS = {
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
     "direct": ("direct", "Run a task here and now, in a lane's next slot."),
-    "disable": ("switches", "Disable a schedule, or all, until enabled again."),
+    "disable": ("switches", "Disable a schedule, or all, until it is enabled again."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Enable a disabled schedule, or all."),
     "export": ("files", "Write schedules as a file."),
@@ -78,9 +78,20 @@ class CommandGroup(click.Group):
         """Returns the command that is named first."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            hint = did_you_mean(name, known) or "--help lists the commands"
-            ctx.fail(f"there is no command {name!r}; {hint}")
+            hint = did_you_mean(name, known) or self.elsewhere(ctx, name)
+            ctx.fail(f"there is no command {name!r}; {hint or '--help lists the commands'}")
         return super().resolve_command(ctx, args)
+
+    def elsewhere(self, ctx: click.Context, name: str) -> str:
+        """Returns a hint to a command of another group; "" if there is none."""
+        return ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the group's own options."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _no_such_option(error) from None
 
 
 class Noun(CommandGroup):
@@ -114,6 +125,15 @@ class Commands(CommandGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
+    def elsewhere(self, ctx: click.Context, name: str) -> str:
+        """Returns a hint to a command on jobs, workers or queues."""
+        for noun in ("jobs", "workers", "queues"):
+            group = self.get_command(ctx, noun)
+            below = group.list_commands(ctx) if isinstance(group, click.Group) else []
+            if found := nearest(name, below, cutoff=0.8):
+                return f"did you mean '{noun} {found}'?"
+        return ""
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command, and shows expected errors without a traceback."""
         if isinstance(sys.stdout, TextIOWrapper):
@@ -126,7 +146,7 @@ class Commands(CommandGroup):
         except click.NoSuchOption as error:
             right = _misplaced(ctx, error)
             if right is None:
-                raise
+                raise _no_such_option(error) from None
             ctx.fail(right)
         except click.ClickException as error:
             _shorten(error)
@@ -155,6 +175,16 @@ def _shorten(error: click.ClickException) -> None:
         line if len(line) <= _LONGEST else f"{line[:200]} … {line[-200:]}"
         for line in error.message.split("\n")
     )
+
+
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """Returns the error with our suggestion instead of click's."""
+    known: list[str] = []
+    if error.ctx is not None:
+        for param in error.ctx.command.get_params(error.ctx):
+            known += [each for each in (*param.opts, *param.secondary_opts) if each[:2] == "--"]
+    hint = did_you_mean(error.option_name, known) or "--help lists the options"
+    return click.UsageError(f"there is no option {error.option_name}; {hint}", error.ctx)
 
 
 def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:

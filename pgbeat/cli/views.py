@@ -288,7 +288,9 @@ def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
 
 @click.command("next")
 @click.argument("name")
-@click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, help="How many times.")
+@click.option(
+    "-n", "--limit", "count", type=click.IntRange(1, 10_000), default=10, help="How many times."
+)
 @json_option
 @pass_target
 def next_command(target: Target, name: str, count: int) -> None:

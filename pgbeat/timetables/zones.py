@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pgbeat.errors import InvalidTimetable
+from pgbeat.suggest import did_you_mean
 
 #: The resolution of a datetime.
 TICK = timedelta(microseconds=1)
@@ -25,9 +26,12 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        said = (
-            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'"
-        )
+        known = available_timezones()
+        by_city = {zone.rpartition("/")[2]: zone for zone in sorted(known)}
+        city = by_city.get(name.strip().title().replace(" ", "_"))
+        hint = f"did you mean {city!r}?" if city else did_you_mean(name, known)
+        advice = hint or "use an IANA name, for example 'Europe/Oslo' or 'UTC'"
+        said = f"timezone {name!r} is not known; {advice}"
         raise InvalidTimetable.of("timezone", "unknown", said) from None
 
 

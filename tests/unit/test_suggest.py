@@ -13,6 +13,12 @@ from pgbeat.suggest import did_you_mean, nearest, nearest_task
         ("DUE", ["due"], "due"),
         ("something", ["due"], None),
         ("something", [], None),
+        ("ls", ["logs", "list", "show"], "list"),
+        ("rm", ["retry", "remove"], "remove"),
+        ("kill", ["cancel", "list"], "cancel"),
+        ("drop", ["drop"], "drop"),
+        ("--count", ["--json", "--limit"], "--limit"),
+        ("--lmit", ["--json", "--limit"], "--limit"),
     ],
 )
 def test_nearest(word: str, known: list[str], found: str | None) -> None:

@@ -149,8 +149,16 @@ def test_a_window_between_two_times_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Mars/Olympus", "", "europe/oslo2", "../etc/passwd", "/etc", "a\0b"]
-)
+    ("written", "meant"),
+    [("Europe/Olso", "Europe/Oslo"), ("oslo", "Europe/Oslo"), ("new york", "America/New_York"),
+     ("europe/oslo2", "Europe/Oslo")],
+)  # fmt: skip
+def test_a_zone_is_suggested(written: str, meant: str) -> None:
+    with pytest.raises(InvalidTimetable, match=f"did you mean '{meant}'"):
+        zone(written)
+
+
+@pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "/etc", "a\0b"])
 def test_an_unknown_zone_is_told_an_example(name: str) -> None:
     with pytest.raises(InvalidTimetable) as raised:
         zone(name)
