@@ -197,13 +197,21 @@ _limits = adding(
 def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
     """Make a lane, or change what the options name.
 
+    A new lane needs --limit, --rate or --policy, or else --no-limit.
+
     Jobs that the new limits admit are dispatched by this command if it has the app (-A), else by
     beat. Running jobs go on. A policy in the app's code needs the app.
     """
     changes = _changes(given)
     _import_policies(target)
     with target.unit(dry_run=dry_run) as unit:
-        lane, before, is_new = lane_control.save(unit, name, changes)
+        try:
+            lane, before, is_new = lane_control.save(unit, name, changes)
+        except InvalidJob as error:
+            if error.problems[0].code != "required":
+                raise
+            said = f"{error}: --limit N, --rate, --policy or --no-limit"
+            raise InvalidJob.of("max_running", "required", said) from None
     verbs = ("Would make", "Made") if is_new else ("Would change", "Changed")
     said = f"{verbs[not dry_run]} lane {name!r}: {_words(lane)}."
     if before is not None and before._replace(updated_at=lane.updated_at) == lane:

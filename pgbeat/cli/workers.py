@@ -76,6 +76,9 @@ def _send(target: Target, name: str, order: WorkerCommand) -> None:
 @pass_target
 def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
+    target.require_app("workers are told by the app's broker")
+    with target.transaction() as connection:
+        worker_control.require(connection, target.namespace, name)
     if sure("shut down", "shut down", f"worker {name!r}", yes=yes, dry_run=dry_run):
         _send(target, name, WorkerCommand("shutdown"))
 

@@ -55,6 +55,8 @@ def save(
 ) -> SavedLane:
     """Creates a lane, or changes some of its `CHANGES`. A new policy starts without options.
 
+    A new lane without a limit must say so: `max_running` is `None` in `changes`.
+
     With `only`, raises `AlreadyExists` or `NotFound` instead of the other of the two. Raises
     `InvalidJob`.
     """
@@ -80,6 +82,9 @@ def save(
     if lane.policy is not None and {"policy", "options"} & set(changes):
         with problems.within():
             concurrency.make(lane.policy, lane.options)
+    if is_new and not problems and "max_running" not in changes and not _limits(lane):
+        said = "a new lane needs a limit (0 or more), a rate or a policy, or expressly no limit"
+        problems.add("max_running", "required", said)
     problems.raise_if_any(InvalidJob, subject=f"lane {name!r}")
     if changes:
         lane = _update(unit, name, {**changes, "updated_at": func.now()})
@@ -118,6 +123,12 @@ def rate_changes(rate: str | None, for_: str | float | timedelta | None = None) 
     limit, period = lanes.parse_rate(rate)
     until = func.clock_timestamp() + length
     return {"temporary_limit": limit, "temporary_period": period, "temporary_until": until}
+
+
+def _limits(lane: Lane) -> bool:
+    """Returns whether a lane may hold any job back."""
+    limits = (lane.max_running, lane.max_per_key, lane.rate_limit, lane.temporary_limit)
+    return lane.policy is not None or any(each is not None for each in limits)
 
 
 def _problems(lane: Lane) -> Problems:

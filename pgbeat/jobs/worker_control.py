@@ -56,6 +56,14 @@ def names(connection: Connection, namespace: str) -> list[str]:
     return sorted(connection.scalars(_NAMES, {"namespace": namespace}))
 
 
+def require(connection: Connection, namespace: str, name: str) -> None:
+    """Raises `NotFound` for a worker that is unknown or dead."""
+    known = names(connection, namespace)
+    if name not in known:
+        said = (f"there is no living worker {name!r}", did_you_mean(name, known))
+        raise NotFound("; ".join(filter(None, said)))
+
+
 def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = TIMEOUT) -> str:
     """Sends an order to a worker, and returns its answer; `shutdown` has none.
 
@@ -65,10 +73,7 @@ def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = 
     arguments = order.arguments
     app = unit.require_app()
     with unit.transaction():
-        known = names(unit.connection, unit.namespace)
-        if name not in known:
-            said = (f"there is no living worker {name!r}", did_you_mean(name, known))
-            raise NotFound("; ".join(filter(None, said)))
+        require(unit.connection, unit.namespace, name)
         after = {**arguments} if arguments else None
         unit.record_action(order.verb, "worker", name, None, after)
     if order.verb == "shutdown":

@@ -68,6 +68,17 @@ def test_every_public_name_is_documented() -> None:
     assert documented == set(pgbeat.__all__) - {"__version__"}
 
 
+def test_every_kind_of_connection_is_counted() -> None:
+    page = (ROOT / "docs/how-to/connections.md").read_text()
+    named = re.compile(r'(?<!name=)f?"pgbeat ([a-z]+)(?:"| \{)|Background\(\s*settings, "(\w+)"')
+    for file in sorted((ROOT / "pgbeat").rglob("*.py")):
+        source = file.read_text()
+        if "pgbeat.database" in source or file.parent.name == "database":
+            for found in named.finditer(source):
+                name = found[1] or found[2]
+                assert name == "guest" or f"`pgbeat {name}" in page, (file, name)
+
+
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (REFERENCE / "settings.md").read_text()
     documented = dict(re.findall(r"^\| `pgbeat_(\w+)` \| (.*?) \|", page, re.M))

@@ -69,7 +69,7 @@ _NO_TIMETABLE = (
 )
 _NO_TASK = (
     "it has no task; set task to a registered task's name (for example "
-    "'tasks.maintenance.backup'), or job to a template ({template: NAME})"
+    "'tasks.maintenance.backup'), or job_policy to {template: NAME}"
 )
 
 

@@ -166,7 +166,8 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
 def _save(visit: Visit, name: str, written: Mapping[str, str], changed: Any, *, only: Any) -> None:
     body = api.LaneChanges.model_validate(lane_form.changes(written, changed))
     with visit.backend.unit(visit.caller) as unit:
-        lane_control.save(unit, name, body.changes(), only=only)
+        shown = {"max_running": None} if only == "new" else {}  # empty for no limit
+        lane_control.save(unit, name, shown | body.changes(), only=only)
 
 
 Posted = Mapping[str, str]

@@ -95,6 +95,8 @@ def test_another_policy_has_options_of_its_own(database: str) -> None:
         (["l", "--limit-per", "tennant", "2"], "tennant"),
         (["l", "--limit-per", "task", "2", "--no-fair"], "--no-fair"),
         (["l", "--limit-per", "task", "2", "--fair-by", "task"], "--fair-by"),
+        (["l"], "--no-limit"),
+        (["l", "--fair-by", "task"], "--no-limit"),
         (["a/b"], "'a/b'"),
         ([".."], "'..'"),
     ],

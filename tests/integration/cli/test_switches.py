@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from celery import Celery
 
-from tests.support.command_line import Sql, read, refused, run
+from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.rows import make_schedule
 
 
@@ -62,3 +63,8 @@ def test_a_reason_selects(database: str, sql: Sql) -> None:
     enabled = read(database, "enable", "--all", "--reason", "because of b", "--yes", "--admin")
     assert [row["name"] for row in enabled] == ["b"]
     assert "goes with --all" in refused(run(database, "enable", "a", "--reason", "x"))
+
+
+def test_a_worker_is_looked_for_before_it_asks(app: Celery) -> None:
+    said = refused(run_with(app, "workers", "shutdown", "celery@nowhere"), 1)
+    assert said == "there is no living worker 'celery@nowhere'"

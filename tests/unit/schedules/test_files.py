@@ -341,7 +341,7 @@ def test_every_mistake_is_listed_by_line_and_column() -> None:
         "17:3: 'nightly' is there twice, first in line 7",
         "19:3: 'a/b': a name has no slash, no control character and no space at its ends",
         "20:3: idle: it has no task; set task to a registered task's name (for example "
-        "'tasks.maintenance.backup'), or job to a template ({template: NAME})",
+        "'tasks.maintenance.backup'), or job_policy to {template: NAME}",
         "21:34: after itself: after goes in a circle: after itself after after itself",
         "22:25: one: after goes in a circle: one after two after one",
         "24:9: list: it is [1], which is no mapping",

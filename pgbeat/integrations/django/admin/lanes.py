@@ -24,7 +24,8 @@ class LaneForm(CheckedForm):
         name = rest.pop("name") if self.is_new else self.instance.name
         with changes.work(self.request) as unit, unit.transaction(dry_run=dry_run):
             only: Any = "new" if self.is_new else "there"
-            saved = lane_control.save(unit, name, rest, only=only)
+            shown = {"max_running": None} if self.is_new else {}  # empty for no limit
+            saved = lane_control.save(unit, name, shown | rest, only=only)
         return saved.lane
 
 
