@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from pgbeat import lanes as lanes
     from pgbeat.beat.scheduler import Scheduler as Scheduler
     from pgbeat.beat.signals import condition_finished as condition_finished
     from pgbeat.beat.signals import condition_started as condition_started
@@ -83,12 +84,14 @@ _HOME = {
 __all__ = ["__version__", *sorted(_HOME)]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "lanes":
-        return import_module("pgbeat.lanes")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'pgbeat' has no attribute {name!r}")
+if not TYPE_CHECKING:  # else every name would be known, as `Any`
+
+    def __getattr__(name: str) -> Any:
+        if name == "lanes":
+            return import_module("pgbeat.lanes")
+        if name in _HOME:
+            return getattr(import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'pgbeat' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
