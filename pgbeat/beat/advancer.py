@@ -29,7 +29,7 @@ class Advancer:
         row, launched = evaluation.schedule, tick.outcome == "launched"
         if evaluation.trigger == "backfill":
             return Decision(tick, row, row.retry_count, row.next_run, None), None
-        if evaluation.trigger == "manual":
+        if evaluation.is_asked_for:
             # A person's trigger neither moves the timetable nor counts as a failure in a row.
             retry_count = 0 if launched else row.retry_count
             advance = due.RunState(
@@ -42,6 +42,7 @@ class Advancer:
                 due_at=row.due_at,
                 waiting_for=None if row.waiting_for is None else str(row.waiting_for),
                 upstream_ended=row.upstream_ended,
+                out_of_turn=row.out_of_turn,
             )
             return Decision(tick, row, retry_count, row.next_run, None), advance
         if tick.outcome == "failed":
@@ -116,4 +117,5 @@ def waiting(row: Schedule, job_id: str, now: datetime) -> due.RunState:
         due_at=row.due_at or row.next_run,
         waiting_for=job_id,
         upstream_ended=row.upstream_ended,
+        out_of_turn=row.out_of_turn,
     )

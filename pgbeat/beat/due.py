@@ -148,6 +148,7 @@ class RunState(NamedTuple):
     due_at: datetime | None = None
     waiting_for: str | None = None
     upstream_ended: int = 0
+    out_of_turn: bool = False
     #: Launches to count.
     runs: int = 0
 
@@ -156,8 +157,8 @@ _ADVANCE = text(
     """
     UPDATE pgbeat.schedules s
        SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
-           upstream_ended = d.upstream_ended, run_count = s.run_count + d.runs,
-           retry_count = d.retry_count,
+           upstream_ended = d.upstream_ended, out_of_turn = d.out_of_turn,
+           run_count = s.run_count + d.runs, retry_count = d.retry_count,
            last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
            last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
            last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
@@ -167,7 +168,7 @@ _ADVANCE = text(
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
                cursor text, due_at timestamptz, waiting_for uuid, upstream_ended integer,
-               runs integer)
+               out_of_turn boolean, runs integer)
      WHERE s.id = d.id
     """
 )
@@ -188,7 +189,8 @@ _SET_NEXT = text(
     locked AS (
         SELECT s.id FROM pgbeat.schedules s JOIN given USING (id)
          WHERE s.xmin::text::bigint = given.version FOR UPDATE OF s SKIP LOCKED)
-    UPDATE pgbeat.schedules s SET next_run = given.next_run, due_at = given.due_at
+    UPDATE pgbeat.schedules s
+       SET next_run = given.next_run, due_at = given.due_at, out_of_turn = false
       FROM given JOIN locked USING (id) WHERE s.id = given.id
     RETURNING s.id
     """
@@ -254,7 +256,7 @@ def disable(connection: Connection, decisions: Sequence[Decision], now: datetime
 _PROBE = text(
     """
     UPDATE pgbeat.schedules
-       SET enabled = true, next_run = :now, retry_count = greatest(max_retries - 1, 0)
+       SET enabled = true, next_run = :now, retry_count = greatest(max_retries - 1, 1)
      WHERE id IN (SELECT id FROM pgbeat.schedules
                    WHERE namespace = :namespace AND NOT enabled AND probe_at <= :now
                      FOR UPDATE SKIP LOCKED)

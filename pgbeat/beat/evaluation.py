@@ -63,6 +63,11 @@ class Evaluation(NamedTuple):
         return self.result is not None
 
     @property
+    def is_asked_for(self) -> bool:
+        """Returns whether somebody asked for it, so that the timetable stays as it is."""
+        return self.created_by is not None
+
+    @property
     def requests(self) -> Sequence[JobRequest]:
         """Returns what to launch: a request for each job."""
         return self.result.requests if isinstance(self.result, Launch) else ()

@@ -36,7 +36,7 @@ from pgbeat.schedules.launchers import (
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 from pgbeat.storable import escaped
-from pgbeat.timetables import Timetable
+from pgbeat.timetables import Timetable, last_interval
 from pgbeat.timetables.zones import TICK
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -117,7 +117,10 @@ class Evaluator:
             later = self._not_due(schedule, now)
             if later is not None:
                 return due.Next(schedule, later)
-            nominal = policies.settle(schedule, self.timetable(schedule), now)
+            timetable = self.timetable(schedule)
+            nominal = policies.settle(schedule, timetable, now)
+            if policies.is_out_of_turn(schedule, timetable, nominal.at):
+                trigger = "manual"
             objections = self.objections(schedule, now, nominal.at, known)
             reason = nominal.skip or next((each.reason for each in objections), None)
         except Exception as error:
@@ -167,18 +170,18 @@ class Evaluator:
         """Returns the facts that placeholders of the evaluation's jobs stand for.
 
         A decision that is made again stands for the due time that failed before, not for the
-        moment of the retry.
+        moment of the retry; one out of turn for the last interval that is complete.
         """
-        row, due_at, start = evaluation.schedule, evaluation.due_at, None
+        row, due_at, start, end = evaluation.schedule, evaluation.due_at, None, None
         with suppress(PgbeatError):  # a person may trigger what is never due
             timetable = row.timetable(self.timezone)
             if timetable is not None:
                 if evaluation.trigger == "retry":
                     due_at = timetable.previous(evaluation.then + TICK) or due_at
-                start = timetable.previous(due_at)
+                start, end = last_interval(timetable, due_at)
         return Facts(
             due_at, row.timezone or self.timezone, row.job_id(evaluation.due_at), row.name,
-            evaluation.trigger, start,
+            evaluation.trigger, start, None if end == due_at else end,
         )  # fmt: skip
 
     def is_quick(self, schedule: Schedule) -> bool:

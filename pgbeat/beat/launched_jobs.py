@@ -63,6 +63,7 @@ def _build(
         due_at=facts.due_at,
         trigger=evaluation.trigger,
         interval_start=facts.interval_start,
+        interval_end=facts.last_due,
         queue=queue,
         options=_if_json(row, options) if options else None,
         max_attempts=settings.job_max_attempts,
@@ -73,7 +74,9 @@ def _build(
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
-    headers = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
+    headers = job_headers.headers(
+        job.schedule, job.due_at, job.interval_start, job.interval_end, job.trigger
+    )
     message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **headers})
     if stock is not None:
         job = stock.apply(job, policy)

@@ -86,7 +86,7 @@ class PendingTick:
             return
         self.objections.append(Objection("overlap", jobs.overlap_reason(unfinished)))
         # A person's trigger is skipped: it is for now.
-        if row.overlap in _WAITING and self.evaluation.trigger != "manual":
+        if row.overlap in _WAITING and not self.evaluation.is_asked_for:
             self.waits_for = unfinished[-1].id
 
     def jobs_to_lock(self) -> Sequence[str]:

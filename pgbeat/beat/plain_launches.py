@@ -133,6 +133,8 @@ class PlainLaunches:
         ):
             return None
         facts = result.facts
+        if facts.last_due is not None:
+            return None
         envelope = self._envelope(evaluation, facts, learn=learn)
         if envelope is None:
             return None

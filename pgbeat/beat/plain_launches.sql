@@ -24,7 +24,7 @@ WITH d AS (
 ), advanced AS (
     UPDATE pgbeat.schedules s
        SET next_run = l.next_run, due_at = l.next_due_at, waiting_for = NULL, upstream_ended = 0,
-           run_count = s.run_count + 1, retry_count = 0, last_run = $15::timestamptz,
+           out_of_turn = false, run_count = s.run_count + 1, retry_count = 0, last_run = $15::timestamptz,
            last_success = $15::timestamptz
       FROM launch l WHERE s.id = l.id
 ), ticked AS (

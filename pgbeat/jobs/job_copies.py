@@ -26,7 +26,8 @@ _COPY = """
 _OTHERS = (
     "schedule_id", "schedule", "due_at", "retry_of", "group_id", "group_position",
     "is_blocked", "unfinished_parents", "unique_key", "checkpoint", "trigger",
-    "interval_start", "run_key", "must_start_within", "must_end_within", "callback_of",
+    "interval_start", "interval_end", "run_key", "must_start_within", "must_end_within",
+    "callback_of",
 )  # fmt: skip
 _OTHER_PLACES = [NewJob._fields.index(name) for name in _OTHERS]
 

@@ -76,7 +76,13 @@ def _message(job: Job, urgency: Urgency) -> TaskMessage:
     headers = {
         **({AWAITED_HEADER: awaited} if awaited else {}),
         **job_headers.headers(
-            job.schedule, job.due_at, job.interval_start, job.trigger, job.attempt, job.callback_of
+            job.schedule,
+            job.due_at,
+            job.interval_start,
+            job.interval_end,
+            job.trigger,
+            job.attempt,
+            job.callback_of,
         ),
     }
     return TaskMessage(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)

@@ -84,9 +84,11 @@ class Job(NamedTuple):
     finished_at: datetime | None
     worker: str | None
     error: str | None
-    #: Why its schedule launched it, and the due time before `due_at`.
+    #: Why its schedule launched it, and the interval that it is for, which ends at `due_at` if
+    #: `interval_end` is `None`.
     trigger: str | None
     interval_start: datetime | None
+    interval_end: datetime | None
     #: Distinguishes the jobs of one tick, if its launcher launches several.
     run_key: str | None
     description: str | None

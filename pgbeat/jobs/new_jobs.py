@@ -51,9 +51,10 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     awaits_approval: bool | None = None
     checkpoint: Any = None
-    #: Why its schedule launched it, and the due time before `due_at`.
+    #: Why its schedule launched it, and the interval that it is for, as in `Job`.
     trigger: str | None = None
     interval_start: datetime | None = None
+    interval_end: datetime | None = None
     #: Written by people (`pgbeat.jobs.details`).
     description: str | None = None
     labels: Mapping[str, str] | None = None
@@ -81,8 +82,9 @@ _INSERT = """
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, is_blocked, unfinished_parents, unique_key, awaits_approval,
-            requires_approval, checkpoint, trigger, interval_start, description, labels, metadata,
-            run_key, must_start_by, must_end_by, next_deadline, root_id, parent_id, callback_of)
+            requires_approval, checkpoint, trigger, interval_start, interval_end, description,
+            labels, metadata, run_key, must_start_by, must_end_by, next_deadline, root_id,
+            parent_id, callback_of)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -91,8 +93,8 @@ _INSERT = """
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
            coalesce(is_blocked, false), coalesce(unfinished_parents, 0), unique_key,
            coalesce(awaits_approval, false),
-           coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
-           coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key,
+           coalesce(awaits_approval, false), checkpoint, trigger, interval_start, interval_end,
+           description, coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key,
            base + must_start_within * interval '1 second',
            base + must_end_within * interval '1 second',
            base + least(must_start_within, must_end_within) * interval '1 second',
@@ -105,10 +107,10 @@ _INSERT = """
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
                retry_of uuid, group_id uuid, group_position integer, is_blocked boolean,
                unfinished_parents integer, unique_key text, awaits_approval boolean,
-               checkpoint jsonb, trigger text, interval_start timestamptz, description text,
-               labels jsonb, metadata jsonb, run_key text, must_start_within float8,
-               must_end_within float8, root_id uuid, parent_id uuid,
-               callback_of uuid),
+               checkpoint jsonb, trigger text, interval_start timestamptz,
+               interval_end timestamptz, description text, labels jsonb, metadata jsonb,
+               run_key text, must_start_within float8, must_end_within float8, root_id uuid,
+               parent_id uuid, callback_of uuid),
            coalesce(CASE WHEN trigger IS DISTINCT FROM 'backfill' THEN due_at END, run_at, now())
                AS base
     ON CONFLICT DO NOTHING

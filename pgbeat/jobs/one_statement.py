@@ -199,7 +199,7 @@ class _Written(NamedTuple):
             cancel_reason=None, checkpoint=None, job_source=new.job_source,
             created_by=new.created_by, is_system_job=False, created_at=created_at, started_at=None,
             finished_at=None, worker=None, error=None, trigger=None, interval_start=None,
-            run_key=None, description=new.description, labels=_read(self.labels),
+            interval_end=None, run_key=None, description=new.description, labels=_read(self.labels),
             metadata=_read(self.metadata), must_start_by=None, must_end_by=None, late_at=None,
             missed_deadlines=[], root_id=_id(new.root_id), parent_id=_id(new.parent_id),
         )  # fmt: skip

@@ -34,11 +34,13 @@ class Facts(NamedTuple):
     schedule: str | None = None
     trigger: str | None = None
     interval_start: datetime | None = None
+    #: The timetable's last time, where `due_at` isn't one of its times.
+    last_due: datetime | None = None
 
     @property
     def interval_end(self) -> datetime:
-        """Returns the end of the interval, which is the due time."""
-        return self.due_at
+        """Returns the end of the interval: the due time, or the timetable's last one before it."""
+        return self.last_due or self.due_at
 
 
 _SOURCES: dict[str, Kind] = {

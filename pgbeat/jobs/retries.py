@@ -10,8 +10,8 @@ from pgbeat.jobs.model import COLUMNS, Job, of_known
 #: What a retry takes over from the job that it retries.
 _SAME = """namespace, schedule_id, schedule, due_at, template, task, args, kwargs, options, queue,
             lane, tags, resources, max_attempts, retry_base, retry_cap, unique_key, checkpoint,
-            created_by, is_system_job, requires_approval, trigger, interval_start, description,
-            labels, metadata, run_key, root_id, parent_id, canvas,
+            created_by, is_system_job, requires_approval, trigger, interval_start, interval_end,
+            description, labels, metadata, run_key, root_id, parent_id, canvas,
             callback_of"""
 
 _AUTOMATIC = text(

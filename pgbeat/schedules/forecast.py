@@ -19,7 +19,7 @@ from pgbeat.jobs.placeholders import Facts
 from pgbeat.schedules import calendars, policies
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Interval, Timetable
+from pgbeat.timetables import Interval, Timetable, last_interval
 
 _INSTANT = timedelta(microseconds=1)
 _MINUTE = timedelta(minutes=1)
@@ -150,8 +150,11 @@ def call(due: Expected, timetable: Timetable, timezone: str) -> Call:
     if not row.has_placeholders:
         return Call(row.args, row.kwargs)
     trigger = "timetable" if row.after is None else "after"
-    zone, previous = row.timezone or timezone, timetable.previous(at)
-    facts = Facts(at, zone, row.job_id(at), row.name, trigger, previous)
+    if policies.is_out_of_turn(row, timetable, at):
+        trigger = "manual"
+    start, end = last_interval(timetable, at)
+    zone, last_due = row.timezone or timezone, None if end == at else end
+    facts = Facts(at, zone, row.job_id(at), row.name, trigger, start, last_due)
     return Call(
         placeholders.fill(row.args, facts, "args"), placeholders.fill(row.kwargs, facts, "kwargs")
     )

@@ -109,12 +109,15 @@ class Context:
 
     @property
     def interval_start(self) -> datetime | None:
-        """Returns the timetable's previous time, before the one decided now, if any."""
+        """Returns the timetable's time before `interval_end`, if any."""
         return self._facts.interval_start
 
     @property
     def interval_end(self) -> datetime:
-        """Returns the due time decided now; for a retry, the one that failed."""
+        """Returns the due time decided now; for a retry, the one that failed.
+
+        Out of turn, the timetable's last due time.
+        """
         return self._facts.interval_end
 
     @property

@@ -95,6 +95,8 @@ class Schedule(NamedTuple):
     waiting_for: UUID | None
     #: Ended jobs of the schedule in `after` that no tick has decided on yet.
     upstream_ended: int
+    #: Whether somebody else than beat has set `next_run`.
+    out_of_turn: bool
     last_run: datetime | None
     last_success: datetime | None
     last_failure: datetime | None
@@ -226,7 +228,7 @@ class Schedule(NamedTuple):
 
 _AUDITED = [name for name in Schedule._fields if name not in {
     "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "upstream_ended",
-    "cursor", "created_at", "updated_at", "failures_from", "version",
+    "out_of_turn", "cursor", "created_at", "updated_at", "failures_from", "version",
 }]  # fmt: skip
 
 

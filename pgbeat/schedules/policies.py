@@ -62,6 +62,15 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     return settled
 
 
+def is_out_of_turn(row: Schedule, timetable: Timetable, due_at: datetime) -> bool:
+    """Returns whether a due time isn't the timetable's: somebody set `next_run`."""
+    if not row.out_of_turn or row.retry_count:
+        return False
+    if row.after is not None:
+        return not row.upstream_ended
+    return row.has_timetable and timetable.previous(due_at + _INSTANT) != due_at
+
+
 def _all(
     row: Schedule, timetable: Timetable, nominal: datetime, clock: datetime, grace: timedelta | None
 ) -> Due:

@@ -20,7 +20,7 @@ from pgbeat.timetables.rrule_parts import parse_rrule
 from pgbeat.timetables.rrules import RRule, rrule
 from pgbeat.timetables.solar import EVENTS as SOLAR_EVENTS
 from pgbeat.timetables.solar import Solar, parse_solar
-from pgbeat.timetables.timetable import NEVER, Once, Timetable, bounded
+from pgbeat.timetables.timetable import NEVER, Once, Timetable, bounded, last_interval
 from pgbeat.timetables.zones import zone
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Timetable",
     "bounded",
     "cron",
+    "last_interval",
     "parse_cron",
     "parse_duration",
     "parse_rrule",

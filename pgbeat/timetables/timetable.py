@@ -59,6 +59,17 @@ class Never:
 NEVER = Never()
 
 
+def last_interval(
+    timetable: Timetable, moment: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """Returns the last interval that is complete at a moment: two due times, as far as there are.
+
+    It ends at the moment itself if that is a due time.
+    """
+    end = timetable.previous(moment + TICK)
+    return (None if end is None else timetable.previous(end)), end
+
+
 def bounded(
     timetable: Timetable, starts_at: datetime | None, ends_at: datetime | None
 ) -> Timetable:

@@ -16,7 +16,14 @@ from sqlalchemy import text
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
-from pgbeat.jobs.headers import CALLBACK_OF, DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
+from pgbeat.jobs.headers import (
+    CALLBACK_OF,
+    DUE_AT,
+    INTERVAL_END,
+    INTERVAL_START,
+    SCHEDULE,
+    TRIGGER,
+)
 from pgbeat.jobs.task_exceptions import Cancelled
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts
@@ -51,17 +58,14 @@ class Current:
     schedule: str | None = None
     #: When it was due by the timetable, in UTC, however late it runs.
     due_at: datetime | None = None
-    #: The due time before `due_at`, if there is one.
+    #: The interval that the job is for, from one due time of the timetable to the next, if there is
+    #: one before; it ends at `due_at`, or before it if the job runs out of turn.
     interval_start: datetime | None = None
+    interval_end: datetime | None = None
     #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
     trigger: str | None = None
     #: The id of the group whose callback the job is.
     callback_of: str | None = None
-
-    @property
-    def interval_end(self) -> datetime | None:
-        """The end of the interval that the job is for: `due_at`."""
-        return self.due_at
 
 
 def current() -> Current | None:
@@ -73,12 +77,14 @@ def current() -> Current | None:
     request: Any = None if task is None else task.request
     if request is None or not getattr(request, JOB_HEADER, None):
         return None
+    due_at = getattr(request, DUE_AT, None)
     return Current(
         job_id=str(request.id),
         attempt=_attempt(request),
         schedule=getattr(request, SCHEDULE, None),
-        due_at=_read(getattr(request, DUE_AT, None)),
+        due_at=_read(due_at),
         interval_start=_read(getattr(request, INTERVAL_START, None)),
+        interval_end=_read(getattr(request, INTERVAL_END, None) or due_at),
         trigger=getattr(request, TRIGGER, None),
         callback_of=getattr(request, CALLBACK_OF, None),
     )

@@ -100,7 +100,9 @@ def take_over(
         due = "SELECT FROM pgbeat.schedules WHERE next_run <= now()"
         return bool(survivor.run_due()) or not sql(due)
 
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()"
+    )  # in turn: by the quick path
     kill_one()
     survivor = beat()
     until(is_done)

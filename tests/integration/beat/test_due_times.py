@@ -113,7 +113,7 @@ def test_the_arguments_of_a_condition_and_of_a_launcher(
     @launcher("Rows")
     class Rows(Launcher):
         def check_conditions(self, ctx: Context) -> bool:
-            seen.append((ctx.kwargs["of"], ctx.trigger, ctx.interval_end - ctx.due_at))
+            seen.append((ctx.kwargs["of"], ctx.trigger, ctx.interval_end < ctx.due_at))
             return True
 
     @launcher("Own")
@@ -133,7 +133,7 @@ def test_the_arguments_of_a_condition_and_of_a_launcher(
     assert calls["sql"]["of"] == "sql"
     assert calls["rows"]["of"] == "rows"
     assert calls["own"] == {"text": "{{ a customer's own braces }}"}
-    assert seen == [("rows", "manual", timedelta(0))]
+    assert seen == [("rows", "manual", True)]
 
 
 def test_a_decision_made_again_is_for_the_time_that_failed(

@@ -129,7 +129,7 @@ def test_failures_back_off_and_disable_at_the_fifth(beat: Beat, sql: Sql) -> Non
     assert reason == "failed 5 times in a row; last: DivisionByZero: division by zero"
     outcomes = ticks(sql)
     assert [row[0] for row in outcomes] == ["failed"] * 5
-    assert [row[2] for row in outcomes] == ["timetable"] + ["retry"] * 4
+    assert [row[2] for row in outcomes] == ["manual"] + ["retry"] * 4
     make_due(sql)
     assert scheduler.run_due() == 0
 
@@ -163,7 +163,7 @@ def test_enabling_starts_afresh(beat: Beat, sql: Sql) -> None:
 
 
 def test_one_due_time_is_decided_once(beat: Beat, sql: Sql) -> None:
-    add(sql)
+    add(sql, due=None, next_run="now")
     scheduler = beat()
     scheduler.run_due()
     sql("UPDATE pgbeat.schedules SET next_run = (SELECT due_at FROM pgbeat.ticks)")

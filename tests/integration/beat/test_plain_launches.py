@@ -169,7 +169,7 @@ def test_a_queue_that_is_missing_is_created(watched: Callable[..., Watched], sql
     in_queue = "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id " \
         "WHERE q.name = 'fresh'"  # fmt: skip
     assert sql(in_queue) == [(1,)]
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()")
     assert scheduler.run_due() == 1
     assert not scheduler.is_step_by_step
     assert sql(in_queue) == [(2,)]
@@ -180,13 +180,13 @@ def test_a_rollback_ends_no_fast_launches(watched: Callable[..., Watched], sql: 
     add(sql, "a", next_run="now")
     scheduler = watched()
     for _ in range(8):  # until psycopg has prepared statements of its own
-        sql("UPDATE pgbeat.schedules SET next_run = now()")
+        sql("UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()")
         assert scheduler.run_due() == 1
     assert not scheduler.is_step_by_step
     with suppress(ZeroDivisionError), connections.transaction(scheduler._leader.connect()):
         raise ZeroDivisionError
     for _ in range(2):
-        sql("UPDATE pgbeat.schedules SET next_run = now()")
+        sql("UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()")
         assert scheduler.run_due() == 1
         assert not scheduler.is_step_by_step
 

@@ -193,7 +193,7 @@ def test_a_row_that_changes_meanwhile(
 
 def test_the_beats_own_tick_is_not_lost(app: Celery, beat: Beat, sql: Sql) -> None:
     add(sql)
-    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second'")
+    sql("UPDATE pgbeat.schedules SET next_run = created_at")
     assert run_with(app, "trigger", "s").exit_code == 0
     assert beat().run_due() == 1
     assert sql("SELECT trigger FROM pgbeat.ticks ORDER BY id") == [("manual",), ("timetable",)]

@@ -29,6 +29,7 @@ CREATE TABLE pgbeat.jobs (
     trigger          text,
     due_at           timestamptz,
     interval_start   timestamptz,
+    interval_end     timestamptz,                      -- where it isn't due_at
     run_key          text,                             -- among those launched together
     root_id          uuid,                             -- Celery's root, or group of such; NULL: itself
     parent_id        uuid,                             -- the task that sent it

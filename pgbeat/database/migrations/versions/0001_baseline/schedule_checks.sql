@@ -273,6 +273,7 @@ BEGIN
         NEW.due_at := NULL;
         NEW.waiting_for := NULL;
         NEW.upstream_ended := 0;
+        NEW.out_of_turn := true;
     END IF;
     RETURN NEW;
 END

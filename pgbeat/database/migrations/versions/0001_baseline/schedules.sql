@@ -101,6 +101,7 @@ CREATE TABLE pgbeat.schedules (
     due_at          timestamptz,             -- the timetable's time, where next_run is another
     waiting_for     uuid,                    -- the job that a due time waits for
     upstream_ended  integer NOT NULL DEFAULT 0,   -- jobs of `after`, not decided on yet
+    out_of_turn     boolean NOT NULL DEFAULT false,   -- somebody else than beat set next_run
     last_run        timestamptz,
     last_success    timestamptz,
     last_failure    timestamptz,
