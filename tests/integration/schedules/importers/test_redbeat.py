@@ -108,6 +108,7 @@ def test_each_entry_becomes_a_row(database: str, url: str) -> None:
     row = rows["interval"]
     assert (row["every"], row["args"], row["kwargs"]) == (3600, [1], {"y": 2})
     assert (row["queue"], row["options"], row["run_count"]) == ("slow", {"priority": 3}, 1)
+    assert row["job_policy"] == {}  # so its jobs are attempted once
     assert datetime.fromisoformat(row["last_run"]) == ran
     assert datetime.fromisoformat(row["next_run"]) == ran + HOUR
     assert (rows["nightly"]["cron"], rows["nightly"]["timezone"]) == ("0 2 * * *", "Europe/Oslo")

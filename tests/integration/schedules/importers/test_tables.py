@@ -203,6 +203,7 @@ def check(rows: dict[str, Any], ran: datetime) -> None:
     """The rows that `fill`'s tasks become."""
     assert set(rows) == {"interval", "nightly", "both", "sun", "clocked", "window", "shop-off"}
     row = rows["interval"]
+    assert row["job_policy"] == {}  # so its jobs are attempted once
     assert (row["every"], row["args"], row["kwargs"]) == (3600, [1], {"y": 2})
     assert (when(row, "last_run"), when(row), row["run_count"]) == (ran, ran + HOUR, 5)
     row = rows["nightly"]
@@ -426,6 +427,7 @@ def fill_alchemy(alchemy: Alchemy, ran: datetime) -> None:
 def check_alchemy(rows: dict[str, Any], ran: datetime) -> None:
     """The rows that `fill_alchemy`'s tasks become."""
     row = rows["interval"]
+    assert row["job_policy"] == {}  # so its jobs are attempted once
     assert (row["every"], row["args"], when(row, "last_run")) == (3600, [1], ran)
     assert (when(row), row["run_count"]) == (ran + HOUR, 5)
     row = rows["nightly"]
