@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.task_exceptions import Snooze as Snooze
     from pgbeat.monitoring.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
+    from pgbeat.schedules.launchers import GenericJobLauncher as GenericJobLauncher
     from pgbeat.schedules.launchers import GenericLauncher as GenericLauncher
     from pgbeat.schedules.launchers import JobRequest as JobRequest
     from pgbeat.schedules.launchers import Launcher as Launcher
@@ -55,6 +56,7 @@ _HOME = {
     "ConcurrencyPolicy": "pgbeat.jobs.lanes.concurrency",
     "Context": "pgbeat.schedules.launchers",
     "Current": "pgbeat.worker.reporting",
+    "GenericJobLauncher": "pgbeat.schedules.launchers",
     "GenericLauncher": "pgbeat.schedules.launchers",
     "JobRequest": "pgbeat.schedules.launchers",
     "Launcher": "pgbeat.schedules.launchers",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Context",
+    "GenericJobLauncher",
     "GenericLauncher",
     "JobRequest",
     "Launcher",
@@ -300,7 +301,12 @@ def _shown(value: Any) -> str:
     return "null" if value is None else "false" if value is False else repr(value)
 
 
-_registry: dict[str, type[Launcher]] = {"GenericLauncher": GenericLauncher}
+#: The same class. A row that names it gets the shorter name when it is written.
+GenericJobLauncher = GenericLauncher
+_registry: dict[str, type[Launcher]] = {
+    "GenericLauncher": GenericLauncher,
+    "GenericJobLauncher": GenericLauncher,
+}
 
 L = TypeVar("L", bound=type[Launcher])
 

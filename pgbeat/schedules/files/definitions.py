@@ -82,6 +82,8 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
     chosen = [field for field in TIMETABLES if values[field] is not None or field in unfit]
     if len(chosen) != 1:
         yield chosen[1] if chosen else "", too_many(chosen) if chosen else _NO_TIMETABLE
+    if values["launcher"] == "GenericJobLauncher":  # an alias
+        values["launcher"] = "GenericLauncher"
     is_generic = values["launcher"] == "GenericLauncher" and "launcher" not in unfit
     has_task = values["task"] is not None or has_template(values)
     if is_generic and not has_task and not unfit & {"task", "job_policy"}:

@@ -4,16 +4,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from celery import Celery
 from sqlalchemy import text
 
+import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
-from tests.support.command_line import Sql
+from tests.support.command_line import Sql, run
 from tests.support.launchers import only_those_of
 from tests.support.rows import make_schedule
 from tests.unit.schedules.test_launchers import Always, _answer
@@ -324,3 +326,14 @@ def test_nothing_that_a_launcher_gives_holds_up_other_schedules(
     add(sql, "later", launcher="Fine")
     beat().run_due()  # as the next leader in this process
     assert sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = 'later'") == [("launched",)]
+
+
+def test_generic_job_launcher_is_an_alias(database: str, sql: Sql, tmp_path: Path) -> None:
+    assert pgbeat.GenericJobLauncher is pgbeat.GenericLauncher
+    sql("INSERT INTO pgbeat.schedules (name, launcher, task, every) "
+        "VALUES ('s', 'GenericJobLauncher', 'tests.add', '1 hour')")  # fmt: skip
+    assert sql("SELECT launcher FROM pgbeat.schedules") == [("GenericLauncher",)]
+    path = tmp_path / "s.yml"
+    path.write_text("schedules:\n  f: {launcher: GenericJobLauncher, task: t, every: 1 hour}\n")
+    assert run(database, "sync", str(path)).exit_code == 0
+    assert run(database, "sync", "--plan", str(path)).exit_code == 0

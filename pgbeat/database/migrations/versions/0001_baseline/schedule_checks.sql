@@ -34,6 +34,9 @@ DECLARE
         CASE WHEN NEW.after IS NOT NULL THEN 'after' END], NULL);
     zones   text;
 BEGIN
+    IF NEW.launcher = 'GenericJobLauncher' THEN  -- an alias
+        NEW.launcher := 'GenericLauncher';
+    END IF;
     IF NEW.name IS NULL OR btrim(NEW.name) = '' THEN
         field := 'name'; code := 'required';
         problem := 'a schedule needs a name';
