@@ -1,7 +1,7 @@
 """`pgbeat forecast`: which schedules will be due, when, and how many at a time."""
 
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime
 
 import click
 from rich.text import Text
@@ -11,12 +11,10 @@ from pgbeat.cli.failures import BadInput
 from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import Cell, counted, json_option, line, span, utc
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.database import connections
-from pgbeat.errors import InvalidPlaceholder
-from pgbeat.schedules import calendars
-from pgbeat.schedules import model as schedules
-from pgbeat.schedules.forecast import Call, Expected, Forecast, Load, call, forecast, is_certain
+from pgbeat.errors import InvalidInput
+from pgbeat.schedules.forecast import Expected, Forecast, Load, is_certain
 from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.stored_forecast import MOST_HOURS, StoredForecast, forecast_stored
 from pgbeat.timetables import zone
 
 #: So many schedules are named in a remark.
@@ -27,7 +25,7 @@ _NAMED = 5
 @click.argument("names", nargs=-1)
 @click.option(
     "--hours",
-    type=click.FloatRange(0, 8784, min_open=True),
+    type=click.FloatRange(0, MOST_HOURS, min_open=True),
     default=24,
     metavar="N",
     help="How far to look, up to a year.",
@@ -63,95 +61,27 @@ def forecast_command(
     mark stands for the decision of a condition or a launcher. Times without an offset are in the
     app's zone.
     """
-    namespace = target.namespace
+    if start is not None:
+        start = in_zone(start, zone(target.timezone), "--from")
     with target.transaction() as connection:
-        now = connections.now(connection)
-        if names:
-            rows = [schedules.get(connection, n, namespace=namespace) for n in dict.fromkeys(names)]
-        else:
-            rows = schedules.listing(connection, namespace=namespace)
-        named = {row.calendar for row in rows if row.calendar is not None}
-        known = calendars.load(connection, named, namespace=namespace)
-    begin = now if start is None else in_zone(start, zone(target.timezone), "--from")
-    if begin < now:
-        raise BadInput(f"--from is in the past ({utc(begin)} UTC); `pgbeat history` shows the past")
-    try:
-        end = begin + timedelta(hours=hours)
-    except OverflowError:
-        raise BadInput("--from is too late") from None
-    found = forecast(
-        rows,
-        target.timetable,
-        known,
-        now,
-        end,
-        start=None if start is None else begin,
-        timezone=target.timezone,
-        limit=limit,
-    )
+        try:
+            stored = forecast_stored(
+                connection, target.namespace, target.timetable, target.timezone,
+                names=names, start=start, hours=hours, limit=limit,
+            )  # fmt: skip
+        except InvalidInput as error:
+            raise BadInput(f"--from: {error}") from None
+    rows, found = stored.rows, stored.forecast
     if printing.is_json():
-        printing.echo_json(_json(target, rows, found, by_minute=by_minute))
+        minutes = {"minutes": [load._asdict() for load in found.minutes]} if by_minute else {}
+        printing.echo_json(stored.as_dict() | minutes)
     else:
-        _show(target, rows, found, limit, by_minute=by_minute)
+        _show(stored, limit, by_minute=by_minute)
     _remark(target, rows, found)
 
 
-def _call(target: Target, due: Expected) -> tuple[Call | None, str | None]:
-    """Returns the arguments of a due time's job, or what is wrong with the placeholders."""
-    try:
-        return call(due, target.timetable(due.schedule), target.timezone), None
-    except InvalidPlaceholder as error:
-        return None, str(error)
-
-
-def _called(target: Target, due: Expected) -> dict[str, Any]:
-    found, error = _call(target, due)
-    return {
-        "args": None if found is None else found.args,
-        "kwargs": None if found is None else found.kwargs,
-        "error": error,
-    }
-
-
-def _json(
-    target: Target, rows: list[Schedule], found: Forecast, *, by_minute: bool
-) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "from": found.start,
-        "to": found.end,
-        "total": found.total,
-        "launches": found.launches,
-        "uncertain": found.uncertain,
-        "skipped": found.skipped,
-        "peak": None if found.peak is None else found.peak._asdict(),
-        "times": [
-            {
-                "at": due.at,
-                "due_at": due.due_at,
-                "schedule": due.schedule.name,
-                "certain": is_certain(due.schedule),
-                "skip": due.skip,
-                "note": due.note,
-                **_called(target, due),
-            }
-            for due in found.times
-        ],
-        "after": [
-            {"schedule": row.name, "after": row.after, "after_outcome": row.after_outcome}
-            for row in found.after
-        ],
-        "disabled": [row.name for row in rows if not row.enabled],
-        "paused": [row.name for row in rows if row.enabled and row.paused_at is not None],
-        "unknown": found.unknown,
-    }
-    if by_minute:
-        answer["minutes"] = [load._asdict() for load in found.minutes]
-    return answer
-
-
-def _show(
-    target: Target, rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool
-) -> None:
+def _show(stored: StoredForecast, limit: int, *, by_minute: bool) -> None:
+    rows, found = stored.rows, stored.forecast
     length = span(found.end - found.start)
     if not found.total and not found.after:
         click.echo(f"Nothing is due in {length}.")
@@ -159,7 +89,7 @@ def _show(
     if by_minute:
         _show_minutes(found)
     else:
-        _show_times(target, found, limit)
+        _show_times(stored, limit)
     names = len(rows) - sum(not row.enabled or row.paused_at is not None for row in rows)
     parts = [
         f"{number:,} {words}"
@@ -178,11 +108,12 @@ def _show(
         click.echo(f"The most in a minute: {_load(found.peak)}, at {_minute(found.peak)} UTC.")
 
 
-def _show_times(target: Target, found: Forecast, limit: int) -> None:
+def _show_times(stored: StoredForecast, limit: int) -> None:
+    found = stored.forecast
     if not found.times and not found.after[:limit]:
         return
     rows: list[dict[str, Cell]] = [
-        {"when (UTC)": utc(due.at), "schedule": due.schedule.name, "": _how(target, due)}
+        {"when (UTC)": utc(due.at), "schedule": due.schedule.name, "": _how(stored, due)}
         for due in found.times
     ]
     rows += [
@@ -196,7 +127,7 @@ def _show_times(target: Target, found: Forecast, limit: int) -> None:
     click.echo()
 
 
-def _how(target: Target, due: Expected) -> Text:
+def _how(stored: StoredForecast, due: Expected) -> Text:
     """Returns whether it is launched, its note, and its placeholders' values."""
     row = due.schedule
     if due.skip is not None:
@@ -212,7 +143,7 @@ def _how(target: Target, due: Expected) -> Text:
     if due.note is not None:
         text.append(f"{'; ' if text else ''}{line(due.note)}")
     if due.skip is None and row.has_placeholders:
-        found, error = _call(target, due)
+        found, error = stored.call(due)
         if found is None:
             said = Text.assemble(("fails", printing.STYLES["failed"]), f": {line(error)}")
         else:
@@ -241,7 +172,7 @@ def _load(load: Load) -> str:
     return f"{total}, {uncertain}" if uncertain else total
 
 
-def _remark(target: Target, rows: list[Schedule], found: Forecast) -> None:
+def _remark(target: Target, rows: Sequence[Schedule], found: Forecast) -> None:
     disabled = [row.name for row in rows if not row.enabled]
     paused = [row.name for row in rows if row.enabled and row.paused_at is not None]
     left_out = [

@@ -104,6 +104,29 @@ def test_forecast(admin: Any, sql: Sql) -> None:
     assert done(admin.get(f"{PATH}/s/forecast"))["upcoming"] == []
 
 
+def test_the_forecast_of_all_schedules(admin: Any, sql: Sql) -> None:
+    """The same as `pgbeat forecast --json` says."""
+    for name, more in (("a", {}), ("b", {"condition_sql": "SELECT true"}), ("off", {})):
+        make(admin, name, kwargs={"x": "{{ due_at | date }}"}, **more)
+    done(admin.post(f"{PATH}/off/disable"))
+    day = (datetime.now(UTC) + timedelta(days=2)).date()
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    asked = {"start": start.isoformat(), "hours": 24, "limit": 3}
+    found = done(admin.get("/forecast", params=asked))
+    counts = [found[name] for name in ("total", "launches", "uncertain", "skipped")]
+    assert (counts, found["disabled"]) == ([8, 4, 4, 0], ["off"])
+    assert [(each["schedule"], each["certain"]) for each in found["times"]] == [
+        ("a", True), ("b", False), ("a", True),
+    ]  # fmt: skip
+    assert found["times"][0]["kwargs"] == {"x": start.date().isoformat()}
+    assert datetime.fromisoformat(found["from"]) == start
+    assert found["peak"]["launches"] + found["peak"]["uncertain"] == 2
+    assert done(admin.get("/forecast", params={**asked, "schedule": "b"}))["total"] == 4
+    past = admin.get("/forecast", params={"start": "2020-01-01T00:00:00Z"})
+    assert (past.status_code, past.json()["errors"][0]["field"]) == (422, "start")
+    assert admin.get("/forecast", params={"schedule": "gone"}).status_code == 404
+
+
 def span(hours: int = 12) -> dict[str, str]:
     """The hours before the last full one."""
     end = datetime.now(UTC).replace(minute=1, second=0, microsecond=0) - timedelta(hours=1)

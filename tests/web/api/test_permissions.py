@@ -138,6 +138,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "DELETE /calendars/{name}": (ADMIN, None),
     "GET /scheduler/status": (ADMIN, None),
     "GET /timeline": (ADMIN, None),
+    "GET /forecast": (ADMIN, None),
     "GET /scheduler/metrics": (ANY, None),
     "GET /audit": (ADMIN, None),
     "GET /jobs": (ANY, None),
