@@ -161,6 +161,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("must start", when(job.must_start_by, now)),
         ("must end", when(job.must_end_by, now)),
         ("late", _lateness(job, now)),
+        ("paused", when(job.paused_at, now)),
         ("approved", when_and_who(job.approved_at, job.approved_by, now)),
         ("began", when(job.started_at, now)),
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),

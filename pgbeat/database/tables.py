@@ -212,6 +212,7 @@ jobs = Table(
     Column("is_blocked", Boolean, nullable=False, server_default=text("false")),
     Column("unfinished_parents", Integer, nullable=False, server_default=text("0")),
     Column("unique_key", Text),
+    _time("paused_at"),
     Column("awaits_approval", Boolean, nullable=False, server_default=text("false")),
     Column("approved_by", Text),
     _time("approved_at"),

@@ -66,6 +66,8 @@ class Job(NamedTuple):
     #: Jobs that it depends on, and that have not ended.
     unfinished_parents: int
     unique_key: str | None
+    #: Since when it is paused, or awaits approval; `None` if it isn't.
+    paused_at: datetime | None
     awaits_approval: bool
     #: An administrator must approve it, and each retry by hand, before it runs.
     requires_approval: bool
@@ -126,7 +128,7 @@ class Job(NamedTuple):
 # The audit log leaves out what may be large.
 _UNAUDITED = {
     "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint", "root_id",
-    "parent_id", "canvas", "callback_of", "message",
+    "parent_id", "canvas", "callback_of", "message", "paused_at",
 }  # fmt: skip
 _AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
 _COLUMNS = [jobs.c[name] for name in Job._fields]

@@ -194,6 +194,7 @@ class _Written(NamedTuple):
             retry_cap=timedelta(seconds=_or(new.retry_cap, 3600)), retry_of=None, retried_by=None,
             group_id=None, group_position=None, is_blocked=False, unfinished_parents=0,
             unique_key=new.unique_key,
+            paused_at=created_at if new.state == "paused" else None,
             awaits_approval=bool(new.awaits_approval), requires_approval=bool(new.awaits_approval),
             approved_by=None, approved_at=None, cancel_requested_by=None, cancel_requested_at=None,
             cancel_reason=None, checkpoint=None, job_source=new.job_source,

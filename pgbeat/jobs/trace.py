@@ -224,11 +224,11 @@ def _cut(
     """Yields pieces as phases, with the pauses in between."""
     job = each.job
     is_paused = job.state == "paused" and not job.awaits_approval
-    is_held = any(hold.until is None for hold in each.holds)
-    for kind, begin, stop in _with_holds(pieces, each.holds):
+    holds = list(each.holds)
+    if is_paused and job.paused_at is not None and all(hold.until for hold in holds):
+        holds.append(Hold(job.paused_at, None))  # with many others: the log doesn't name it
+    for kind, begin, stop in _with_holds(pieces, holds):
         lasts = end is None and stop > now
-        if lasts and is_paused and not is_held:  # paused, but the log doesn't say when
-            kind = "paused"
         where = job.lane if kind == "lane" else job.queue if kind == "queue" else None
         yield Phase(job.id, job.attempt, kind, begin, None if lasts else stop, where=where)
         if lasts:

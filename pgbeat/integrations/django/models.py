@@ -236,6 +236,7 @@ class Job(Row):
     retry_of = models.UUIDField(null=True)
     retried_by = models.UUIDField(null=True)
     group_id = models.UUIDField("group", null=True)
+    paused_at = _moment()
     awaits_approval = models.BooleanField()
     approved_by = models.CharField(null=True)
     created_at = models.DateTimeField("created")

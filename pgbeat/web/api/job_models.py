@@ -137,6 +137,9 @@ class FoundJob(BaseModel):
     tags: list[str]
     resources: dict[str, float]
     is_paused: bool
+    paused_at: datetime | None = Field(
+        description="Since when it is paused, or awaits approval; null if it isn't."
+    )
     awaits_approval: bool
     requires_approval: bool = Field(
         description="It and its retries run only once an administrator has approved them."

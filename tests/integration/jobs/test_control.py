@@ -631,8 +631,10 @@ def test_pause_and_resume(desk: Desk, sql: Sql) -> None:
     job = desk.make()
     paused = desk.do(control.pause, job)
     assert (paused.state, paused.dispatched_at, messages(sql)) == ("paused", None, [])
+    assert paused.paused_at is not None and paused.paused_at >= paused.created_at
     resumed = desk.do(control.resume, job)
     assert resumed.state == "pending" and resumed.dispatched_at is not None
+    assert resumed.paused_at is None
     assert messages(sql) == [str(job.id)]
 
 
@@ -688,8 +690,10 @@ def test_pause_what_can_not_be(desk: Desk, sql: Sql) -> None:
 def test_approve(desk: Desk, sql: Sql) -> None:
     job = desk.make(requires_approval=True)
     assert refused(desk, control.resume, job) == ("paused", "resumed")
+    assert job.paused_at is not None
     approved = desk.do(control.approve, job)
     assert (approved.state, approved.awaits_approval) == ("pending", False)
+    assert approved.paused_at is None
     assert (approved.approved_by, approved.approved_at is None) == (ADMIN.name, False)
     assert messages(sql) == [str(job.id)]
     assert refused(desk, control.approve, approved) == ("pending", "approved")

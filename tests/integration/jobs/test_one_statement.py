@@ -58,7 +58,7 @@ def rows(sql: Sql) -> list[tuple[Any, ...]]:
     """All that is stored of the jobs and their messages, but for clocks and numbers."""
     return sql(
         """
-        SELECT to_jsonb(j) - '{created_at,dispatched_at,position,id}'::text[], j.id::text,
+        SELECT to_jsonb(j) - '{created_at,dispatched_at,paused_at,position,id}'::text[], j.id::text,
                dispatched_at = created_at, q.name, m.visible, m.payload, m.priority,
                m.available_at, m.expires_at - m.enqueued_at, m.claimed_by, m.version, m.timestamp
           FROM pgbeat.jobs j LEFT JOIN kombu_message m ON m.job_id = j.id
@@ -132,7 +132,7 @@ def test_rows_messages_and_results_are_the_same(
     monkeypatch.setattr(one_statement, "submit", lambda *args, **kwargs: None)
     slow, slow_job = submit()
     assert quick == slow
-    clocks = {"created_at", "dispatched_at", "position"}
+    clocks = {"created_at", "dispatched_at", "paused_at", "position"}
     assert {k: v for k, v in quick_job._asdict().items() if k not in clocks} == {
         k: v for k, v in slow_job._asdict().items() if k not in clocks
     }

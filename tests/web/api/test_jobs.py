@@ -183,9 +183,12 @@ def test_a_job_is_paused_and_resumed(alice: Any, admin: Any, sql: Sql) -> None:
     job_id = make(alice)["id"]
     paused = done(alice.post(f"/jobs/{job_id}/pause"))
     assert (paused["id"], paused["status"], paused["is_paused"]) == (job_id, "paused", True)
+    assert sql("SELECT paused_at FROM pgbeat.jobs") == [
+        (datetime.fromisoformat(paused["paused_at"]),)
+    ]
     assert messages(sql) == []
     resumed = done(alice.post(f"/jobs/{job_id}/resume"))
-    assert (resumed["status"], resumed["is_paused"]) == ("pending", False)
+    assert (resumed["status"], resumed["paused_at"]) == ("pending", None)
     assert messages(sql) == [job_id]
     assert [verb for verb, _, _ in audited(admin)] == ["create", "pause", "resume"]
     [resume, pause, _] = done(admin.get("/audit?kind=job"))["changes"]

@@ -150,8 +150,8 @@ class JobAdmin(HistoryPage):
         "id", "task", "state", "error", "description", "args", "kwargs", "created_by",
         "job_source", "schedule", "due_at", "template", "queue", "lane", "priority", "attempt",
         "max_attempts", "executions", "worker", "created_at", "run_at", "dispatched_at",
-        "started_at", "finished_at", "late_at", "awaits_approval", "approved_by", "retry_of",
-        "retried_by", "group_id", "labels", "metadata",
+        "started_at", "finished_at", "late_at", "paused_at", "awaits_approval", "approved_by",
+        "retry_of", "retried_by", "group_id", "labels", "metadata",
     )  # fmt: skip
 
     def get_search_results(self, request: Any, queryset: Any, term: str) -> tuple[Any, bool]:

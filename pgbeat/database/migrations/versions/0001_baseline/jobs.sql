@@ -57,6 +57,7 @@ CREATE TABLE pgbeat.jobs (
     retry_of         uuid,
     retried_by       uuid,
     requires_approval boolean NOT NULL DEFAULT false,  -- stays with it and with its retries
+    paused_at        timestamptz,                      -- since when, in the state `paused`
     awaits_approval  boolean NOT NULL DEFAULT false,
     approved_by      text,
     approved_at      timestamptz,
@@ -177,6 +178,21 @@ CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.jobs FOR EACH 
         OR OLD.state = 'paused' AND NEW.state IN ('running', 'completed')
         OR OLD.state = 'running' AND NEW.state = 'paused'))
     EXECUTE FUNCTION pgbeat.refuse_transition();
+
+-- Since when a job is paused, whatever program pauses it.
+CREATE FUNCTION pgbeat.set_paused_at() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.paused_at := CASE WHEN NEW.state = 'paused' THEN now() END;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER begin_paused BEFORE INSERT ON pgbeat.jobs FOR EACH ROW
+    WHEN (NEW.state = 'paused') EXECUTE FUNCTION pgbeat.set_paused_at();
+CREATE TRIGGER change_paused BEFORE UPDATE OF state ON pgbeat.jobs FOR EACH ROW
+    WHEN ((OLD.state = 'paused') <> (NEW.state = 'paused'))
+    EXECUTE FUNCTION pgbeat.set_paused_at();
 
 CREATE TABLE pgbeat.executions (
     id               uuid NOT NULL DEFAULT gen_random_uuid(),
