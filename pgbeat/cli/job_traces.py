@@ -1,6 +1,6 @@
 """How the trace of a job looks: a line for each attempt."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -23,10 +23,7 @@ def in_words(trace: Trace, now: datetime) -> Text | None:
 
 
 def _phase(phase: Phase, now: datetime) -> str:
-    length = phase.lasts(now)
-    took = printing.span(length)
-    if length < timedelta(seconds=1):
-        took = f"{1000 * length.total_seconds():.0f} ms"
+    took = printing.lasting(phase.lasts(now))
     so_far = " so far" if phase.end is None else ""
     return f"{phase.words} {took}{so_far}" + (f" ({phase.state})" if phase.state else "")
 

@@ -314,6 +314,13 @@ def relative(moment: datetime, now: datetime) -> str:
     return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
+def lasting(length: timedelta) -> str:
+    """Returns how long something lasted in words, below a second in milliseconds."""
+    if length < timedelta(seconds=1):
+        return f"{1000 * length.total_seconds():.0f} ms"
+    return span(length)
+
+
 def when(moment: datetime | None, now: datetime) -> str | None:
     """Returns a time in UTC and how far away it is."""
     return None if moment is None else f"{utc(moment)} UTC, {relative(moment, now)}"

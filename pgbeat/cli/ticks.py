@@ -167,6 +167,8 @@ def _standing(entry: Entry, now: datetime) -> str:
         said.append(f"attempt {entry.job_attempt} of {entry.job_max_attempts}")
     if entry.job_state == "scheduled" and entry.job_run_at is not None:
         said.append(printing.relative(entry.job_run_at, now))
+    if entry.duration_ms is not None:
+        said.append(f"took {printing.lasting(timedelta(milliseconds=entry.duration_ms))}")
     if _is_in_line(entry):
         said.append(f"in the line of lane {line(entry.job_lane)}")
     return f" ({', '.join(said)})" if said else ""

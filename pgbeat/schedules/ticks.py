@@ -90,6 +90,9 @@ class JobOutcome:
     error: str | None
     #: Its task, which may have been the schedule's only then.
     task: str | None = None
+    #: When it began, and when it ended.
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -130,6 +133,26 @@ class Entry:
     job_dispatched_at: datetime | None = None
     #: All of its jobs: a launcher may ask for several.
     jobs: tuple[JobOutcome, ...] = ()
+    #: When the first of them began, when the last one ended, and the time between.
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    duration_ms: float | None = None
+
+    def with_jobs(self, launched: Sequence[JobOutcome]) -> "Entry":
+        """Returns it with its jobs, and with the times of its run."""
+        started_at = min((job.started_at for job in launched if job.started_at), default=None)
+        ends = [job.finished_at for job in launched]
+        finished_at = max((end for end in ends if end), default=None) if all(ends) else None
+        duration_ms = None
+        if started_at is not None and finished_at is not None:
+            duration_ms = round((finished_at - started_at).total_seconds() * 1000, 3)
+        return replace(
+            self,
+            jobs=tuple(launched),
+            started_at=started_at,
+            finished_at=finished_at,
+            duration_ms=duration_ms,
+        )
 
 
 # `r` is the last retry of the job `j`. LIMIT 1 makes Postgres look jobs up by their ids, and expect
@@ -142,11 +165,13 @@ _HISTORY = text(
            coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
            coalesce(r.run_at, j.run_at), j.lane,
            CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
-           j.task, t.more_job_ids
+           j.task, CASE WHEN r.state IS NULL THEN j.started_at ELSE r.started_at END,
+           CASE WHEN r.state IS NULL THEN j.finished_at ELSE r.finished_at END, t.more_job_ids
       FROM pgbeat.ticks t
       LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = t.job_id LIMIT 1) AS j ON true
       LEFT JOIN LATERAL (
-               SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
+               SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at,
+                      n.started_at, n.finished_at
                  FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
                       SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS n
                 WHERE j.retried_by IS NOT NULL
@@ -160,11 +185,12 @@ _OUTCOMES = text(
     """
     SELECT i.id, j.run_key, coalesce(r.state, j.state),
            CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
-           j.task
+           j.task, CASE WHEN r.state IS NULL THEN j.started_at ELSE r.started_at END,
+           CASE WHEN r.state IS NULL THEN j.finished_at ELSE r.finished_at END
       FROM unnest(CAST(:ids AS uuid[])) AS i (id)
       LEFT JOIN LATERAL (SELECT * FROM pgbeat.jobs WHERE id = i.id LIMIT 1) AS j ON true
       LEFT JOIN LATERAL (
-               SELECT n.state, c.error
+               SELECT n.state, c.error, n.started_at, n.finished_at
                  FROM pgbeat.attempts_from(j.id) AS c CROSS JOIN LATERAL (
                       SELECT * FROM pgbeat.jobs WHERE id = c.id LIMIT 1) AS n
                 WHERE j.retried_by IS NOT NULL
@@ -193,11 +219,14 @@ def history(
     found = connection.execute(_OUTCOMES, {"ids": ids}) if ids else ()
     others = {job_id: JobOutcome(job_id, *about) for job_id, *about in found}
     entries: list[Entry] = []
-    for *columns, run_key, task, more in rows:
+    for *columns, run_key, task, started_at, finished_at, more in rows:
         entry = Entry(*columns)
         if entry.job_id is not None:
-            first = JobOutcome(entry.job_id, run_key, entry.job_state, entry.job_error, task)
-            entry = replace(entry, jobs=(first, *(others[job_id] for job_id in more or ())))
+            first = JobOutcome(
+                entry.job_id, run_key, entry.job_state, entry.job_error, task,
+                started_at, finished_at,
+            )  # fmt: skip
+            entry = entry.with_jobs([first, *(others[job_id] for job_id in more or ())])
         entries.append(entry)
     return entries
 

@@ -59,6 +59,8 @@ class TickJob(BaseModel):
     run_key: str | None
     state: str | None = Field(description="null if the job was deleted.")
     error: str | None
+    started_at: datetime | None
+    completed_at: datetime | None = Field(validation_alias="finished_at")
 
 
 class FoundTick(BaseModel):
@@ -74,6 +76,11 @@ class FoundTick(BaseModel):
         description="All of its jobs: a launcher may ask for several. `job_id` and `job_state` "
         "are those of the first."
     )
+    started_at: datetime | None = Field(description="When the first of its jobs began.")
+    completed_at: datetime | None = Field(
+        validation_alias="finished_at", description="When the last of its jobs ended."
+    )
+    duration_ms: float | None = Field(description="From the one to the other.")
     conditions_met: bool
     reason: str | None
     error: str | None

@@ -4,7 +4,7 @@ import getpass
 import json
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -273,6 +273,7 @@ def test_history_as_json(database: str) -> None:
         "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
         "job_id", "missed", "note", "job_state", "job_error", "job_attempt",
         "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at", "jobs",
+        "started_at", "finished_at", "duration_ms",
     }  # fmt: skip
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
 
@@ -290,6 +291,13 @@ def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
         return " ".join(lines[4].split()).partition(f"{JOB} ")[2]
 
     assert shown() == "failed (attempt 3 of 4): E3"
+    begin = datetime(2026, 1, 1, 0, 1, 2, tzinfo=UTC)
+    times = begin, begin + timedelta(seconds=3.25)
+    sql("UPDATE pgbeat.jobs SET started_at = %s, finished_at = %s WHERE id = %s", *times, third)
+    assert shown() == "failed (attempt 3 of 4, took 3.2 s): E3"
+    tick = read(database, "history", "s")["ticks"][3]
+    assert (tick["started_at"], tick["duration_ms"]) == ("2026-01-01T00:01:02Z", 3250)
+    assert tick["jobs"][0]["finished_at"] == tick["finished_at"] == "2026-01-01T00:01:05.250000Z"
     # An end is an end: what stands for one that is still to come is another row.
     sql("DELETE FROM pgbeat.jobs WHERE id = %s", third)
     [(run_at,)] = sql("SELECT now() + interval '1 hour 5 seconds'")

@@ -84,6 +84,25 @@ def test_history_with_stats(admin: Any, sql: Sql) -> None:
     assert seen == found["history"]
 
 
+def test_history_has_when_each_run_began_and_ended(admin: Any, sql: Sql) -> None:
+    make(admin)
+    job_id = done(admin.post(f"{PATH}/s/trigger"))["job_id"]
+    [tick] = done(admin.get(f"{PATH}/s/history"))["history"]
+    assert (tick["started_at"], tick["completed_at"], tick["duration_ms"]) == (None, None, None)
+    [(began, ended)] = sql(
+        "UPDATE pgbeat.jobs SET state = 'completed', started_at = now(), "
+        "finished_at = now() + interval '1.5 s' RETURNING started_at, finished_at"
+    )
+    [tick] = done(admin.get(f"{PATH}/s/history"))["history"]
+    assert [datetime.fromisoformat(tick[name]) for name in ("started_at", "completed_at")] == [
+        began, ended,
+    ]  # fmt: skip
+    assert tick["duration_ms"] == 1500
+    [job] = tick["jobs"]
+    assert (job["id"], job["completed_at"]) == (job_id, tick["completed_at"])
+    assert "took 1.5 s" in admin.get("/console/schedules/s").text
+
+
 def test_a_schedule_without_ticks_has_no_rate(admin: Any) -> None:
     make(admin)
     found = done(admin.get(f"{PATH}/s/history"))
