@@ -28,9 +28,8 @@ from pgbeat.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds between two rescues of lost executions, with a search for lanes without a notification
-#: and for overlooked dependencies; and between two checks of groups.
-_RESCUE, _GROUPS = 2.0, 10.0
+#: Seconds between two checks of groups.
+_GROUPS = 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
 #: Seconds after a take-over without pruning, whose first round takes up to a tenth of one.
@@ -81,7 +80,7 @@ class LeaderMaintenance:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
             self._try("late jobs", lambda: self._mark_late(connection))
         if now >= self._rescue_at:
-            self._rescue_at = now + _RESCUE
+            self._rescue_at = now + self._settings.lock_interval
             self._try("rescuing lost executions", lambda: self._rescue(connection))
             self._try("finding lanes to dispatch", lambda: self._find_lanes(connection))
             self._try("dependencies", lambda: self._settle_dependents(connection))

@@ -122,7 +122,7 @@ class Scheduler(celery.beat.Scheduler):
         )
         self._due_schedules = DueSchedules(self.settings, self._evaluator, self._pool)
         self._maintenance = LeaderMaintenance(self.app, self.settings, self._enqueuer.publisher)
-        self._counters = BeatCounters(self.settings.namespace)
+        self._counters = BeatCounters(self.settings.namespace, self.settings.metrics_interval)
         try:
             self._leader = Leader(
                 self.settings,

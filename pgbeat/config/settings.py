@@ -33,6 +33,12 @@ class Settings:
     lock_key: int = _setting(1050, readers.number(-(2**63), whole=True))
     #: The longest that beat sleeps between two looks at the schedules.
     loop_interval: float = _setting(5.0, readers.number(0.05, highest=300))
+    #: Between two looks at the locks that show which workers live.
+    lock_interval: float = _setting(1.5, readers.number(0.1, highest=60))
+    #: How long a worker may be without its lock before it counts as dead.
+    lock_patience: float = _setting(5.0, readers.number(1, highest=3600))
+    #: Between two writes of what beat measures, and of what a worker reports of itself.
+    metrics_interval: float = _setting(10.0, readers.number(0.1, highest=3600))
     #: Schedules decided in one transaction, at most.
     batch_size: int = _setting(500, readers.number(1, highest=10_000, whole=True))
     #: How long a launcher's condition and preparation may take together.

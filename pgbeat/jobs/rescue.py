@@ -144,7 +144,7 @@ class Rescuer:
         if session != self._session:  # recording workers may have lost their sessions as well
             self._session = session
             self._missing_messages.forget()
-        dead = workers.find_dead(connection)
+        dead = workers.find_dead(connection, self.settings.lock_patience)
         lanes = self._end_abandoned(connection, publisher, dead)
         if isinstance(publisher, TransactionPublisher) and time.monotonic() >= self._messages_at:
             self._messages_at = time.monotonic() + _MESSAGES_INTERVAL

@@ -17,9 +17,6 @@ from pgbeat.database.advisory_locks import held
 
 #: The first half of the advisory lock that a worker holds.
 LIFE = 1885823603
-#: Seconds without its lock after which a worker counts as dead. A worker whose session broke has
-#: another one sooner.
-PATIENCE = 5.0
 #: Seconds after which a worker behind a pooler must renew its lease.
 LEASE = 30.0
 # Seconds for which a dead worker's row is kept.
@@ -166,12 +163,15 @@ _FORGET = text(
 )
 
 
-def find_dead(connection: Connection) -> list[int]:
+def find_dead(connection: Connection, patience: float) -> list[int]:
     """Notes which workers are missing and which are back, and returns the ids of the dead ones.
+
+    A worker is dead that has been without its lock for `patience` seconds. One whose session broke
+    has another one sooner.
 
     Executes one statement if no worker is missing. The connection must be in autocommit mode.
     """
-    found = connection.execute(_MISSING, {"patience": PATIENCE, "kept": _KEPT}).all()
+    found = connection.execute(_MISSING, {"patience": patience, "kept": _KEPT}).all()
     for statement, ids in (
         (_NOTE, [w.id for w in found if not w.lives and not w.is_noted]),
         (_FORGIVE, [w.id for w in found if w.lives]),

@@ -258,11 +258,9 @@ def bucket(seconds: float, bounds: Sequence[float]) -> int:
 class BeatCounters:
     """Counts what a beat measures of itself, and writes it now and then."""
 
-    #: Seconds between two writes.
-    INTERVAL = 10.0
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
+    def __init__(self, namespace: str, interval: float) -> None:
+        """`interval` is how many seconds pass between two writes, at least."""
+        self._namespace, self._interval = namespace, interval
         self._counts: Counter[tuple[str, str]] = Counter()
         self._write_at = 0.0
 
@@ -280,7 +278,7 @@ class BeatCounters:
         """Writes the counts, if it is time; the connection must be in autocommit mode."""
         now = time.monotonic()
         if self._counts and now >= self._write_at:
-            self._write_at = now + self.INTERVAL
+            self._write_at = now + self._interval
             add(connection, self._namespace, _sums(self._counts))
             self._counts.clear()
 

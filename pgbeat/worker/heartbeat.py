@@ -21,14 +21,6 @@ from pgbeat.jobs.untracked_tasks import Tally
 from pgbeat.jobs.workers import WorkerReport
 from pgbeat.worker.shared_notes import is_alive
 
-#: Seconds between two heartbeats: a lost connection is noticed and replaced before the worker
-#: counts as dead.
-_INTERVAL = 1.5
-#: Seconds between two rescues, over all workers.
-_RESCUE_INTERVAL = 0.8
-#: Seconds between two reports of queues, memory and load.
-_REPORT_INTERVAL = 10.0
-
 
 class Heartbeat:
     """The heartbeat of one worker, sent by its recorder's thread."""
@@ -74,13 +66,15 @@ class Heartbeat:
         that have room.
         """
         now = time.monotonic()
-        self.next_at = now + _INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311
+        # A lost connection is noticed and replaced before the worker counts as dead.
+        self.next_at = now + self._settings.lock_interval * random.uniform(0.8, 1.2)  # noqa: S311
         if not (connections.has_own_session(connection) or workers.renew(connection, self._id)):
             self._lives = False
         if not self._lives:  # an earlier session of this worker may still have had the lock
             self.connected(connection)
         if self._describe is not None and now >= self._report_at:
-            self._report_at = now + _REPORT_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311
+            interval = self._settings.metrics_interval
+            self._report_at = now + interval * random.uniform(0.8, 1.2)  # noqa: S311
             workers.report(connection, self._id, self._describe())
             if self._untracked is not None:
                 untracked_tasks.add(connection, self._settings.namespace, self._untracked.take())
@@ -89,7 +83,8 @@ class Heartbeat:
             lanes |= rescue.rescue(connection, publisher, self._settings)
             namespace = self._settings.namespace
             lanes |= {Room(namespace, name) for name in to_dispatch(connection, namespace)}
-            share = _RESCUE_INTERVAL * max(2, workers.living(connection))
+            # Two rescues in each interval, over all workers.
+            share = self._settings.lock_interval / 2 * max(2, workers.living(connection))
             self._rescue_at = time.monotonic() + share * random.uniform(0.7, 1.3)  # noqa: S311
         return lanes
 

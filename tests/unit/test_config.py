@@ -203,6 +203,7 @@ def test_defaults() -> None:
 def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
     values: dict[str, Any] = {
         "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
+        "lock_interval": 0.5, "lock_patience": 20.0, "metrics_interval": 30.0,
         "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
         "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "audit_days": 9.5,
         "track": "all", "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
@@ -279,8 +280,9 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         )
     assert [line.strip() for line in str(raised.value).splitlines()] == [
         "pgbeat's settings are wrong:",
-        "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
-        "condition_timeout, condition_url, condition_threads, max_retries, retry_base, retry_cap, "
+        "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, lock_interval, "
+        "lock_patience, metrics_interval, batch_size, condition_timeout, "
+        "condition_url, condition_threads, max_retries, retry_base, retry_cap, "
         "retention_days, retention_count, audit_days, namespace, app, snooze_min, snooze_max, "
         "allowed_functions, track, task_log_lines, finish, job_max_attempts, job_retry_base, "
         "job_retry_cap, "

@@ -234,9 +234,9 @@ def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
 
 
 def test_locked_sums_and_counters_delay_nothing(
-    sql: Sql, database: str, running: Running, monkeypatch: pytest.MonkeyPatch
+    app: Celery, sql: Sql, database: str, running: Running
 ) -> None:
-    monkeypatch.setattr("pgbeat.monitoring.counters.BeatCounters.INTERVAL", 0.5)
+    app.conf.pgbeat_metrics_interval = 0.5
     add_others(sql)
     sql(
         "INSERT INTO pgbeat.counters (namespace, metric, label, kind, value) "

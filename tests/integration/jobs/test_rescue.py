@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -40,7 +41,7 @@ from tests.support.simulated_workers import Ward
 
 def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
     """Its jobs fail, or wait for the message that comes again; those of one who lives go on."""
-    ward.worker(1, missing=workers.PATIENCE + 1)
+    ward.worker(1, missing=ward.settings.lock_patience + 1)
     ward.worker(2, lives=True)
     acknowledged, late, living = ward.job(), ward.job(), ward.job()
     ward.run(acknowledged, 1)
@@ -54,6 +55,18 @@ def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
     assert ward.released() == 2
     ward.rescue()
     assert ward.released() == 2
+
+
+def test_the_settings_say_how_long_a_worker_may_be_without_its_lock(ward: Ward) -> None:
+    ward.worker(1, missing=8)
+    job_id = ward.job()
+    ward.run(job_id, 1)
+    ward.settings = replace(ward.settings, lock_patience=60.0)
+    ward.rescue()
+    assert ward.state(job_id) == "running"
+    ward.settings = replace(ward.settings, lock_patience=6.0)
+    ward.rescue()
+    assert ward.state(job_id) == "failed"
 
 
 def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
