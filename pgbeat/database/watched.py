@@ -68,7 +68,7 @@ class WatchedConnection(psycopg.Connection[Any]):
         key = repr(hosts)
         if len(hosts) > 1:
             good = _last_good.get(key)
-            hosts.sort(key=lambda host: good not in (host, (host[0], host[1] or "5432")))
+            hosts.sort(key=lambda host: host != good)
             params["host"] = ",".join(host for host, _ in hosts)
             params["port"] = ",".join(port for _, port in hosts)
         found = cls.connect(conninfo, **params)
@@ -223,4 +223,4 @@ def _hosts(params: Mapping[str, Any]) -> list[tuple[str, str]]:
     ports = str(params.get("port") or "").split(",")
     if len(ports) != len(hosts):
         ports = ports[:1] * len(hosts)
-    return list(zip(hosts, ports, strict=True))
+    return [(host, port or "5432") for host, port in zip(hosts, ports, strict=True)]

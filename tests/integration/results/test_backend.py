@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, states
 from celery.app.task import Context
 from celery.exceptions import TimeoutError as ResultTimeout
-from celery.result import GroupResult
+from celery.result import GroupResult, ResultSet
 from kombu.exceptions import ContentDisallowed, EncodeError
 
 from pgbeat.results.backend import ResultBackend
@@ -248,6 +248,24 @@ def test_waiting(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     thread.join()
     assert found == ["here"]
     assert sql("SELECT count(*) FROM pgbeat.result_waits") == [(0,)]
+
+
+def test_what_is_there_takes_no_wait(
+    app: Celery, backend: ResultBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 5.6, Celery itself waits for a second before it looks."""
+    waits: list[Any] = []
+    monkeypatch.setattr(
+        backend.result_consumer.drainer, "wait_for", lambda *args, **kwargs: waits.append(args)
+    )
+    backend.mark_as_done("t1", 1)
+    backend.mark_as_failure("t2", ValueError("no"))
+    assert app.AsyncResult("t1").get() == 1
+    with pytest.raises(ValueError, match="no"):
+        app.AsyncResult("t2").get()
+    backend.mark_as_done("t3", 3)
+    assert ResultSet([app.AsyncResult("t3"), app.AsyncResult("t1")]).join_native() == [3, 1]
+    assert waits == []
 
 
 def test_waiting_for_many_is_a_few_statements(

@@ -226,7 +226,8 @@ class _Run:
         def note(headers: Any, body: Any, **kwargs: Any) -> None:
             sent.append((dict(headers), body))
 
-        before_task_publish.connect(note)
+        # Before Celery 5.7, a weak receiver that ended hides all later ones from this app.
+        before_task_publish.connect(note, weak=False)
         try:
             self._send(link)
             while sent and len(self.headers) < 100:
