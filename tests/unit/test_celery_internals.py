@@ -1,0 +1,96 @@
+"""docs/contributing/celery-internals.md names all that pgbeat uses of others' inner parts."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
+from inspect import getsource
+from operator import attrgetter
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.processes import ROOT
+
+PAGE = (ROOT / "docs/contributing/celery-internals.md").read_text()
+ROWS = re.findall(r"^\| `([^`]+)` \| ([\d.]*) *\| (.*?) \| .*?\|$", PAGE, re.M)
+NAMES = {name for name, _, _ in ROWS}
+OTHERS = ("celery", "kombu", "billiard", "flower", "django")
+#: Classes of pgbeat whose bases are others'.
+CLASSES = (
+    "beat.scheduler:Scheduler",
+    "broker.transport.channel:Channel",
+    "broker.transport.outbox:OutboxConnection",
+    "broker.transport.qos:QoS",
+    "broker.transport.transport:Transport",
+    "integrations.flower:PostgresBroker",
+    "integrations.flower:TaskPage",
+    "results.backend:ResultBackend",
+    "results.waiting:ResultConsumer",
+)
+
+
+def resolved(name: str) -> Any:
+    if name.startswith("app."):
+        app = Celery(set_as_current=False, broker="memory://", backend="cache+memory://")
+        return attrgetter(name.removeprefix("app."))(app)
+    module, _, path = name.partition(":")
+    return attrgetter(path)(import_module(module))
+
+
+def is_set_by(name: str) -> bool:
+    """Returns whether a class's code sets the attribute on its instances."""
+    owner, _, attribute = name.rpartition(".")
+    return attribute in getsource(resolved(owner))
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")[:2]]
+
+
+def is_private(path: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
+
+
+@pytest.mark.parametrize(("name", "since", "where"), ROWS, ids=[name for name, _, _ in ROWS])
+def test_what_the_page_names_exists(name: str, since: str, where: str) -> None:
+    for path in re.findall(r"`([\w/.]+)`", where):
+        assert (ROOT / "pgbeat" / path).is_file(), path
+    package = re.split(r"[.:]", name)[0].replace("app", "celery")
+    if since and numbers(version(package)) < numbers(since):
+        pytest.skip(f"{package} {version(package)} has it not yet")
+    try:
+        resolved(name)
+    except AttributeError:
+        assert is_set_by(name)
+
+
+def private_imports() -> Iterator[str]:
+    for path in (ROOT / "pgbeat").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OTHERS:
+                for alias in node.names:
+                    if is_private(f"{node.module}.{alias.name}") and alias.name != "_state":
+                        yield f"{node.module}:{alias.name}"
+
+
+def private_overrides() -> Iterator[str]:
+    for name in CLASSES:
+        bases = resolved(f"pgbeat.{name}").__mro__
+        own = {key for base in bases if base.__module__.startswith("pgbeat") for key in vars(base)}
+        for base in bases:
+            if base.__module__.startswith(OTHERS):
+                for key in own & vars(base).keys():
+                    if is_private(key):
+                        yield f"{base.__module__}:{base.__qualname__}.{key}"
+
+
+def test_the_page_names_all_private_names_that_are_imported_or_overridden() -> None:
+    found = {*private_imports(), *private_overrides()}
+    assert "celery.canvas:_chain" in found
+    assert "kombu.transport.virtual.base:AbstractChannel._put" in found
+    # A method may have moved up or down among the bases.
+    known = {*NAMES, *(re.sub(r":\w+", ":", name) for name in NAMES)}
+    assert {name for name in found if name not in known} == set()
