@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from django.core.exceptions import ImproperlyConfigured
 
 from tests.support.processes import ROOT
 
@@ -67,13 +68,33 @@ def test_what_the_page_names_exists(name: str, since: str, where: str) -> None:
         assert is_set_by(name)
 
 
-def private_imports() -> Iterator[str]:
+def imports() -> Iterator[tuple[str, str]]:
     for path in (ROOT / "pgbeat").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OTHERS:
                 for alias in node.names:
-                    if is_private(f"{node.module}.{alias.name}") and alias.name != "_state":
-                        yield f"{node.module}:{alias.name}"
+                    yield node.module or "", alias.name
+
+
+def exists(module: str, name: str) -> bool:
+    try:
+        return hasattr(import_module(module), name) or bool(import_module(f"{module}.{name}"))
+    except ModuleNotFoundError:
+        is_of_django_6 = module.startswith(("django.tasks", "django.utils.json"))
+        return is_of_django_6 and numbers(version("django")) < [6, 0]
+    except ImproperlyConfigured:  # of Django, for models
+        return True
+
+
+def test_all_that_is_imported_exists() -> None:
+    """Also what is imported late, by a worker say."""
+    assert {each for each in imports() if not exists(*each)} == set()
+
+
+def private_imports() -> Iterator[str]:
+    for module, name in imports():
+        if is_private(f"{module}.{name}") and name != "_state":
+            yield f"{module}:{name}"
 
 
 def private_overrides() -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import bootsteps, current_app, signals
 from celery.app.defaults import DEFAULTS
-from celery.app.utils import filter_hidden_settings, sanitize_url
+from celery.app.utils import filter_hidden_settings
 from celery.concurrency.base import apply_target
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
@@ -16,6 +16,7 @@ from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 from celery.worker.control import inspect_command
 from kombu import Message
+from kombu.utils.url import maybe_sanitize_url
 
 from pgbeat import follow_workers
 from pgbeat.broker.transport import ignored_options
@@ -45,7 +46,7 @@ def stats(state: Any, **kwargs: Any) -> dict[str, Any]:
     broker = filter_hidden_settings(found.get("broker") or {})
     if str(broker.get("uri_prefix")).startswith("pgbeat"):
         broker["hostname"] = redacted(broker["hostname"])
-    broker["alternates"] = [sanitize_url(each) for each in broker.get("alternates") or ()]
+    broker["alternates"] = [maybe_sanitize_url(each) for each in broker.get("alternates") or ()]
     return found | {"broker": broker}
 
 

@@ -476,7 +476,7 @@ def test_the_recorded_contents_are_those_of_a_new_schema(database: str) -> None:
 def test_the_columns_in_python_are_those_of_the_migrations(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # SQLAlchemy 2.0.16 lists no schema whose name begins with "pg".
+    # SQLAlchemy 2.0 lists no schema whose name begins with "pg".
     monkeypatch.setattr(Inspector, "get_schema_names", lambda inspector: [SCHEMA])
     with connections.engine(postgres_url(database), "tests").connect() as connection:
         histories = set(connection.scalars(text(_PARTITIONS)))
