@@ -55,9 +55,11 @@ def site(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Itera
         yield site
 
 
+@pytest.mark.timeout(600)
 def test_all_roles(site: Site, receiver: Receiver) -> None:
     beat = site.beat(app=APP)
     worker = site.worker("-P", "prefork", "-c", "1", app=APP)
+    web = site.celery("pgbeat", "web", "--port", "0", app=APP)
     beat.says("This beat leads", 120)
     worker.says(" ready.", 120)
 
@@ -71,13 +73,13 @@ def test_all_roles(site: Site, receiver: Receiver) -> None:
     # The command line, beat's launches, and the delivery of webhooks.
     site.command("doctor")
     site.command("webhooks", "add", "here", "--url", receiver.url(), "--event", "job.run.completed")
+    site.command("lanes", "set", "hall", "--limit", "1")
     site.command("add", "each-second", "--task", "tests.add", "--every", "1s")
     until(lambda: any(b"job.run.completed" in each.body for each in receiver.received))
     jobs = json.loads(site.command("jobs", "list", "--state", "completed", "--json"))
     assert jobs
 
     # The API and the console, with a task that runs in their process.
-    web = site.celery("pgbeat", "web", "--port", "0", app=APP)
     web.says("Ctrl-C ends it.", 120)
     link = web.output.partition("pgbeat is at ")[2].split()[0]
     token = make_token(site.database, "root", "admin")
@@ -86,8 +88,9 @@ def test_all_roles(site: Site, receiver: Receiver) -> None:
             assert client.get(link + path, follow_redirects=True).status_code == 200, path
         answer = client.post(f"{link}jobs", json={"task": "tests.add", "args": [1, 1]})
         assert answer.status_code == 201, answer.text
-        answer = client.post(f"{link}direct/tests.add", json={"args": [4, 4]})
-        assert answer.json()["result"] == 8, answer.text
+        answer = client.post(f"{link}direct/tests.add", json={"lane": "hall", "args": [4, 4]})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["result"] == 8
     for process in (beat, worker, web):
         assert process.poll() is None
         assert "Traceback" not in process.output
