@@ -58,13 +58,14 @@ class Issuer:
                 options={"require": ["exp", "sub"], "verify_aud": bool(s.web_jwt_audience)},
                 leeway=_LEEWAY,
             )
+            left = float(claims["exp"]) + _LEEWAY - time.time()
         except jwt.PyJWKClientConnectionError as error:
             logger.warning("The issuer's keys can't be fetched: %s", error)
             raise IssuerAway("the issuer's keys can't be fetched now; try again") from None
         except jwt.PyJWKSetError as error:
             logger.warning("The issuer publishes no usable keys: %s", error)
             raise IssuerAway("the issuer publishes no usable keys") from None
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        except (jwt.PyJWTError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
             # Other errors than PyJWT's are about the form of the text.
             said = str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"
             raise InvalidToken(f"the JWT is not accepted: {said}") from None
@@ -73,7 +74,6 @@ class Issuer:
                 "the JWT is not accepted: its sub must be a name of up to 200 printable "
                 "characters, without blanks at its ends"
             )
-        left = float(claims["exp"]) + _LEEWAY - time.time()
         return claims["sub"], self._scope(claims), max(0.0, left)
 
     def _key(self, written: str) -> Any:
