@@ -105,7 +105,7 @@ def test_it_writes_what_is_written_step_by_step(at: At, sql: Sql) -> None:
             sql("INSERT INTO pgbeat.schedules SELECT * FROM jsonb_populate_record("
                 "NULL::pgbeat.schedules, %s)", Jsonb(schedule))  # fmt: skip
         for receiver in receivers:
-            before_task_publish.connect(receiver)
+            before_task_publish.connect(receiver, weak=False)
         try:
             scheduler.run_due()
         finally:

@@ -221,7 +221,7 @@ def test_what_a_signal_observes_celery_makes(app: Celery, statements: list[bool]
     def receive(headers: Any = None, **kwargs: Any) -> None:
         seen.append(headers["id"])
 
-    signals.before_task_publish.connect(receive)
+    signals.before_task_publish.connect(receive, weak=False)
     try:
         job = pgbeat.submit("jobs.add", 1, app=app)
         again = pgbeat.submit("jobs.add", 1, unique_key=KEY, app=app)

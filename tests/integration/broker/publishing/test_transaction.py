@@ -254,7 +254,7 @@ def test_routes_priorities_and_signals(database: str, engine: Engine, connect: C
         seen.append(headers["id"])
         headers["note"] = "noted"
 
-    before_task_publish.connect(note)
+    before_task_publish.connect(note, weak=False)
     try:
         with Session(engine) as session:
             mine = pgbeat.in_transaction(session, app)
