@@ -28,6 +28,9 @@ class Pooler:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         keys = ("host", "port", "user")
+        host = Path(server.get("host", ""))
+        #: The group that alone reaches an embedded server of root's.
+        self._group = host.stat().st_gid if host.is_absolute() and os.getuid() == 0 else None
         upstream = " ".join(f"{key}={server[key]}" for key in keys if key in server)
         config = folder / "pgbouncer.ini"
         lines = {"default_pool_size": 3, **settings}
@@ -47,11 +50,17 @@ class Pooler:
         """Starts it."""
         # A server's folder may be closed to the pooler's user; root may not run it.
         user = "nobody" if os.getuid() == 0 else None
+        groups = None if self._group is None else [self._group]
         for each in self._config.parents[:4]:
             each.chmod(each.stat().st_mode | 0o755)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                ["pgbouncer", str(self._config)], stdout=log, stderr=log, user=user, cwd="/"
+                ["pgbouncer", str(self._config)],
+                stdout=log,
+                stderr=log,
+                user=user,
+                extra_groups=groups,
+                cwd="/",
             )
 
     def kill(self) -> None:

@@ -3,14 +3,14 @@
 Only the wheel's programs are used. Its own helper would add a system user and open the home
 directory to everyone when run as root, and lose its server when killed.
 
-The server listens on a Unix socket that only its owner and root can reach, and ends with the
+The server listens on a Unix socket that only its owner and root can reach: for root it runs as
+`nobody`, but in a group of its own, which no other process of that user has. It ends with the
 process that started it, killed or not: on Linux the kernel sees to that, elsewhere the next start
 ends what was left over.
 """
 
 import fcntl
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -29,6 +29,8 @@ from sqlalchemy.engine import URL
 from pgbeat.errors import PgbeatError
 from pgbeat.testing.embedded.places import (
     ANOTHER,
+    ServerUser,
+    data_folder,
     default_folder,
     make_folder,
     make_private,
@@ -88,15 +90,16 @@ def server(
     process has a server in that folder, or the server doesn't start.
     """
     bin_folder = programs()
-    owner = server_user()
     folder = (folder or default_folder()).absolute()
+    owner = server_user(folder)
     make_folder(folder, owner)
-    settings = settings or {}
+    # Shared memory of its own user's would be open to others of that user.
+    settings = {**({"dynamic_shared_memory_type": "mmap"} if owner else {}), **(settings or {})}
     with _only_one(folder):
         sockets = socket_folder(folder, owner)
         version = bin_folder.parent.name.removeprefix("pginstall") or "16"
         bin_folder = reachable(bin_folder, folder, owner)
-        data = folder / f"data-{version}"
+        data = data_folder(folder, owner) / f"data-{version}"
         _end_left_over(data)
         for stale in sockets.glob(".s.PGSQL.*"):
             stale.unlink(missing_ok=True)
@@ -132,13 +135,13 @@ os.execvp(sys.argv[5], sys.argv[5:])
 
 
 def child_command(
-    command: Sequence[str], death: int = signal.SIGKILL, owner: pwd.struct_passwd | None = None
+    command: Sequence[str], death: int = signal.SIGKILL, owner: ServerUser | None = None
 ) -> list[str]:
     """Returns a command that gets the signal `death` when the thread that started it ends.
 
     Only on Linux (PR_SET_PDEATHSIG); elsewhere it gets none.
     """
-    uid, gid = (owner.pw_uid, owner.pw_gid) if owner else (-1, -1)
+    uid, gid = (owner.uid, owner.gid) if owner else (-1, -1)
     numbers = (os.getpid(), int(death), uid, gid)
     return [sys.executable, "-I", "-S", "-c", _CHILD, *map(str, numbers), *command]
 
@@ -173,7 +176,7 @@ def _environment() -> dict[str, str]:
 
 
 def _init(
-    bin_folder: Path, data: Path, owner: pwd.struct_passwd | None, settings: Mapping[str, str]
+    bin_folder: Path, data: Path, owner: ServerUser | None, settings: Mapping[str, str]
 ) -> None:
     """Makes the data folder, completely or not at all."""
     half = data.with_name(f"{data.name}.new")
@@ -207,7 +210,7 @@ def _start(
     data: Path,
     sockets: Path,
     log: Path,
-    owner: pwd.struct_passwd | None,
+    owner: ServerUser | None,
     settings: Mapping[str, str],
 ) -> "subprocess.Popen[bytes]":
     options = {
@@ -220,6 +223,7 @@ def _start(
     command = [str(bin_folder / "postgres"), "-D", str(data)]
     command += [part for item in options.items() for part in ("-c", "=".join(item))]
     with log.open("wb") as output:
+        log.chmod(0o600)  # it may quote statements
         return subprocess.Popen(  # noqa: S603 - the wheel's own program
             # SIGINT is Postgres's "fast" shutdown: it ends the sessions and writes everything out.
             child_command(command, signal.SIGINT, owner),

@@ -173,7 +173,7 @@ def test_server_that_was_left_over_is_ended(start: Callable[..., Process], folde
 def test_server_starts_over_a_stale_pid_file(folder: Path, content: str) -> None:
     with embedded.server(folder / "server", {"fsync": "off"}) as server:
         pass
-    [data] = server.folder.glob("data-*")
+    [data] = server.folder.rglob("data-[0-9]*")
     other = os.getppid()
     (data / "postmaster.pid").write_text(content.format(pid=other, data=data))
     with embedded.server(folder / "server", {"fsync": "off"}) as server:
@@ -186,7 +186,7 @@ def test_server_that_was_killed_while_it_was_made(
     start: Callable[..., Process], folder: Path
 ) -> None:
     process = start(sys.executable, "-c", SERVE, str(folder / "server"))
-    half = until(lambda: list((folder / "server").glob("data-*.new/base")), 30)
+    half = until(lambda: list((folder / "server").rglob("data-*.new/base")), 30)
     process.kill()
     process.wait()
     with embedded.server(folder / "server", {"fsync": "off"}) as server:
