@@ -14,6 +14,7 @@ from celery import Celery
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import calendars, exclusions
 from pgbeat.testing.databases import TemporaryServer, in_database
+from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
 from tests.support.databases import broker_url, rows_of
@@ -33,6 +34,12 @@ pytest_plugins = ["pgbeat.testing.fixtures"]
 # A shell has what it runs in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that start processes, before `-m` chooses some."""
+    tiers.mark(items)
 
 
 @pytest.fixture(scope="session")
