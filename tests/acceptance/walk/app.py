@@ -79,11 +79,11 @@ def work(self: Any, seconds: float = 0.0, how: str = "return") -> str:
     return "done"
 
 
-app.task(name="walk.work", bind=True)(work)
-app.task(name="walk.work_late", bind=True, acks_late=True)(work)
+app.task(name="walk.work", bind=True, shared=False)(work)
+app.task(name="walk.work_late", bind=True, acks_late=True, shared=False)(work)
 
 
-@app.task(name="walk.plain", bind=True, acks_late=True)
+@app.task(name="walk.plain", bind=True, acks_late=True, shared=False)
 def plain(self: Any) -> None:
     """A task that is no job: published in somebody's transaction."""
     write("start", self.request)
@@ -135,7 +135,13 @@ POLICIES: dict[str, dict[str, Any] | None] = {
 }
 for name, policy in POLICIES.items():
     app.task(
-        name=name, bind=True, acks_late=True, ignore_result=False, max_retries=5, pgbeat=policy
+        name=name,
+        bind=True,
+        acks_late=True,
+        ignore_result=False,
+        max_retries=5,
+        pgbeat=policy,
+        shared=False,
     )(book if "book" in name else add)
 
 
