@@ -87,8 +87,10 @@ def unsubscribe(
     connection.execute(
         tables.text(
             "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = :consumer "
-            "AND queue_id = ANY (:queues)) "
-            "UPDATE {queue} SET used_at = now() WHERE id = ANY (:queues) AND expires IS NOT NULL"
+            "AND queue_id = ANY (:queues)) {mark_used}",
+            which="q.id = ANY (:queues) AND q.expires IS NOT NULL",
+            locked=queues.LOCK,
+            mark_used=queues.MARK_USED,
         ),
         {"consumer": consumer, "queues": list(of)},
     )
@@ -243,6 +245,7 @@ def _release(
     counts: bool = True,
 ) -> int:
     values = {"dead": list(gone), "limit": limit, "uncounted": int(not counts)}
+    connection.execute(tables.text(queues.LOCK, which=_THEIR_QUEUES), {"dead": list(gone)})
     released = connection.execute(
         _requeue(tables, "m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)"),
         {**values, "fate": "to a consumer that died"},
@@ -266,6 +269,12 @@ def _release(
         {"dead": list(gone)},
     )
     return int(released)
+
+
+_THEIR_QUEUES = """
+    q.owner = ANY (:dead)
+    OR q.id IN (SELECT queue_id FROM {consumer} WHERE consumer_id = ANY (:dead))
+"""
 
 
 def unknown(connection: Connection, tables: BrokerTables) -> list[int]:

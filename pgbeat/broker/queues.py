@@ -77,13 +77,22 @@ def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | 
 def use(connection: Connection, tables: BrokerTables, names: Sequence[str]) -> dict[str, int]:
     """Returns the ids of the queues that exist, and restarts the clock of those that expire."""
     statement = tables.text(
-        "WITH used AS (UPDATE {queue} SET used_at = now() "
-        "WHERE name = ANY (CAST(:names AS text[])) AND expires IS NOT NULL) "
-        "SELECT name, id FROM {queue} WHERE name = ANY (CAST(:names AS text[]))"
+        "WITH used AS ({mark_used}) "
+        "SELECT name, id FROM {queue} WHERE name = ANY (CAST(:names AS text[]))",
+        which="q.name = ANY (CAST(:names AS text[])) AND q.expires IS NOT NULL",
+        locked=LOCK,
+        mark_used=MARK_USED,
     )
     return {
         str(name): int(id) for name, id in connection.execute(statement, {"names": list(names)})
     }
+
+
+#: Locks queues: everybody who changes several does it in this order. A worker that connects again
+#: uses queues that somebody else is about to delete, as those of a dead one.
+LOCK = "SELECT q.id FROM {queue} q WHERE {which} ORDER BY q.id FOR UPDATE"
+#: Restarts the clock of queues. The part `which` says of which, and `locked` is `LOCK`.
+MARK_USED = "UPDATE {queue} SET used_at = now() WHERE id = ANY (ARRAY({locked}))"
 
 
 def declare_at_once(
@@ -197,7 +206,7 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
 # No single index has all messages of a queue; three of them together do, and cost nothing where
 # they have none.
 _DELETE = """
-    WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id, q.name),
+    WITH gone AS (DELETE FROM {queue} WHERE id = ANY (ARRAY({locked})) RETURNING id, name),
     unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
     left_over AS (DELETE FROM {consumer} WHERE queue_id IN (SELECT id FROM gone)),
     exchanges AS (
@@ -226,7 +235,7 @@ _DELETE = """
 
 
 def _delete(tables: BrokerTables, which: str) -> TextClause:
-    return tables.text(_DELETE, which=which, how="'deleted'", note=message_ends.NOTE)
+    return tables.text(_DELETE, which=which, locked=LOCK, how="'deleted'", note=message_ends.NOTE)
 
 
 def delete(

@@ -63,7 +63,7 @@ def send(app: Celery, chance: random.Random) -> Canvas:
         canvas, value = tasks.first(1)[0], 1
         last = tasks.ids.pop()
         canvas.link(tasks.next())
-        canvas.link_error(tasks.next("return").set(immutable=True, args=[0]))
+        canvas.link_error(tasks.next("return").clone((0,), immutable=True))
         callbacks, tasks.ids = tasks.ids[:1], [last]
     canvas.apply_async(expires=None)
     return Canvas(kind, tasks.ids, value, callbacks)

@@ -1,6 +1,7 @@
 """Consumers live, die and are released; claimed messages are requeued and rejected."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker import consumers, dead_letters, discards, queues
 from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import connections
 from tests.support.broker_sessions import (
     TABLES,
     Sessions,
@@ -364,7 +366,37 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
         }
         for name, call in calls.items():
             # A queue that is deleted is not looked for by an index.
-            with plans(connection, but="DELETE FROM kombu_queue q") as seen:
+            with plans(connection, but="DELETE FROM kombu_queue ") as seen:
                 call()
             assert "kombu_message" not in seen.scanned(), (known, name, seen.nodes)
             assert wanted[name] & seen.indexes(), (known, name, seen.nodes)
+
+
+def test_queues_are_locked_in_one_order(opened: Sessions, connection: Connection) -> None:
+    """By a worker that connects again, and by whoever releases what it had before."""
+    one = opened.consumer()
+    for name in ("b", "a"):
+        queues.declare(connection, TABLES, name, owner=one.id, arguments={"x-expires": 60000})
+    one.die(connection)
+    holder, again, other = opened.open(), opened.open(), opened.open()
+    again.exec_driver_sql("SET enable_seqscan = off")  # it finds them by name: a, then b
+    again.exec_driver_sql("SET enable_bitmapscan = off")
+
+    def waiting(number: int) -> None:
+        blocked = "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}'"
+        until(lambda: connection.scalar(text(blocked)) == number)
+
+    def release() -> None:
+        with connections.transaction(other):
+            consumers.release_dead(other, TABLES, [one.id], limit=None)
+
+    with ThreadPoolExecutor(2) as pool:
+        with connections.transaction(holder):
+            holder.exec_driver_sql("SELECT FROM kombu_queue WHERE name = 'a' FOR UPDATE")
+            used = pool.submit(queues.use, again, TABLES, ["a", "b"])
+            waiting(1)
+            released = pool.submit(release)
+            waiting(2)
+        assert set(used.result()) == {"a", "b"}
+        released.result()
+    assert depths(connection).keys() & {"a", "b"} == set()
