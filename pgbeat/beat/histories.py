@@ -1,16 +1,17 @@
 """Keeps histories in partitions: adds periods ahead, and drops those that are old.
 
 Dropping a period takes as long for a hundred million rows as for none. What retention keeps of it
-(each schedule's newest) moves to the history's partition of all older times, where the pruner
-deletes it row by row later.
+(each schedule's newest) is copied to a partition that takes its place, where the pruner deletes it
+row by row later. Such partitions become one as long as they are small.
 
 Every namespace of a database has its rows in the same partitions. So each leading beat notes its
 retention, and a period is dropped once it is old for all of them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
@@ -28,6 +29,8 @@ _AHEAD = timedelta(days=3)
 _PERIODS = 31
 #: Tries of one step in a round. Each waits for locks for a moment only.
 _TRIES = 20
+#: Rows of partitions that are kept as one: so many are copied each time.
+MERGED = 50_000
 
 
 class Retention(NamedTuple):
@@ -71,6 +74,16 @@ def drops_whole_periods(connection: Connection, settings: Settings) -> bool:
     return longest is not None and timedelta(days=settings.retention_days) >= longest
 
 
+_KEPT_UNTIL = text(
+    "SELECT history, max(ends_at) AS ends FROM pgbeat.partitions WHERE is_kept GROUP BY history"
+)
+
+
+def kept_until(connection: Connection) -> dict[str, datetime]:
+    """Returns the end of the periods that were dropped, of each history."""
+    return {row.history: row.ends for row in connection.execute(_KEPT_UNTIL)}
+
+
 _TO_COME = text(
     "SELECT starts_at FROM pgbeat.partitions WHERE history = :history AND ends_at IS NULL"
 )
@@ -105,7 +118,7 @@ class Partition(NamedTuple):
 _OLDEST = text(
     """
     SELECT history, name, starts_at, ends_at FROM pgbeat.partitions
-     WHERE history = :history AND starts_at IS NOT NULL AND ends_at <= :before
+     WHERE history = :history AND NOT is_kept AND ends_at <= :before
      ORDER BY starts_at LIMIT 1
     """
 )
@@ -144,7 +157,21 @@ _KEPT = {
     "ended_executions": ((_OF_JOBS,), "executions", ""),
     "ticks": ((_NEWEST, _LATE), "ticks", "due_at"),
 }
-_DROP = text("SELECT pgbeat.drop_partition(:name, CAST(:kept AS text[]))")
+_KEEP = text(
+    "SELECT pgbeat.keep_partition(CAST(:merged AS text[]), :period, CAST(:kept AS text[]))"
+)
+_DROP_GONE = text("SELECT pgbeat.drop_gone(:history)")
+# From the oldest on.
+_ARE_KEPT = text(
+    "SELECT name, coalesce(starts_at, '-infinity')::text AS starts, ends_at AS ends "
+    "FROM pgbeat.partitions WHERE history = :history AND is_kept ORDER BY ends_at"
+)
+# By the history's table: a role that may use that may have no privileges on a new partition.
+_SIZE = """
+    SELECT count(*) FROM (
+        SELECT FROM pgbeat.{history}
+         WHERE {moment} >= CAST(:starts AS timestamptz) AND {moment} < :ends LIMIT :most) AS r
+"""
 
 
 def drop_oldest(connection: Connection) -> Partition | None:
@@ -169,9 +196,48 @@ def drop_oldest(connection: Connection) -> Partition | None:
             for query in queries
             for row_id in connection.scalars(text(query.format(**names)), values)
         }
-        _briefly(connection, _DROP, {"name": oldest.name, "kept": list(ids)})
+        sizes = _sizes(connection, history)
+        merged = [name for name, size in sizes[-1:] if size + len(ids) <= MERGED]
+        _keep(connection, history, merged, oldest.name, list(ids))
+        _merge(connection, history)
         return oldest
     return None
+
+
+def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
+    """Returns the partitions of what is kept, from the oldest on, and the rows of each."""
+    moment = "due_at" if history == "ticks" else "finished_at"
+    size = text(_SIZE.format(history=history, moment=moment))
+    return [
+        (row.name, int(connection.scalar(size, {**row._mapping, "most": MERGED + 1}) or 0))
+        for row in connection.execute(_ARE_KEPT, {"history": history}).all()
+    ]
+
+
+def _merge(connection: Connection, history: str) -> None:
+    """Makes one of two partitions of what is kept, if the pruner has left little of them."""
+    for (older, size), (newer, other) in pairwise(_sizes(connection, history)):
+        if size + other <= MERGED:
+            _keep(connection, history, [older, newer], None, [])
+            return
+
+
+def _keep(
+    connection: Connection,
+    history: str,
+    merged: Sequence[str],
+    period: str | None,
+    kept: Sequence[str],
+) -> None:
+    """Replaces partitions by one of what is kept of them.
+
+    The database copies, then tries several times to lock the history, each time for a moment.
+    Raises the error of the lock if it can't.
+    """
+    with connections.transaction(connection):
+        lock_waits.briefly(connection)
+        connection.execute(_KEEP, {"merged": list(merged), "period": period, "kept": list(kept)})
+    connection.execute(_DROP_GONE, {"history": history})
 
 
 def _briefly(connection: Connection, statement: TextClause, values: dict[str, object]) -> str:

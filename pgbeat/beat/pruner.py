@@ -11,6 +11,7 @@ has another retention.
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    DateTime,
     Integer,
     MetaData,
     Select,
@@ -32,6 +34,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    true,
     tuple_,
 )
 from sqlalchemy.types import NullType
@@ -75,6 +78,8 @@ class _Kind(NamedTuple):
     old: Callable[[CTE, bool], Select[Any]]
     #: A column of the table whose rows are deleted with them: it has their ids.
     dependents: Column[Any] | None = None
+    #: What is true of all its rows, and tells which partitions have them.
+    within: ColumnElement[bool] = true()
 
 
 def _place(number: int, column: Column[Any]) -> ColumnElement[Any]:
@@ -171,51 +176,56 @@ def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
 _BY_TIME = (_LONG_AGO, _NO_ID)
 
 
-def _part(table: Table, name: str) -> Table:
-    """Returns a table with the columns of another, of which it is a partition."""
-    return table.to_metadata(MetaData(), schema=SCHEMA, name=name)
-
-
-def _kinds(*, is_whole: bool) -> tuple[_Kind, ...]:
-    """Returns what to prune; with `is_whole`, only what is left of dropped periods."""
-    suffix = "_kept" if is_whole else ""
-    of_ticks = _part(ticks, f"ticks{suffix}")
-    of_jobs = _part(jobs, f"ended_jobs{suffix}")
-    of_executions = _part(executions, f"ended_executions{suffix}")
-    about_jobs = ("created_at", "schedule_id", "group_id", "finished_at")
-    return (
-        _Kind(
-            "ticks",
-            of_ticks,
-            (0,),
-            _by_id(of_ticks, of_ticks.c.decided_at, of_ticks.c.schedule_id, of_ticks.c.due_at),
-            lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
+_UNTIL = bindparam("until", type_=DateTime(timezone=True))
+_ended_jobs, _ended_executions = (
+    table.to_metadata(MetaData(), schema=SCHEMA, name=name)
+    for table, name in ((jobs, "ended_jobs"), (executions, "ended_executions"))
+)
+_KINDS = (
+    _Kind(
+        "ticks",
+        ticks,
+        (0,),
+        _by_id(
+            ticks,
+            ticks.c.decided_at,
+            ticks.c.schedule_id,
+            ticks.c.due_at,
+            where=ticks.c.due_at < _UNTIL,
         ),
-        _Kind(
-            "jobs",
-            of_jobs,
-            _BY_TIME,
-            _by_time(
-                of_jobs,
-                of_jobs.c.created_at,
-                *(of_jobs.c[name] for name in about_jobs),
-                where=of_jobs.c.namespace == _NAMESPACE,
+        lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
+        within=ticks.c.due_at < _UNTIL,
+    ),
+    _Kind(
+        "jobs",
+        _ended_jobs,
+        _BY_TIME,
+        _by_time(
+            _ended_jobs,
+            _ended_jobs.c.created_at,
+            *(
+                _ended_jobs.c[name]
+                for name in ("created_at", "schedule_id", "group_id", "finished_at")
             ),
-            _old_jobs,
-            executions.c.job_id,
+            where=and_(_ended_jobs.c.namespace == _NAMESPACE, _ended_jobs.c.finished_at < _UNTIL),
         ),
-        _Kind(
-            "executions",
-            of_executions,
-            _BY_TIME,
-            _by_time(of_executions, of_executions.c.started_at, of_executions.c.job_id),
-            _orphans,
+        _old_jobs,
+        executions.c.job_id,
+        within=_ended_jobs.c.finished_at < _UNTIL,
+    ),
+    _Kind(
+        "executions",
+        _ended_executions,
+        _BY_TIME,
+        _by_time(
+            _ended_executions,
+            _ended_executions.c.started_at,
+            _ended_executions.c.job_id,
+            where=_ended_executions.c.finished_at < _UNTIL,
         ),
-        *_OTHERS,
-    )
-
-
-_OTHERS = (
+        _orphans,
+        within=_ended_executions.c.finished_at < _UNTIL,
+    ),
     _Kind(
         "groups",
         groups,
@@ -259,7 +269,12 @@ def _materialized(query: Select[Any], name: str) -> CTE:
 
 
 def _deletion(
-    rows: ColumnElement[bool], table: Table, name: str, *, dry_run: bool
+    rows: ColumnElement[bool],
+    table: Table,
+    name: str,
+    *,
+    within: ColumnElement[bool] | None = None,
+    dry_run: bool,
 ) -> tuple[CTE, CTE]:
     """Returns the rows' ids, and what deletes them.
 
@@ -268,7 +283,7 @@ def _deletion(
     query = select(table.c.id).where(rows)
     locked = query if dry_run else query.with_for_update(skip_locked=True)
     ids = _materialized(locked, f"{name}_ids")
-    found = table.c.id.in_(select(ids.c.id))
+    found = and_(table.c.id.in_(select(ids.c.id)), true() if within is None else within)
     if dry_run:
         return ids, select(table.c.id).where(found).cte(name)
     return ids, delete(table).where(found).returning(table.c.id).cte(name)
@@ -283,8 +298,9 @@ def _statement(kind: _Kind, *, dry_run: bool) -> Select[Any]:
     scanned = _materialized(kind.scanned, "scanned")
     old = _materialized(kind.old(scanned, dry_run), "old")
     ids, deleted = _deletion(
-        kind.table.c.id.in_(select(old.c.id)), kind.table, "deleted", dry_run=dry_run
-    )
+        and_(kind.table.c.id.in_(select(old.c.id)), kind.within),
+        kind.table, "deleted", within=kind.within, dry_run=dry_run,
+    )  # fmt: skip
     counts: list[ColumnElement[Any]] = [_count(scanned), _count(deleted)]
     if kind.dependents is None:
         counts.append(literal_column("0"))
@@ -311,13 +327,14 @@ class Pruner:
     """
 
     #: What it deletes.
-    names = tuple(kind.name for kind in _kinds(is_whole=False))
+    names = tuple(kind.name for kind in _KINDS)
 
     def __init__(
         self, settings: Settings, *, dry_run: bool = False, leaves_periods: bool = False
     ) -> None:
         self._settings, self._dry_run, self._leaves_periods = settings, dry_run, leaves_periods
-        self._kinds: tuple[_Kind, ...] = ()
+        #: Of each history, until when its rows are deleted one by one; all are if that is unknown.
+        self._until: dict[str, datetime] = {}
         self._statements: list[Select[Any]] = []
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
@@ -335,8 +352,8 @@ class Pruner:
         if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
             self._begin(connection)
             self._began_at = now
-        while self._kind < len(self._kinds):
-            keeps = self._days(self._kinds[self._kind])
+        while self._kind < len(_KINDS):
+            keeps = self._days(_KINDS[self._kind])
             scanned = self._scan(connection, self._kind) if keeps else 0
             if scanned < BATCH:
                 self._kind += 1
@@ -349,9 +366,9 @@ class Pruner:
         is_whole = self._leaves_periods and histories.drops_whole_periods(
             connection, self._settings
         )
-        self._kinds = _kinds(is_whole=is_whole)
-        self._statements = [_statement(kind, dry_run=self._dry_run) for kind in self._kinds]
-        self._places = [kind.start for kind in self._kinds]
+        self._until = histories.kept_until(connection) if is_whole else {}
+        self._statements = [_statement(kind, dry_run=self._dry_run) for kind in _KINDS]
+        self._places = [kind.start for kind in _KINDS]
 
     def _days(self, kind: _Kind) -> float:
         """Returns how long rows are kept; 0 for ever."""
@@ -359,12 +376,13 @@ class Pruner:
         return settings.audit_days if kind.table is audit else settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:
-        kind, place = self._kinds[number], self._places[number]
+        kind, place = _KINDS[number], self._places[number]
         values = {
             "namespace": self._settings.namespace,
             "seconds": self._days(kind) * 86_400,
             "count": self._settings.retention_count,
             "batch": BATCH,
+            "until": self._until.get(kind.table.name, "infinity"),
             **{f"at_{n}": value for n, value in enumerate(place)},
         }
         found = connection.execute(self._statements[number], values).one()

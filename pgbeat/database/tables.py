@@ -647,4 +647,5 @@ partitions = Table(
     Column("name", Text, primary_key=True),
     _time("starts_at"),
     _time("ends_at"),
+    Column("is_kept", Boolean, nullable=False, server_default=text("false")),
 )

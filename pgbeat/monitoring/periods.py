@@ -45,7 +45,7 @@ _OVERDUE = text(
     SELECT format('pgbeat.%s is %s days older than the retention', min(name),
                   floor(extract(epoch FROM clock_timestamp() - :longest - min(ends_at)) / 86400))
       FROM pgbeat.partitions
-     WHERE starts_at IS NOT NULL AND ends_at < clock_timestamp() - :longest - :late
+     WHERE NOT is_kept AND ends_at < clock_timestamp() - :longest - :late
      GROUP BY history ORDER BY min(ends_at), history
     """
 )

@@ -186,6 +186,45 @@ def test_what_was_kept_goes_once_there_are_newer_ones(
     assert pruner.deleted["jobs"] == pruner.deleted["executions"] == 2
 
 
+def test_rows_are_copied_before_the_history_is_locked(
+    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, ends of jobs wait for milliseconds; small partitions become one."""
+    sql(
+        """
+        CREATE FUNCTION pgbeat.unlocked(id uuid) RETURNS uuid LANGUAGE plpgsql IMMUTABLE AS $$
+        BEGIN
+            IF EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND granted
+                          AND relation = 'pgbeat.ended_jobs'::regclass
+                          AND mode IN ('AccessExclusiveLock', 'ExclusiveLock')) THEN
+                RAISE 'a row is written while the history is locked';
+            END IF;
+            RETURN id;
+        END $$
+        """
+    )
+    # What is indexed is computed whenever a row is written to a partition.
+    sql("CREATE INDEX written ON pgbeat.ended_jobs (pgbeat.unlocked(id))")
+    first, second = a_schedule(sql), a_schedule(sql, "other")
+    add_jobs(sql, [34, 35, 39], schedule=first)
+    add_jobs(sql, [31, 32], schedule=second)
+    monkeypatch.setattr(histories, "MERGED", 1)
+    kept = "SELECT count(*) FROM pgbeat.partitions WHERE history = 'ended_jobs' AND is_kept"
+    histories.keep(connection, settings)
+    assert ages(sql) == [31, 32, 34, 35]
+    assert sql(kept) == [(4,)]
+    monkeypatch.setattr(histories, "MERGED", 3)
+    histories._merge(connection, "ended_jobs")
+    assert sql(kept) == [(3,)]
+    assert ages(sql) == [31, 32, 34, 35]
+    add_jobs(sql, [1, 2], schedule=first)
+    pruner = Pruner(settings, leaves_periods=True)
+    while pruner.step(connection):
+        pass
+    assert ages(sql) == [1, 2, 31, 32]
+    assert sql("SELECT relname FROM pg_class WHERE relname LIKE '%%gone%%' AND relkind = 'r'") == []
+
+
 def test_members_of_a_running_group_are_kept(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
@@ -290,11 +329,13 @@ def test_an_open_transaction_holds_nobody_up(
 
 
 def test_only_the_oldest_period_can_be_dropped(connection: Connection, sql: Sql) -> None:
-    newer = names(sql, "ticks")[2]
-    with pytest.raises(psycopg.errors.RaiseException, match="oldest"):
-        sql("SELECT pgbeat.drop_partition(%s, '{}')", newer)
-    with pytest.raises(psycopg.errors.RaiseException, match="oldest"):
-        sql("SELECT pgbeat.drop_partition('ticks_kept', '{}')")
+    oldest, newer, *_ = [name for name in names(sql, "ticks") if name != "ticks_kept"]
+    for merged, period in (
+        ([], newer), (["ticks_kept"], newer), ([oldest], newer), ([oldest], None),
+        ([], "ticks_kept_to_come"), (["ended_jobs_kept"], oldest),
+    ):  # fmt: skip
+        with pytest.raises(psycopg.Error, match=r"oldest|no rows|more than one row"):
+            sql("SELECT pgbeat.keep_partition(%s, %s, '{}')", merged, period)
 
 
 def test_a_role_that_may_not_delete_drops_nothing(connection: Connection, sql: Sql) -> None:
@@ -303,7 +344,7 @@ def test_a_role_that_may_not_delete_drops_nothing(connection: Connection, sql: S
     sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat TO {role}")
     try:
         for call in (
-            f"SELECT pgbeat.drop_partition('{names(sql, 'ticks')[0]}', '{{}}')",
+            f"SELECT pgbeat.keep_partition('{{}}', '{names(sql, 'ticks')[0]}', '{{}}')",
             "SELECT pgbeat.add_partition('ticks', now() + interval '99 days')",
         ):
             with pytest.raises(InsufficientPrivilege):

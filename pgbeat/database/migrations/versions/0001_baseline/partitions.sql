@@ -1,12 +1,13 @@
--- History in partitions by time. Each history has one partition of all that is older than what
--- retention has dropped (`…_kept`), one for each period since, named by its first day, and one of
--- all that is to come (`…_to_come`), empty as long as a beat adds partitions ahead.
+-- History in partitions by time. Each history has one or more partitions of what retention has kept of
+-- the periods that it dropped (`…_kept`, from the oldest on), one for each period since, named by its
+-- first day, and one of all that is to come (`…_to_come`), empty as long as a beat adds partitions ahead.
 
 CREATE TABLE pgbeat.partitions (
     history   text NOT NULL,
     name      text PRIMARY KEY,
     starts_at timestamptz,                            -- NULL: …_kept
     ends_at   timestamptz,                            -- NULL: …_to_come
+    is_kept   boolean NOT NULL DEFAULT false,         -- what was not kept of its rows is gone
     CONSTRAINT partitions_range CHECK (starts_at < ends_at)
 );
 CREATE UNIQUE INDEX partitions_start ON pgbeat.partitions (history, starts_at);
@@ -59,37 +60,101 @@ BEGIN
 END
 $$;
 
--- Drops a history's oldest period but for the rows with these ids, which join `…_kept`. Returns how
--- many those are.
-CREATE FUNCTION pgbeat.drop_partition(name text, kept text[]) RETURNS bigint
+-- Drops a history's oldest period but for the rows with these ids. Puts what it kept in place of it
+-- and of `merged` partitions before it, which are kept already; without a period, only these become one.
+-- Returns how many rows the new partition has.
+--
+-- All rows are copied before the history's table is locked, which takes milliseconds then. Those that
+-- are copied are locked: nobody changes them meanwhile. `drop_gone` must follow, in a transaction of
+-- its own: to drop tables takes longer than the rest.
+CREATE FUNCTION pgbeat.keep_partition(merged text[], period text, kept text[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    oldest record;
-    past   text;
-    moved  bigint;
+    names CONSTANT text[] := merged || period;
+    own   record;
+    moment text;
+    built  text;
+    made   text;
+    name   text;
+    moved  bigint := 0;
+    number bigint;
 BEGIN
-    SELECT * INTO STRICT oldest FROM pgbeat.partitions p WHERE p.name = drop_partition.name
-       FOR UPDATE;
-    IF oldest.ends_at IS NULL OR oldest.starts_at IS DISTINCT FROM (
-        SELECT min(p.starts_at) FROM pgbeat.partitions p WHERE p.history = oldest.history) THEN
-        RAISE EXCEPTION '% is not the oldest period of %', name, oldest.history;
+    PERFORM FROM pgbeat.partitions p WHERE p.name = ANY (names) FOR UPDATE;
+    SELECT p.history, min(p.starts_at) AS begins, bool_or(p.starts_at IS NULL) AS is_first,
+           max(p.ends_at) AS ends, count(*) AS number,
+           bool_and(p.ends_at IS NOT NULL AND (p.is_kept OR p.name IS NOT DISTINCT FROM period
+               AND p.starts_at = (SELECT min(o.starts_at) FROM pgbeat.partitions o
+                                   WHERE o.history = p.history AND NOT o.is_kept))) AS are_old
+      INTO STRICT own FROM pgbeat.partitions p WHERE p.name = ANY (names) GROUP BY p.history;
+    IF own.number <> cardinality(names) - (period IS NULL)::integer OR NOT own.are_old OR EXISTS (
+        SELECT FROM pgbeat.partitions p
+         WHERE p.history = own.history AND p.name <> ALL (array_remove(names, NULL))
+           AND p.ends_at <= own.ends AND (own.is_first OR p.starts_at >= own.begins)) THEN
+        RAISE EXCEPTION '% is not the oldest period of %, after what is kept', names, own.history;
     END IF;
-    PERFORM pgbeat.require_delete(oldest.history);
-    past := oldest.history || '_kept';
-    EXECUTE format('ALTER TABLE pgbeat.%I DETACH PARTITION pgbeat.%I', oldest.history, name);
-    EXECUTE format('ALTER TABLE pgbeat.%I DETACH PARTITION pgbeat.%I', oldest.history, past);
-    EXECUTE format('INSERT INTO pgbeat.%I OVERRIDING SYSTEM VALUE
-            SELECT * FROM pgbeat.%I WHERE id = ANY ($1::%s[])', past, name,
-        (SELECT format_type(atttypid, NULL) FROM pg_attribute
-          WHERE attrelid = format('pgbeat.%I', name)::regclass AND attname = 'id'))
-      USING kept;
-    GET DIAGNOSTICS moved = ROW_COUNT;
-    EXECUTE format('ALTER TABLE pgbeat.%I ATTACH PARTITION pgbeat.%I FOR VALUES FROM (MINVALUE)
-            TO (%L)', oldest.history, past, oldest.ends_at);
-    EXECUTE format('DROP TABLE pgbeat.%I', name);
-    DELETE FROM pgbeat.partitions p WHERE p.name = drop_partition.name;
-    UPDATE pgbeat.partitions p SET ends_at = oldest.ends_at WHERE p.name = past;
+    PERFORM pgbeat.require_delete(own.history);
+    SELECT attname INTO STRICT moment
+      FROM pg_partitioned_table p JOIN pg_attribute a
+           ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+     WHERE p.partrelid = format('pgbeat.%I', own.history)::regclass;
+    built := own.history || '_built';
+    EXECUTE format('CREATE TABLE pgbeat.%I (LIKE pgbeat.%I INCLUDING ALL EXCLUDING IDENTITY,
+            CONSTRAINT period CHECK (%I IS NOT NULL AND %I < %L AND (%L OR %I >= %L)))', built,
+        own.history, moment, moment, own.ends, own.is_first, moment, own.begins);
+    FOREACH name IN ARRAY array_remove(names, NULL) LOOP
+        EXECUTE format('INSERT INTO pgbeat.%I SELECT * FROM pgbeat.%I
+                WHERE %L OR id = ANY ($1::%s[]) FOR UPDATE', built, name,
+            name IS DISTINCT FROM period, (SELECT format_type(atttypid, NULL) FROM pg_attribute
+              WHERE attrelid = format('pgbeat.%I', name)::regclass AND attname = 'id'))
+          USING kept;
+        GET DIAGNOSTICS number = ROW_COUNT;
+        moved := moved + number;
+    END LOOP;
+    FOR try IN 1..20 LOOP
+        BEGIN
+            FOREACH name IN ARRAY array_remove(names, NULL) LOOP
+                EXECUTE format('ALTER TABLE pgbeat.%I DETACH PARTITION pgbeat.%I', own.history, name);
+            END LOOP;
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            IF try = 20 THEN
+                RAISE;
+            END IF;
+            PERFORM pg_sleep(0.25);
+        END;
+    END LOOP;
+    EXECUTE format('ALTER TABLE pgbeat.%I ATTACH PARTITION pgbeat.%I FOR VALUES FROM (%s) TO (%L)',
+        own.history, built, CASE WHEN own.is_first THEN 'MINVALUE' ELSE quote_literal(own.begins) END,
+        own.ends);
+    FOREACH name IN ARRAY array_remove(names, NULL) LOOP
+        EXECUTE format('ALTER TABLE pgbeat.%I RENAME TO %I', name,
+            own.history || '_gone_' || format('pgbeat.%I', name)::regclass::oid);
+    END LOOP;
+    made := own.history || '_kept' || CASE WHEN own.is_first THEN ''
+        ELSE to_char(own.begins AT TIME ZONE 'UTC', '_YYYYMMDD') END;
+    EXECUTE format('ALTER TABLE pgbeat.%I RENAME TO %I', built, made);
+    DELETE FROM pgbeat.partitions p WHERE p.name = ANY (names);
+    INSERT INTO pgbeat.partitions
+    VALUES (own.history, made, CASE WHEN NOT own.is_first THEN own.begins END, own.ends, true);
     RETURN moved;
+END
+$$;
+
+-- Drops the partitions of a history that `keep_partition` has replaced; returns how many.
+CREATE FUNCTION pgbeat.drop_gone(history text) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name   text;
+    number integer := 0;
+BEGIN
+    PERFORM pgbeat.require_delete(history);
+    FOR name IN SELECT relname FROM pg_class
+                 WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r' AND NOT relispartition
+                   AND relname = history || '_gone_' || oid LOOP
+        EXECUTE format('DROP TABLE pgbeat.%I', name);
+        number := number + 1;
+    END LOOP;
+    RETURN number;
 END
 $$;
 
@@ -103,8 +168,8 @@ BEGIN
                 TO (%L)', history || '_kept', history, today);
         EXECUTE format('CREATE TABLE pgbeat.%I PARTITION OF pgbeat.%I FOR VALUES FROM (%L)
                 TO (MAXVALUE)', history || '_to_come', history, today);
-        INSERT INTO pgbeat.partitions VALUES (history, history || '_kept', NULL, today),
-            (history, history || '_to_come', today, NULL);
+        INSERT INTO pgbeat.partitions VALUES (history, history || '_kept', NULL, today, true),
+            (history, history || '_to_come', today, NULL, false);
     END LOOP;
 END
 $$;
