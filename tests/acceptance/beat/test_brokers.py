@@ -76,6 +76,37 @@ def test_a_broker_elsewhere(
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
+def test_a_beat_that_dies_after_it_published_elsewhere_publishes_again_under_the_same_id(
+    app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
+) -> None:
+    """At least once: the message has gone out, and its transaction has not committed."""
+
+    class Dying(Scheduler):
+        def reached(self, step: str) -> None:
+            if step == "before commit":
+                raise KeyboardInterrupt
+
+    app.conf.pgbeat_url = database
+    app.conf.broker_url = "filesystem://"
+    folder = str(tmp_path)
+    app.conf.broker_transport_options = {
+        "data_folder_in": folder, "data_folder_out": folder, "control_folder": folder,
+    }  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    first = Dying(app=app)
+    with pytest.raises(KeyboardInterrupt):
+        first.run_due()
+    first.close()
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+    assert beat().run_due() == 1
+    [(job_id,)] = sql("SELECT job_id::text FROM pgbeat.ticks")
+    messages = [json.loads(file.read_text()) for file in tmp_path.glob("*.msg")]
+    assert [message["headers"]["id"] for message in messages] == [job_id] * 2
+
+
 def test_a_broker_that_is_away_fails_the_tick(
     app: Celery, beat: Beat, sql: Sql, database: str
 ) -> None:

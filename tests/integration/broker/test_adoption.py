@@ -47,6 +47,20 @@ def ask(empty_database: str) -> Iterator[Sql]:
         yield run
 
 
+def test_the_stock_transport_delivers_at_most_once(empty_database: str, ask: Sql) -> None:
+    """What a process has read comes back only if that process closes its connection."""
+    with Child.lent() as child:
+        child.do(
+            "first, other = kombu.Connection(url), kombu.Connection(url)\n"
+            "publish(first, 'celery', 'm')\n"
+            "queue = kombu.Queue('celery')\n"
+            "assert queue(first.channel()).get().payload == 'm'\n"
+            "assert queue(other.channel()).get() is None\n",
+            url=broker_url(empty_database),
+        )
+    assert ask("SELECT visible FROM kombu_message") == [(False,)]
+
+
 def is_adopted(ask: Sql) -> bool:
     """Ids are bigint, and what the stock transport had delivered is gone."""
     types: dict[str, str] = dict(

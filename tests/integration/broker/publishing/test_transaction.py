@@ -241,7 +241,10 @@ def test_a_session_that_has_committed(app: Celery, engine: Engine, sql: Sql) -> 
 # -- as everywhere else ---------------------------------------------------------------------------
 
 
-def test_routes_priorities_and_signals(database: str, engine: Engine, connect: Connect) -> None:
+def test_routes_priorities_and_signals(
+    database: str, engine: Engine, connect: Connect, sql: Sql
+) -> None:
+    """Signals come before the commit."""
     app = make_app(
         transport_url(database),
         task_queues=[Queue("low", routing_key="low"), Queue("high", routing_key="high")],
@@ -253,6 +256,7 @@ def test_routes_priorities_and_signals(database: str, engine: Engine, connect: C
     def note(sender: str, headers: Any, **kwargs: Any) -> None:
         seen.append(headers["id"])
         headers["note"] = "noted"
+        assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
     before_task_publish.connect(note, weak=False)
     try:
