@@ -150,6 +150,17 @@ def test_a_launch_ends_the_run_of_failures(beat: Beat, sql: Sql) -> None:
     assert sql("SELECT retry_count FROM pgbeat.schedules") == [(0,)]
 
 
+def test_a_condition_beyond_its_temp_file_limit_fails(beat: Beat, sql: Sql) -> None:
+    """That error is its own, though the class of it (53) is the server's."""
+    sql(
+        "CREATE FUNCTION ask() RETURNS boolean LANGUAGE plpgsql STABLE AS "
+        "'BEGIN RAISE EXCEPTION ''temporary files'' USING ERRCODE = ''53400''; END'"
+    )
+    add(sql, condition_sql="SELECT ask()")
+    assert beat().run_due() == 1
+    assert [row[0] for row in ticks(sql)] == ["failed"]
+
+
 def test_enabling_starts_afresh(beat: Beat, sql: Sql) -> None:
     add(sql, condition_sql="SELECT 1/0", max_retries=1)
     scheduler = beat()

@@ -1,6 +1,7 @@
 """`pgbeat.submit` in one statement: the same rows and messages as step by step, byte for byte."""
 
 import threading
+import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -180,6 +181,19 @@ def test_callers_with_one_key_wait_for_each_other(app: Celery, sql: Sql, databas
         other.join()
     assert [job.id for job in found] == [mine.id]
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", mine.id) == [(1,)]
+
+
+@pytest.mark.slow
+def test_a_key_that_an_open_transaction_has_is_waited_for_five_seconds(
+    app: Celery, database: str
+) -> None:
+    pgbeat.submit("jobs.add", 1, app=app)
+    with Session(connections.engine(postgres_url(database), "tests")) as session:
+        pgbeat.submit("jobs.add", 1, unique_key=KEY, connection=session, app=app)
+        began = time.monotonic()
+        with pytest.raises(NotUnique, match="a transaction that is still open"):
+            pgbeat.submit("jobs.add", 1, unique_key=KEY, app=app)
+        assert 4.5 < time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("many", [False, True])
