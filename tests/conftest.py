@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,11 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import calendars, exclusions
-from pgbeat.testing.databases import TemporaryServer, in_database
+from pgbeat.testing.databases import TemporaryServer
 from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
-from tests.support.databases import broker_url, rows_of
+from tests.support.databases import broker_url, copied, rows_of
 from tests.support.jobs import Desk, desks
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
@@ -65,11 +64,8 @@ def database(pgbeat_database: str) -> str:
 @pytest.fixture
 def empty_database(server: str) -> Iterator[str]:
     """DSN of a database of this test's own, empty."""
-    name = f"pgbeat_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
-        yield in_database(server, name)
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with copied(server, "template0") as dsn:
+        yield dsn
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Connects to a database, and writes its DSN as the URLs that Celery and SQLAlchemy want."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy.engine import URL
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
+from pgbeat.testing.databases import in_database
 
 
 def _url(dsn: str) -> URL:
@@ -34,6 +36,16 @@ def connected(dsn: str) -> Iterator[Connection]:
     engine = connections.engine(postgres_url(dsn), "tests", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
+
+
+@contextmanager
+def copied(server: str, template: str) -> Iterator[str]:
+    """Makes a copy of a database to which nobody is connected; yields the copy's DSN."""
+    name = f"pgbeat_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        yield in_database(server, name)
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def rows_of(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:

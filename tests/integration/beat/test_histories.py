@@ -19,7 +19,8 @@ from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from tests.support.databases import connected
+from pgbeat.testing.databases import Databases
+from tests.support.databases import connected, copied
 from tests.support.partitions import make_partitions
 from tests.support.processes import until
 from tests.support.rows import Sql
@@ -27,11 +28,28 @@ from tests.support.rows import Sql
 DAYS = 40
 
 
+@pytest.fixture(scope="module")
+def aged(pgbeat_databases: Databases) -> Iterator[str]:
+    """The name of a database with partitions, which take a second to make."""
+    with pgbeat_databases.lent() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            make_partitions(own, DAYS)
+            own.execute("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
+        yield str(postgres_url(dsn).database)
+
+
 @pytest.fixture
-def connection(database: str, sql: Sql) -> Iterator[Connection]:
-    with psycopg.connect(database, autocommit=True) as own:
-        make_partitions(own, DAYS)
-    sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
+def database(request: pytest.FixtureRequest, server: str) -> Iterator[str]:
+    """A copy of it, for the tests whose connection is there."""
+    if "connection" not in request.fixturenames:
+        yield request.getfixturevalue("pgbeat_database")
+        return
+    with copied(server, request.getfixturevalue("aged")) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
     with connected(database) as found:
         yield found
 
