@@ -11,21 +11,29 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import psycopg
+
+from pgbeat.database import sockets
+from tests.support.databases import rows_of
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 
 
 def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = "") -> T:
-    """Asks again and again until the condition is truthy; its value. Fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Asks again and again until the condition is truthy; its value. Fails after `seconds`.
+
+    It asks less often with time: what is awaited needs the processor.
+    """
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"not within {seconds:g} s: {what or condition}; last: {value!r}")
-        time.sleep(0.01)
+        time.sleep(min(0.01 + waited / 20, 0.05))
 
 
 class Process(subprocess.Popen[bytes]):
@@ -91,6 +99,7 @@ class Processes:
             "TESTS_DATABASE": database,
         }
         self.started: list[Process] = []
+        self._session: psycopg.Connection[Any] | None = None
 
     def run(self, *command: str, **env: str) -> Process:
         """Starts a command."""
@@ -119,8 +128,21 @@ class Processes:
         name = f"w{len(self.started)}@tests"
         return self.celery("worker", "-l", "INFO", "-n", name, *pool, *arguments, app=app, **env)
 
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Runs a statement, autocommitted, in a session that serves the next one, too; its rows."""
+        if self._session is None or not sockets.is_alive(self._session):
+            self._close_session()
+            self._session = psycopg.connect(self.database, autocommit=True, prepare_threshold=None)
+        return rows_of(self._session.execute(statement, parameters or None))
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
     def stop_all(self) -> None:
         """Kills what still runs, and prints what each said last: pytest shows it on a failure."""
+        self._close_session()
         for process in self.started:
             process.kill_group()
             print(f"--- {process.command[-100:]}\n{process.output[-3000:]}")

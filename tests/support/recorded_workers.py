@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-import psycopg
 from celery import Celery
 
 from pgbeat.broker.publishing.publisher import publisher
@@ -16,7 +15,6 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.new_jobs import NewJob
-from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 
@@ -106,12 +104,6 @@ class Crew(Processes):
         """Lets the tasks that hold at these gates end."""
         for gate in gates:
             (self.folder / f"gate-{gate}").touch()
-
-    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Runs a statement in a session of its own; its rows."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return rows_of(cursor)
 
     def states(self) -> dict[str, int]:
         """Returns how many jobs are in each state."""

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from celery import Celery
 
 from pgbeat.config import postgres_url
-from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 
 POOLS = ("prefork", "solo", "threads", "gevent", "eventlet")
@@ -114,12 +112,6 @@ class Fleet(Processes):
         return until(lambda: self.first_starts(*ids), seconds, f"{len(ids)} tasks start")
 
     # ----- the tables
-
-    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Runs a statement in a session of its own; its rows."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return rows_of(cursor)
 
     def count(self, where: str, *parameters: Any) -> int:
         """Messages of which that is true."""
