@@ -5,7 +5,9 @@ This module imports nothing heavy: Celery loads it for each of its own commands 
 
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,6 +17,10 @@ import click
 
 from pgbeat import __version__, follow_projects, follow_workers
 from pgbeat.suggest import did_you_mean, nearest
+
+#: Exit statuses of a command that Ctrl-C ended, and of one whose output nobody reads any more: as
+#: shells give them to programs that a signal ended.
+INTERRUPTED, CLOSED_PIPE = 130, 141
 
 #: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
 TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
@@ -142,7 +148,11 @@ class Commands(CommandGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise click.exceptions.Exit(130) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # `| head` has seen enough
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(CLOSED_PIPE) from None
         except click.NoSuchOption as error:
             right = _misplaced(ctx, error)
             if right is None:
@@ -151,7 +161,7 @@ class Commands(CommandGroup):
         except click.ClickException as error:
             _shorten(error)
             raise
-        except (click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except (click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
             from pgbeat.cli.failures import as_json, refusal
@@ -161,10 +171,17 @@ class Commands(CommandGroup):
                 raise
             _shorten(sentence)
             if ctx.meta.get(AS_JSON):
-                click.echo(json.dumps(as_json(error, sentence), ensure_ascii=False))
+                with suppress(OSError):  # perhaps that is the error
+                    click.echo(json.dumps(as_json(error, sentence), ensure_ascii=False))
             raise sentence from None
 
 
+#: Words of click's for those of ours.
+_NUMBERS = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+}
 #: Characters of a line of an error, at most: an argument may be a megabyte long.
 _LONGEST = 3000
 
@@ -175,6 +192,8 @@ def _shorten(error: click.ClickException) -> None:
         line if len(line) <= _LONGEST else f"{line[:200]} … {line[-200:]}"
         for line in error.message.split("\n")
     )
+    for theirs, ours in _NUMBERS.items():
+        error.message = error.message.replace(theirs, ours)  # type: ignore[misc,unused-ignore]
 
 
 def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
@@ -251,7 +270,9 @@ def main() -> None:
     try:
         program(prog_name="pgbeat")
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # another one gets no traceback of the exit
 
 
 # Celery loads its commands, and so this module, before the app and its worker.

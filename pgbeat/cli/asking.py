@@ -5,7 +5,8 @@ from collections.abc import Callable
 import click
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.cli import printing
+from pgbeat.cli import INTERRUPTED, printing
+from pgbeat.cli.failures import BadInput
 from pgbeat.cli.options import adding
 from pgbeat.cli.target import Target
 
@@ -25,8 +26,16 @@ def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
     if dry_run:
         click.echo(f"Would {verb} {what}.", err=as_json)
         return False
-    if yes or click.confirm(f"{verb.capitalize()} {what}?", err=as_json):
-        return True
+    try:
+        if yes or click.confirm(f"{verb.capitalize()} {what}?", err=as_json):
+            return True
+    except click.Abort as error:
+        click.echo(err=as_json)
+        if isinstance(error.__context__, EOFError):
+            said = f"nothing is {past}: there is nobody to ask, and --yes was not given"
+            raise BadInput(said) from None
+        click.echo(f"Nothing is {past}.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     click.echo(f"Nothing is {past}.", err=as_json)
     return False
 

@@ -12,7 +12,7 @@ from pgbeat.cli.options import duration, json_array, json_object
 from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.errors import PgbeatError
+from pgbeat.errors import InvalidJob, NotFound, PgbeatError
 
 
 @click.command("direct")
@@ -67,9 +67,11 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **given: An
     from pgbeat.jobs import direct
 
     with target.unit() as unit:
-        execution = direct.request(
-            unit, task, lane=given["lane"], tags=given["tags"], resources=dict(given["resources"])
-        )
+        lane, tags, resources = given["lane"], given["tags"], dict(given["resources"])
+        try:
+            execution = direct.request(unit, task, lane=lane, tags=tags, resources=resources)
+        except NotFound as error:
+            raise InvalidJob.of("lane", "unknown", str(error)) from None
     try:
         result = execution.run(
             given["args"], given["kwargs"], timeout=given["timeout"].total_seconds()

@@ -59,7 +59,8 @@ def _listed(error: InvalidInput) -> str:
     """Returns the problems, each on a line if there are several."""
     if len(error.problems) == 1 or isinstance(error, ConfigError | InvalidCalendar):
         return str(error)  # has its own lines
-    return "\n  ".join([f"{error.subject or error.code}:", *(p.message for p in error.problems)])
+    heading = error.subject or "several mistakes"
+    return "\n  ".join([f"{heading}:", *(each.message for each in error.problems)])
 
 
 def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
@@ -72,9 +73,14 @@ def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
 
 
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
+    state = connections.sqlstate(error)
+    if state == "25006":
+        return (
+            f"database {place(target.settings.url)} is read-only: it is a standby, or "
+            "default_transaction_read_only is on; give the primary's URL"
+        )
     if connections.is_lost(error):
         return unreachable(error, target)
-    state = connections.sqlstate(error)
     if state in _OTHER_SCHEMA:
         problem = _schema_problem(target)
         if problem is not None:

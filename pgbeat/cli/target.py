@@ -92,8 +92,10 @@ class Target:
 
         follow_projects()
         sys.path.insert(0, os.getcwd())
-        with _loading(str(self._name)):
-            app = find_app(str(self._name))
+        if not self._name:
+            raise BadInput("-A is empty; name the app's module, or module:attribute")
+        with _loading(self._name):
+            app = find_app(self._name)
         if not isinstance(app, Celery):
             raise BadInput(
                 f"-A {self._name} is not a Celery app ({type(app).__name__}); "
@@ -263,7 +265,10 @@ def _loading(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is not None and name.split(":")[0].startswith(error.name):
+        module, colon, attribute = name.partition(":")
+        if colon and str(error.name).startswith(f"{module}:"):  # Celery tries that as a module, too
+            raise BadInput(f"-A {name}: module {module!r} has no {attribute!r}") from None
+        if error.name is not None and module.startswith(error.name):
             raise BadInput(
                 f"-A {name}: there is no module {error.name!r} in {os.getcwd()} or on Python's path"
             ) from None

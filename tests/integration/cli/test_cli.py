@@ -218,6 +218,19 @@ def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) 
     assert shown.stderr == f"Error: {sentence.format(folder=tmp_path)}\n"
 
 
+def test_an_attribute_that_is_not_there() -> None:
+    said = refused(run(None, "-A", "tests:nope", "list"))
+    assert said == "-A tests:nope: module 'tests' has no 'nope'"
+    assert refused(run(None, "-A", "", "list")).startswith("-A is empty")
+
+
+def test_a_read_only_server(database: str) -> None:
+    option = "options=-cdefault_transaction_read_only%3Don"
+    said = refused(run(f"{database}{'&' if '?' in database else '?'}{option}", "pause", "s"), 1)
+    assert "is read-only" in said
+    assert "can't reach" not in said
+
+
 @pytest.mark.slow
 def test_as_a_command_of_celerys(database: str) -> None:
     celery = [sys.executable, "-m", "celery", "-A", "tests.support.apps.basic", "pgbeat"]
@@ -253,7 +266,7 @@ def test_a_closed_pipe_is_no_error(database: str) -> None:
     os.close(reading)
     shown = shell(*PGBEAT, "--url", database, "list", "--json", stdout=writing)
     os.close(writing)
-    assert shown.stderr == ""
+    assert (shown.returncode, shown.stderr) == (141, "")
 
 
 def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_path: Path) -> None:
@@ -287,8 +300,18 @@ def test_standard_output_and_error_are_closed(database: str) -> None:
 def test_a_full_disk(database: str) -> None:
     with Path("/dev/full").open("wb") as full:
         shown = shell(*PGBEAT, "--url", database, "list", stdout=full.fileno())
-    assert shown.returncode == 1
-    assert shown.stderr == "Error: [Errno 28] No space left on device\n"
+        errors = shell(*PGBEAT, "--url", database, "list", "--json", stdout=full.fileno())
+    assert shown.returncode == errors.returncode == 1
+    assert shown.stderr == errors.stderr == "Error: [Errno 28] No space left on device\n"
+
+
+def test_nobody_answers(database: str) -> None:
+    added = ("add", "s", "--task", "t", "--every", "1h")
+    assert run(database, *added).exit_code == 0
+    asked = run(database, "remove", "s")
+    assert asked.exit_code == 2
+    assert "nothing is removed: there is nobody to ask, and --yes was not given" in asked.output
+    assert read(database, "list")[0]["name"] == "s"
 
 
 def test_interrupted(database: str, sql: Sql) -> None:
