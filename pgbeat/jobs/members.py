@@ -7,10 +7,11 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.errors import InvalidInput, InvalidJob, PgbeatError
+from pgbeat.errors import InvalidInput, InvalidJob, PgbeatError, Problems
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import prepare
 from pgbeat.jobs.prepare import JobSpec
+from pgbeat.suggest import did_you_mean
 
 # The keys of a member that are not of its job policy.
 _KEYS = frozenset(JobSpec._fields) - {"policy"}
@@ -29,12 +30,21 @@ def spec(member: Any, common: job_policies.JobPolicy = NO_POLICY) -> JobSpec:
     if "subtask_type" in member:
         return _of_signature(member, common)
     policy = {key: value for key, value in member.items() if key not in _KEYS}
+    known = (*sorted(_KEYS), *job_policies.JobPolicy._fields)
+    problems = Problems()
+    for key in [each for each in policy if each not in known]:
+        del policy[key]
+        hint = did_you_mean(str(key), known) or f"there are {', '.join(known)}"
+        problems.add(str(key), "unknown_field", f"a job has no {key!r}; {hint}")
     values = {key: member[key] for key in _KEYS & member.keys() if member[key] is not None}
     if "task" in values:
         values["task"] = str(getattr(values["task"], "name", values["task"]))
     if isinstance(values.get("run_at"), str):
         values["run_at"] = _parse_time(values["run_at"])
     values["countdown"] = prepare.parse_countdown(values.get("countdown"))
+    if problems:
+        problems += job_policies.read(policy)[1]
+        raise InvalidJob(problems)
     both = job_policies.parse(policy).over(common) if policy else common
     return JobSpec(policy=both, **values)
 

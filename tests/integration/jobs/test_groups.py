@@ -509,6 +509,7 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
         ([ADD, {"task": "tests.ad"}], {}, UnknownTask, "jobs[1].task", "unknown"),
         ([{**ADD, "lane": "no"}], {}, InvalidJob, "jobs[0].lane", "unknown"),
         ([{**ADD, "lan": "no"}], {}, InvalidJob, "jobs[0].lan", "unknown_field"),
+        ([{"tsk": "jobs.add"}], {}, InvalidJob, "jobs[0].tsk", "unknown_field"),
         ([{**ADD, "args": "12"}], {}, InvalidJob, "jobs[0].args", "malformed"),
         ([{**ADD, "countdown": "1"}], {}, InvalidJob, "jobs[0].countdown", "malformed"),
         ([{**ADD, "run_at": "soon"}], {}, InvalidJob, "jobs[0].run_at", "malformed"),
