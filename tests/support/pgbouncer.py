@@ -28,7 +28,7 @@ class Pooler:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         keys = ("host", "port", "user")
-        host = Path(server.get("host", ""))
+        host = Path(str(server.get("host") or ""))
         #: The group that alone reaches an embedded server of root's.
         self._group = host.stat().st_gid if host.is_absolute() and os.getuid() == 0 else None
         upstream = " ".join(f"{key}={server[key]}" for key in keys if key in server)

@@ -172,7 +172,7 @@ def test_holders_tell_who_they_are(session: Session, watcher: Connection) -> Non
     ]
     now = connections.now(watcher)
     for holder in holders:
-        assert now - timedelta(minutes=5) < holder.since < now
+        assert holder.since and now - timedelta(minutes=5) < holder.since < now
 
 
 # -- the session --------------------------------------------------------------------------------
