@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Passes the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 
-#: How long a command waits for a lock on a row, in seconds.
+#: What a command's sessions and transactions set: how long they wait for a lock on a row.
 _LIMITS = {"lock_timeout": "5s", "jit": "off"}
 
 

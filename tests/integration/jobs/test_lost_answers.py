@@ -116,7 +116,7 @@ def test_a_connection_lost_while_a_queue_is_declared(
     app: Celery, line: Line, sql: Sql, name: str
 ) -> None:
     """Celery connects again, and publishes."""
-    line.lose_answer(b"COMMIT")
+    line.lose_answer(b"INSERT INTO kombu_queue")
     result = app.tasks[name].apply_async(ARGS, queue="new")
     assert line.lost == 1
     assert kept(sql)[1] == [result.id]
