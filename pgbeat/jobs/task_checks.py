@@ -63,7 +63,8 @@ def refuse_coroutine(task: Any, value: Any) -> Any:
 
     The task's own `__call__`, or a pool with an event loop, may await it.
     """
-    if not iscoroutine(value) or type(task).__call__ is not Task.__call__:
+    own = task.__class__.__call__  # not `type(task)`: Celery makes tasks lazily, behind proxies
+    if not iscoroutine(value) or own is not Task.__call__:
         return value
     try:
         asyncio.get_running_loop()

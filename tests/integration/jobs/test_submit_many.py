@@ -116,8 +116,8 @@ def test_none_at_all(app: Celery, sql: Sql) -> None:
 def rows(sql: Sql) -> list[Any]:
     return sql(
         """
-        SELECT to_jsonb(j) - '{id,created_at,dispatched_at,position}'::text[],
-               dispatched_at = created_at, q.name, m.priority,
+        SELECT to_jsonb(j) - '{id,created_at,dispatched_at,paused_at,position}'::text[],
+               dispatched_at = created_at, j.paused_at = created_at, q.name, m.priority,
                replace(m.payload, j.id::text, 'id')
           FROM pgbeat.jobs j LEFT JOIN kombu_message m ON m.job_id = j.id
                LEFT JOIN kombu_queue q ON q.id = m.queue_id

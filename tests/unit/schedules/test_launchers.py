@@ -37,7 +37,7 @@ class Always(Launcher):
 def test_a_launcher_is_registered_under_its_class_name() -> None:
     assert launcher(Always) is Always
     assert launchers.find("Always") is Always
-    assert launchers.registered() == ["Always", "GenericLauncher"]
+    assert launchers.registered() == ["Always", "GenericJobLauncher", "GenericLauncher"]
 
 
 def test_a_launcher_is_registered_under_the_name_given() -> None:
@@ -103,7 +103,8 @@ def test_an_unknown_launcher_is_told_what_there_is(name: str, hint: str) -> None
     with pytest.raises(UnknownLauncher) as raised:
         launchers.find(name)
     assert str(raised.value) == (
-        f"launcher {name!r} is not registered; {hint}registered: Always, GenericLauncher"
+        f"launcher {name!r} is not registered; {hint}registered: Always, GenericJobLauncher, "
+        "GenericLauncher"
     )
 
 
