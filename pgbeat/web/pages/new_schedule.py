@@ -11,7 +11,7 @@ from pgbeat.web.pages.schedule_preview import ShownPreview
 
 router = APIRouter(route_class=PageRoute)
 
-_ALL = (schedule_form.NAME, *schedule_form.FIELDS)
+_ALL = (*schedule_form.NEW, *schedule_form.FIELDS)
 
 
 @router.get("/console/new/schedule")
@@ -28,7 +28,7 @@ def _show(visit: Visit, form: Form, preview: ShownPreview | None = None) -> Resp
         "new_schedule.html",
         "schedules",
         form=form,
-        fields=(schedule_form.NAME,),
+        fields=schedule_form.NEW,
         sections=schedule_form.SECTIONS,
         offers=offers,
         timezone=visit.backend.timezone,

@@ -8,6 +8,12 @@ from pgbeat.web.pages import job_fields
 from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, read, text
 
 NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
+_STATES: dict[str, dict[str, bool]] = {
+    "active": {}, "paused": {"paused": True}, "disabled": {"enabled": False}
+}  # fmt: skip
+STATE = FormField("state", "At first", "choice", options=tuple(_STATES))
+#: Fields that only a new schedule's form has.
+NEW = (NAME, STATE)
 _WHEN = (
     FormField("kind", "Kind of timetable", "choice", options=tuple(TIMETABLES)),
     FormField(
@@ -113,6 +119,7 @@ _ALWAYS = {
 _TIMETABLE = ("kind", "timetable")
 #: The values of a new schedule's form.
 START = {
+    "state": "active",
     "kind": "cron",
     "after_outcome": "completed",
     "overlap": "allow",
@@ -153,9 +160,12 @@ def values(given: Mapping[str, str]) -> dict[str, Any]:
     """Returns a new schedule as the API takes it. Raises `Mistakes`."""
     filled = {name: value for name, value in given.items() if value or name in _TIMETABLE}
     errors = {} if given.get("name") else {"name": "the name is missing"}
+    state = filled.pop("state", "active")
+    if state not in _STATES:
+        errors["state"] = f"must be one of {', '.join(_STATES)}"
     found = _read(given, filled, errors)
     policy = job_fields.merged({}, found, "job_policy.")
-    return found | ({"job_policy": policy} if policy else {})
+    return found | _STATES[state] | ({"job_policy": policy} if policy else {})
 
 
 def _read(

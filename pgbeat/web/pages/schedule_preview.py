@@ -20,7 +20,7 @@ router = APIRouter(route_class=PageRoute)
 #: Fields that say when it is due.
 _WHEN = ("kind", "timetable", "timezone", "starts_at", "ends_at", "calendar", "after_outcome")
 #: Labels of the form's fields by name.
-LABELS = {each.name: each.label for each in (schedule_form.NAME, *schedule_form.FIELDS)}
+LABELS = {each.name: each.label for each in (*schedule_form.NEW, *schedule_form.FIELDS)}
 
 
 class ShownPreview(NamedTuple):
@@ -45,7 +45,7 @@ def preview(visit: AdminVisit, posted: Fields) -> Response:
 def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> ShownPreview:
     """Returns the preview of a new schedule, or of changes of an existing one."""
     is_check = posted.get("do") == "test"
-    fields = schedule_form.FIELDS if name else (schedule_form.NAME, *schedule_form.FIELDS)
+    fields = schedule_form.FIELDS if name else (*schedule_form.NEW, *schedule_form.FIELDS)
     written = forms.given(fields, posted)
     try:
         found = _preview(visit, name, written, posted, is_check)

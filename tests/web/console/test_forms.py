@@ -104,6 +104,18 @@ WRONG_SCHEDULES: list[tuple[str, str, str]] = [
 ]
 
 
+def test_a_schedule_is_made_in_the_state_that_was_chosen(page: Any, sql: Sql) -> None:
+    for option in html(page.get(NEW)).all("select[name=state] option"):
+        state = option.text
+        form = {"name": state, "kind": "cron", "timetable": "@daily", "task": "tests.add"}
+        after(page, page.post(NEW, data={**form, "state": state}))
+    found = sql("SELECT name, enabled, paused_at IS NOT NULL FROM pgbeat.schedules ORDER BY 1")
+    expected = [("active", True, False), ("disabled", False, False), ("paused", True, True)]
+    assert found == expected
+    wrong = html(page.post(NEW, data={**form, "name": "s", "state": "off"}), 422).wrong
+    assert set(wrong) == {"state"}
+
+
 def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('taken', 'tests.add', '@daily')")
     for field, value, said in WRONG_SCHEDULES:
