@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.text import Text
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import audit
 from pgbeat.cli import printing
@@ -16,11 +17,11 @@ from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import counted, json_option, line, shortened
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import lock_waits
-from pgbeat.errors import Busy, ConfigError
+from pgbeat.errors import Busy, ConfigError, PgbeatError
 from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import Calendar
-from pgbeat.schedules.files import File, InvalidFile, exports, read
+from pgbeat.schedules.files import File, Mistake, exports, read
 from pgbeat.schedules.files.definitions import timetables
 from pgbeat.schedules.files.plans import FieldChange, Plan, make
 from pgbeat.schedules.files.rows import apply, lock
@@ -74,9 +75,7 @@ def sync_command(
     namespace = file.namespace or target.namespace
     ways = {"prune": prune, "adopt": adopt}
     for _ in range(_TIMES):
-        with target.transaction() as connection:
-            plan = make(connection, file, namespace, **ways)
-        _check_conditions(target, file, plan)
+        plan = _plan(target, file, namespace, ways)
         if not printing.is_json():
             _show(file, plan)
         if is_plan or _apply(target, file, plan, ways):
@@ -117,17 +116,29 @@ def _is_json(content: str) -> bool:
     return True
 
 
-def _check_conditions(target: Target, file: File, plan: Plan) -> None:
-    """Raises `InvalidFile` for new conditions that could never run."""
+def _plan(target: Target, file: File, namespace: str, ways: dict[str, bool]) -> Plan:
+    """Returns the plan. Raises `InvalidFile` for mistakes: those that the database finds, too."""
+    try:
+        with target.transaction() as connection:
+            plan = make(connection, file, namespace, **ways)
+        wrong = _wrong_conditions(target, file, plan)
+    except (PgbeatError, DBAPIError):
+        file.require_valid()
+        raise
+    file.require_valid([*plan.mistakes, *wrong])
+    return plan
+
+
+def _wrong_conditions(target: Target, file: File, plan: Plan) -> list[Mistake]:
+    """Returns the mistakes of new conditions that could never run."""
     from pgbeat.schedules.files.checks import conditions
 
     names = [name for name, definition in plan.added.items() if "condition_sql" in definition]
     names += [n for n, c in plan.changed.items() if any(i.field == "condition_sql" for i in c)]
-    if names:
-        with target.session() as connection:
-            mistakes = conditions(connection, (file.definitions[name] for name in names))
-        if mistakes:
-            raise InvalidFile(file.label, mistakes)
+    if not names:
+        return []
+    with target.session() as connection:
+        return conditions(connection, (file.definitions[name] for name in names))
 
 
 def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> bool:

@@ -20,7 +20,7 @@ from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.database import connections
-from pgbeat.errors import BrokerUnavailable, InvalidSchedule
+from pgbeat.errors import BrokerUnavailable, InvalidSchedule, Problems
 
 #: The keys of a row's `options`: those options of `Task.apply_async` that are data.
 OPTIONS = reserved.OF_SIGNATURES | {
@@ -128,22 +128,23 @@ def _reaching_broker() -> Iterator[None]:
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-    """Raises `InvalidSchedule` for an unknown, invalid or reserved publish option.
+    """Raises `InvalidSchedule` for unknown, invalid or reserved publish options.
 
     `conf` is the app's configuration, if there is an app.
     """
+    problems = Problems()
     if own := ", ".join(map(repr, sorted(set(options) & reserved.IDENTITY))):
-        said = f"options has {own}, which only Celery may set"
-        raise InvalidSchedule.of("options", "reserved", said)
-    if unknown := ", ".join(map(repr, sorted(set(options) - OPTIONS))):
+        problems.add("options", "reserved", f"options has {own}, which only Celery may set")
+    if unknown := ", ".join(map(repr, sorted(set(options) - OPTIONS - reserved.IDENTITY))):
         known = ", ".join(sorted(OPTIONS))
         said = f"options has {unknown}, which is no publish option; there are {known}"
-        raise InvalidSchedule.of("options", "unknown_field", said)
+        problems.add("options", "unknown_field", said)
     for name, value in options.items():
         fits, wanted = _KINDS.get(name, (None, ""))
         if fits is not None and value is not None and not fits(value):
             said = f"options: {name} must be {wanted}, got {value!r}"
-            raise InvalidSchedule.of(f"options.{name}", "malformed", said)
+            problems.add(f"options.{name}", "malformed", said)
+    problems.raise_if_any(InvalidSchedule)
     if (why := unreadable(options)) is not None:
         raise InvalidSchedule.of("options", "malformed", f"options: {why}")
     reserved.check(options, conf)

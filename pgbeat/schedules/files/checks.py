@@ -34,11 +34,13 @@ def launchable(app: Celery | None) -> Check:
                 yield "task", str(error)
                 row = row._replace(task=None)
             except InvalidSchedule as error:
-                field = error.problems[0].root
-                yield field, str(error)
-                if field != "options" or not row.options:
+                fields = {problem.root for problem in error.problems}
+                if fields != {"options"}:
+                    yield from ((each.root, each.message) for each in error.problems)
                     return
-                row = row._replace(options={})
+                field = "options" if row.options else "queue"
+                yield from ((field, each.message) for each in error.problems)
+                row = row._replace(options={}) if row.options else row._replace(queue=None)
             else:
                 return
 

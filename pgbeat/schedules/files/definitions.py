@@ -31,6 +31,8 @@ class Definition:
     #: The places of its own fields, and of those in the file's defaults.
     places: Mapping[str, Place]
     default_places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
+    #: What the file calls fields that it gives by another name.
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def mistake(self, field: str, sentence: str) -> Mistake:
         """Returns a mistake in a field, or (with "") in the definition as a whole."""
@@ -67,6 +69,7 @@ _NO_TIMETABLE = (
     "it has no timetable; set cron (for example '0 2 * * *') or every (for example '15 minutes'), "
     "or once_at, solar, rrule or after"
 )
+_NO_TRIGGER = "it has no timetable; set cron (for example '0 2 * * *') or interval_minutes"
 _NO_TASK = (
     "it has no task; set task to a registered task's name (for example "
     "'tasks.maintenance.backup'), or job_policy to {template: NAME}"
@@ -80,8 +83,10 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
     """
     values = definition.values
     chosen = [field for field in TIMETABLES if values[field] is not None or field in unfit]
-    if len(chosen) != 1:
-        yield chosen[1] if chosen else "", too_many(chosen) if chosen else _NO_TIMETABLE
+    if not chosen:
+        yield "", _NO_TRIGGER if definition.words else _NO_TIMETABLE
+    elif len(chosen) > 1:
+        yield chosen[1], too_many([definition.words.get(field, field) for field in chosen])
     if values["launcher"] == "GenericJobLauncher":  # an alias
         values["launcher"] = "GenericLauncher"
     is_generic = values["launcher"] == "GenericLauncher" and "launcher" not in unfit

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from pgbeat.jobs import placeholders
 from pgbeat.schedules.files.documents import Node, Notes
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.kinds import Kind, Switch, Whole, shown
@@ -14,6 +15,8 @@ OWN = (
     "name", "trigger", "interval_minutes", "function", "args", "retry_on_failure", "max_retries",
     "timeout_seconds",
 )  # fmt: skip
+#: What this form calls fields.
+WORDS = {"every": "interval_minutes"}
 #: The highest `max_attempts` of a job.
 _MOST_ATTEMPTS = 1000
 #: Fields that this form doesn't have, and what to use instead.
@@ -118,9 +121,15 @@ class FunctionEntry:
         if args is not None:
             field = "args" if isinstance(args.value, list) else "kwargs"
             try:
-                yield Value(field, FIELDS[field].kind.read(args.plain()), args)
+                value = FIELDS[field].kind.read(args.plain())
             except ValueError as error:
                 self._note(args, f"args {error}", field)
+                return
+            wrong = "; ".join(each.message for each in placeholders.problems(value, "args"))
+            if wrong:
+                self._note(args, wrong, field)
+            else:
+                yield Value(field, value, args)
 
     def _timeout(self, options: Mapping[str, Any]) -> Iterator[Value]:
         limit = self._read("timeout_seconds", Whole(1, 2**31 - 1))

@@ -12,7 +12,7 @@ from pgbeat.schedules.files.definitions import Definition, circles, circular, ha
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain, same
 from pgbeat.schedules.files.job_policies import canonical
-from pgbeat.schedules.files.reading import File, InvalidFile
+from pgbeat.schedules.files.reading import File
 from pgbeat.suggest import did_you_mean
 
 #: The reason of schedules that a file disables.
@@ -55,6 +55,8 @@ class Plan:
     after: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
     #: Those that stay as they are, but whose `file_definition` changes.
     noted: list[str] = field(default_factory=list, compare=False, repr=False)
+    #: Names of things that won't exist, and circles of `after`.
+    mistakes: list[Mistake] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Returns whether there is anything to do."""
@@ -98,7 +100,7 @@ def make(
     """Returns what the file would change; writes nothing.
 
     `prune` removes schedules of an earlier file that are not in this one; `adopt` takes over those
-    that were made elsewhere. Raises `InvalidFile` for unknown calendars, lanes, templates and
+    that were made elsewhere. The plan's mistakes are unknown calendars, lanes, templates and
     schedules to come after.
     """
     wanted = file.definitions
@@ -121,7 +123,7 @@ def make(
                     plan.noted.append(name)
     plan.added.update((n, plain(d.values)) for n, d in wanted.items() if n not in plan.rows)
     _plan_calendars(connection, file, plan)
-    _check_names(connection, file, plan)
+    plan.mistakes = _wrong_names(connection, file, plan)
     return plan
 
 
@@ -179,19 +181,19 @@ _AFTER = select(schedules.c.name, schedules.c.after).where(
 )
 
 
-def _check_names(connection: Connection, file: File, plan: Plan) -> None:
-    """Raises `InvalidFile` for names of things that won't exist, and for circles of `after`."""
+def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake]:
+    """Returns mistakes: names of things that won't exist, and circles of `after`."""
     mistakes: list[Mistake] = []
     applied = {n: d for n, d in file.definitions.items() if n not in plan.taken}
     if any(d.values["calendar"] is not None for d in applied.values()):
         there = [row.name for row in calendars.listing(connection, namespace=plan.namespace)]
-        mistakes.extend(_missing("calendar", applied, {*file.calendars, *there}))
+        mistakes.extend(_missing("calendar", applied, {*file.calendars, *file.unfit, *there}))
     if any(d.values["after"] is not None for d in applied.values()):
         removed = set(plan.removed)
         rows = connection.execute(_AFTER, {"namespace": plan.namespace})
         plan.after = {row.name: row.after for row in rows if row.name not in removed}
         plan.after |= {name: definition.values["after"] for name, definition in applied.items()}
-        mistakes.extend(_missing("after", applied, plan.after.keys()))
+        mistakes.extend(_missing("after", applied, {*plan.after, *file.unfit}))
         found = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
         mistakes.extend(circular(applied, circle) for circle in found)
     for key, table in _OF_JOBS.items():
@@ -204,8 +206,7 @@ def _check_names(connection: Connection, file: File, plan: Plan) -> None:
                 if name not in there:
                     said = _no(f"job_policy: {key}", key, name, there)
                     mistakes.append(definition.mistake("job_policy", said))
-    if mistakes:
-        raise InvalidFile(file.label, mistakes)
+    return mistakes
 
 
 _OF_JOBS = {"lane": lanes, "template": templates}

@@ -1,7 +1,8 @@
 """Reads and checks files that declare schedules; every mistake has its line."""
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from pgbeat.schedules.files.definitions import (
 )
 from pgbeat.schedules.files.documents import MappingItem, Mistake, Node, Notes, Unreadable
 from pgbeat.schedules.files.fields import FIELDS
-from pgbeat.schedules.files.function_entries import FunctionEntry, rest
+from pgbeat.schedules.files.function_entries import WORDS, FunctionEntry, rest
 from pgbeat.schedules.files.kinds import shown
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
@@ -47,13 +48,21 @@ class InvalidFile(InvalidSchedule):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file without mistakes."""
+    """What a file declares, as far as it has no mistakes: a field with one has its default."""
 
     label: str
     #: `None` for that of the app.
     namespace: str | None
     definitions: dict[str, Definition]
     calendars: dict[str, dict[str, Any]]
+    mistakes: list[Mistake] = dataclasses.field(default_factory=list)
+    #: What has mistakes, by name.
+    unfit: Collection[str] = ()
+
+    def require_valid(self, also: Iterable[Mistake] = ()) -> None:
+        """Raises `InvalidFile`, which lists all its mistakes and further ones, if there are any."""
+        if found := [*self.mistakes, *also]:
+            raise InvalidFile(self.label, found)
 
 
 def read(
@@ -64,10 +73,10 @@ def read(
     functions: Mapping[str, str] | None = None,
     check: Check = lambda definition: (),
 ) -> File:
-    """Returns the file of a text. `label` names it in messages.
+    """Returns the file of a text, with its mistakes. `label` names it in messages.
 
     `functions` are the tasks by the names that `schedulers:` may use; `check` finds mistakes that
-    only the caller knows. Raises `InvalidFile`, which lists every mistake.
+    only the caller knows. Raises `InvalidFile` for a text that is not YAML or JSON.
     """
     notes = Notes()
     try:
@@ -80,9 +89,8 @@ def read(
             # An unreadable value was noted already; its stand-in says nothing.
             if field not in notes.unfit[definition.name] | notes.unfit["defaults"]:
                 notes.mistakes.append(definition.mistake(field, sentence))
-    if notes.mistakes:
-        raise InvalidFile(label, notes.mistakes)
-    return file
+    unfit = {name for name, fields in notes.unfit.items() if fields}
+    return dataclasses.replace(file, mistakes=notes.mistakes, unfit=unfit)
 
 
 def _parser(is_json: bool) -> Callable[[str, Notes], Node]:
@@ -266,11 +274,12 @@ class _Reader:
         for field, value, where in entry.values(self._functions, options, job):
             values[field] = value
             places[field] = (where.line, where.column)
-        self._define(name, key, values, places)
+        self._define(name, key, values, places, WORDS)
 
     def _define(
-        self, name: str, key: Node, given: dict[str, Any], places: dict[str, Place]
-    ) -> None:
+        self, name: str, key: Node, given: dict[str, Any], places: dict[str, Place],
+        words: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Adds a definition; fields that are not given have the file's default or the table's."""
         unfit = self._notes.unfit[name] | self._notes.unfit["defaults"]
         defaults = self._defaults
@@ -280,7 +289,7 @@ class _Reader:
             }
         values = {field.name: field.default for field in FIELDS.values()} | defaults | given
         place = (key.line, key.column)
-        definition = Definition(name, values, place, places, self._default_places)
+        definition = Definition(name, values, place, places, self._default_places, words or {})
         self._definitions[name] = definition
         for field, sentence in problems(definition, unfit):
             self._notes.mistakes.append(definition.mistake(field, sentence))

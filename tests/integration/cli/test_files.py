@@ -244,6 +244,24 @@ def test_with_the_app_all_is_checked(app: Celery, write: Write, sql: Sql) -> Non
     assert run_with(app, "sync", path).exit_code == 2
 
 
+def test_all_mistakes_are_listed_at_once_whatever_finds_them(app: Celery, write: Write) -> None:
+    path = write("""\
+schedules:
+  a: {task: tests.ad, cron: x, calendar: b, job_policy: {lane: gpu}}
+  b: {task: tests.add, every: 5, condition_sql: SELEC 1, options: {prio: 1, countdown: x}}
+  c: {task: tests.ad, after: e, queue: celery.pidbox}
+  d: {task: tests.add, after: nowhere, grace: soon}
+  e: 5
+""")
+    refused = run_with(app, "sync", path)
+    assert sorted(mistakes(refused)) == [
+        "2:13: a", "2:29: a", "2:42: a", "2:57: a", "3:49: b", "3:67: b", "3:67: b",
+        "4:13: c", "4:40: c", "5:31: d", "5:47: d", "6:6: e",
+    ]  # fmt: skip
+    gone = run("postgresql://127.0.0.1:1/x", "sync", path)
+    assert len(mistakes(gone)) == 5  # what needs neither the app nor the database
+
+
 def test_options_are_checked_without_the_app(database: str, write: Write) -> None:
     path = write("schedules: {s: {task: t, every: 5, options: {prio: 1}}}")
     assert mistakes(sync(database, path, exit_code=2)) == ["1:45: s"]

@@ -34,6 +34,7 @@ def synced(connection: Connection, text: str, **ways: bool) -> plans.Plan:
     file = loaded(text)
     with connections.transaction(connection):
         plan = plans.make(connection, file, file.namespace or "default", **ways)
+        file.require_valid(plan.mistakes)
         rows.lock(connection, plan)
         assert plans.make(connection, file, file.namespace or "default", **ways) == plan
         rows.apply(connection, file, plan)

@@ -26,7 +26,9 @@ FUNCTIONS = {
 
 
 def loaded(text: str, **options: Any) -> File:
-    return read(text, "schedules.yaml", **options)
+    file = read(text, "schedules.yaml", **options)
+    file.require_valid()
+    return file
 
 
 def values(text: str, name: str = "s", **options: Any) -> dict[str, Any]:
@@ -543,6 +545,7 @@ def test_what_is_not_json_is_told_what_is_missing() -> None:
         "FUNCTION, interval_minutes: ^0",
         "FUNCTION, interval_minutes: ^x",
         "FUNCTION, interval_minutes: 5, args: ^x",
+        "FUNCTION, interval_minutes: 5, args: ^{x: '{{ nope }}'}",
         "FUNCTION, interval_minutes: 5, retry_on_failure: ^1",
         "FUNCTION, interval_minutes: 5, max_retries: ^1000",
         "FUNCTION, interval_minutes: 5, job_policy: {max_attempts: 2}, max_retries: ^3",
@@ -559,6 +562,19 @@ def test_a_mistake_in_a_function_entry_has_its_place(entry: str) -> None:
     line = f"- {{{name}{entry}}}"
     text = f"schedulers:\n{line.replace('^', '')}\n"
     assert places(text, functions=FUNCTIONS) == [f"2:{line.index('^') + 1}"]
+
+
+def test_a_mistake_in_a_function_entry_has_the_file_s_words() -> None:
+    text = """\
+schedulers:
+- {name: a, function: maintenance.cleanup, cron: '@daily', interval_minutes: 5}
+- {name: b, function: maintenance.cleanup, interval_minutes: 5, args: {x: '{{ nope }}'}}
+- {name: c, function: maintenance.cleanup}
+"""
+    both, args, none = mistakes(text, functions=FUNCTIONS)
+    assert both.endswith("it has both cron and interval_minutes; keep one")
+    assert "b: args.x:" in args
+    assert none.endswith("or interval_minutes")
 
 
 def test_no_function_is_allowed_unless_it_is_named() -> None:
