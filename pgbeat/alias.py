@@ -7,52 +7,66 @@ transport, and has Celery's apps send over it by pgbeat from their first message
 
 import json
 import sys
-from importlib import import_module, util
-from importlib.machinery import ModuleSpec
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from kombu.transport import TRANSPORT_ALIASES
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 #: Encoder, decoder, content type and encoding, as kombu's registry takes them.
 SERIALIZER = (json.dumps, json.loads, "application/x-pgbeat-json", "utf-8")
 
 
 def register_transport() -> None:
-    """Registers `pgbeat+postgresql://` with kombu, without loading the transport."""
+    """Registers `pgbeat+postgresql://` with kombu, without loading the transport, or kombu."""
+    _once_imported("kombu.transport", _add_aliases)
+
+
+def _add_aliases(transport: Any) -> None:
     # kombu looks up the part before the plus, but after a failover the whole scheme.
     for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
-        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"
+        transport.TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"
 
 
-#: The module of Celery's apps, and what each app calls as it is made.
-_APPS, _FIXUP = "celery.app.base", "pgbeat.alias:equip"
+#: What each of Celery's apps calls as it is made.
+_FIXUP = "pgbeat.alias:equip"
 
 
 def follow_apps() -> None:
     """Equips the Celery apps that are made from now on, or once Celery has been imported."""
-    apps: Any = sys.modules.get(_APPS)
-    if hasattr(apps, "Celery"):
-        apps.Celery.builtin_fixups.add(_FIXUP)
+    _once_imported("celery.app.base", lambda apps: apps.Celery.builtin_fixups.add(_FIXUP))
+
+
+def _once_imported(name: str, act: Callable[[Any], None]) -> None:
+    """Calls `act` with a module: now, or as soon as it has been imported."""
+    module = sys.modules.get(name)
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        sys.meta_path.insert(0, _Follower(name, act))
     else:
-        sys.meta_path.insert(0, _AppsFinder())
+        act(module)
 
 
-class _AppsFinder:
-    """Finds the module of Celery's apps as ever, and adds to it once it has been executed."""
+class _Follower:
+    """Finds a module as ever, and acts once it has been executed."""
 
-    def find_spec(self, name: str, *args: Any) -> ModuleSpec | None:
-        """Returns the module's spec, once; no other module's."""
-        if name != _APPS:
+    def __init__(self, name: str, act: Callable[[Any], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(self, name: str, *args: Any) -> "ModuleSpec | None":
+        """Returns the module's spec; no other module's."""
+        if name != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, *args) for finder in others)), None)
         loader: Any = None if spec is None else spec.loader
         if hasattr(loader, "exec_module"):
             execute = loader.exec_module
 
             def execute_and_follow(module: Any) -> None:
                 execute(module)
-                module.Celery.builtin_fixups.add(_FIXUP)
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+                self._act(module)
 
             loader.exec_module = execute_and_follow
         return spec

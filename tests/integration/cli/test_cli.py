@@ -335,6 +335,24 @@ def test_interrupted(database: str, sql: Sql) -> None:
             process.kill()
 
 
+INTERRUPTED_AT = """
+import os, runpy, signal, sys
+module = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, *args):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("pgbeat", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["pgbeat.cli", "click", "pgbeat.cli.views", "sqlalchemy"])
+def test_interrupted_while_it_imports(module: str) -> None:
+    done = shell(sys.executable, "-c", INTERRUPTED_AT, module, "list")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 # -- the schema --------------------------------------------------------------------------------
 
 
