@@ -18,7 +18,8 @@ from tests.support.transport_workers import transport_url
 from tests.support.web import make_token
 from tests.support.webhook_receiver import Receiver
 
-pytestmark = [pytest.mark.slow, needs_pgbouncer]
+# Each starts every kind of process: minutes on a loaded machine.
+pytestmark = [pytest.mark.slow, needs_pgbouncer, pytest.mark.timeout(600)]
 
 APP = "tests.support.apps.behind_poolers"
 
@@ -55,7 +56,6 @@ def site(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Itera
         yield site
 
 
-@pytest.mark.timeout(600)
 def test_all_roles(site: Site, receiver: Receiver) -> None:
     beat = site.beat(app=APP)
     worker = site.worker("-P", "prefork", "-c", "1", app=APP)
