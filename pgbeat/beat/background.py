@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
-from pgbeat.database import connections
+from pgbeat.database import connections, lock_waits
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -49,6 +49,9 @@ class Background:
             with connections.kept(self._settings.url, f"pgbeat {self._what}") as connection:
                 self._do(connection)
         except DBAPIError as error:
+            if not lock_waits.is_lock_timeout(error):
+                logger.warning("%s failed: %s", self._what, connections.first_line(error))
+                return
             self._next_at = time.monotonic() + _AGAIN
             logger.debug("Postponed %s: %s", self._what, connections.first_line(error))
 

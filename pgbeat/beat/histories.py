@@ -122,27 +122,32 @@ _OLDEST = text(
      ORDER BY starts_at LIMIT 1
     """
 )
-# The rows of a period that are among the newest of their schedule.
+#: The column of each history that says in which period a row is.
+_MOMENTS = {"ended_jobs": "finished_at", "ended_executions": "finished_at", "ticks": "due_at"}
+# The rows of a period, by the history's table: a role that may use that has no privileges on the
+# partitions that were added later.
+_PERIOD = "(SELECT * FROM pgbeat.{history} WHERE {moment} >= :starts_at AND {moment} < :ends_at)"
+# Those that are among the newest of their schedule.
 _NEWEST = """
     SELECT p.id FROM (
             SELECT s.id, coalesce(n.retention_count,
                                   (SELECT max(retention_count) FROM pgbeat.namespaces), 0) AS count
               FROM pgbeat.schedules s LEFT JOIN pgbeat.namespaces n ON n.name = s.namespace
-             WHERE EXISTS (SELECT FROM pgbeat.{name} p WHERE p.schedule_id = s.id)) AS s
+             WHERE EXISTS (SELECT FROM {period} p WHERE p.schedule_id = s.id)) AS s
       LEFT JOIN LATERAL (SELECT h.{moment} FROM pgbeat.{table} h WHERE h.schedule_id = s.id
                           ORDER BY h.{moment} DESC OFFSET greatest(s.count - 1, 0) LIMIT 1) AS last
              ON true
-      JOIN pgbeat.{name} p ON p.schedule_id = s.id AND s.count > 0
+      JOIN {period} p ON p.schedule_id = s.id AND s.count > 0
        AND p.{moment} >= coalesce(last.{moment}, '-infinity')
 """
 # Members of groups that run.
 _OF_GROUPS = """
-    SELECT p.id FROM pgbeat.{name} p JOIN pgbeat.groups g ON g.id = p.group_id
+    SELECT p.id FROM {period} p JOIN pgbeat.groups g ON g.id = p.group_id
      WHERE g.finished_at IS NULL
 """
 # Executions of jobs that are still there: kept ones, and those that ended later, or not at all.
 _OF_JOBS = """
-    SELECT p.id FROM pgbeat.{name} p
+    SELECT p.id FROM {period} p
      WHERE p.job_id = ANY (ARRAY(
                SELECT id FROM pgbeat.unfinished_jobs WHERE started_at IS NOT NULL
                UNION ALL
@@ -150,7 +155,7 @@ _OF_JOBS = """
                 WHERE finished_at >= :starts_at AND created_at < :ends_at))
 """
 # A tick may have been decided long after its time.
-_LATE = "SELECT p.id FROM pgbeat.{name} p WHERE p.decided_at >= :before"
+_LATE = "SELECT p.id FROM {period} p WHERE p.decided_at >= :before"
 #: Of each history, what finds the rows to keep, the table of all of them, and what their order is.
 _KEPT = {
     "ended_jobs": ((_NEWEST, _OF_GROUPS), "jobs", "created_at"),
@@ -166,7 +171,6 @@ _ARE_KEPT = text(
     "SELECT name, coalesce(starts_at, '-infinity')::text AS starts, ends_at AS ends "
     "FROM pgbeat.partitions WHERE history = :history AND is_kept ORDER BY ends_at"
 )
-# By the history's table: a role that may use that may have no privileges on a new partition.
 _SIZE = """
     SELECT count(*) FROM (
         SELECT FROM pgbeat.{history}
@@ -189,7 +193,8 @@ def drop_oldest(connection: Connection) -> Partition | None:
             continue
         oldest = Partition(*row)
         queries, table, moment = _KEPT[history]
-        names = {"name": oldest.name, "table": table, "moment": moment}
+        period = _PERIOD.format(history=history, moment=_MOMENTS[history])
+        names = {"period": period, "table": table, "moment": moment}
         values = {**oldest._asdict(), "before": before}
         ids = {
             str(row_id)
@@ -206,8 +211,7 @@ def drop_oldest(connection: Connection) -> Partition | None:
 
 def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
     """Returns the partitions of what is kept, from the oldest on, and the rows of each."""
-    moment = "due_at" if history == "ticks" else "finished_at"
-    size = text(_SIZE.format(history=history, moment=moment))
+    size = text(_SIZE.format(history=history, moment=_MOMENTS[history]))
     return [
         (row.name, int(connection.scalar(size, {**row._mapping, "most": MERGED + 1}) or 0))
         for row in connection.execute(_ARE_KEPT, {"history": history}).all()

@@ -63,6 +63,6 @@ def check(connection: Connection) -> Finding:
         "warn",
         "; ".join(found),
         "The leading beat adds and drops periods, and needs the tables for a moment: see that one "
-        "leads and that no transaction that has read jobs stays open; its log says at level debug "
-        "what it waits for.",
+        "leads and that no transaction that has read jobs stays open; its log says what failed, "
+        "and at level debug what it waits for.",
     )

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from celery import Celery
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from pgbeat.beat import histories
 from pgbeat.beat.background import Background
@@ -19,6 +19,7 @@ from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
+from pgbeat.monitoring import server_checks
 from pgbeat.testing.databases import Databases
 from tests.support.databases import connected, copied
 from tests.support.partitions import make_partitions
@@ -372,20 +373,27 @@ def test_a_role_that_may_not_delete_drops_nothing(connection: Connection, sql: S
         sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_role_that_may_use_the_tables_keeps_them(
-    connection: Connection, settings: Settings, sql: Sql
-) -> None:
-    """It owns none of them: the functions act for it."""
+def test_a_role_that_owns_nothing_keeps_them(database: str, sql: Sql, settings: Settings) -> None:
+    """It has what the documentation grants, before there are periods: it gets none of them."""
     role = f"beat_{uuid4().hex[:8]}"
     sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}")
     sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role}")
-    add_jobs(sql, [35], schedule=a_schedule(sql))
+    sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
     try:
-        connection.exec_driver_sql(f"SET ROLE {role}")
-        histories.keep(connection, settings)
-        connection.exec_driver_sql("RESET ROLE")
-        assert ages(sql) == [35]
-        assert len(names(sql, "ticks")) == 31 + 3 + 2
+        with psycopg.connect(database, autocommit=True) as owner:
+            make_partitions(owner, 49, step=7, ahead=0)
+        add_jobs(sql, [5, 36, 37, 47], schedule=a_schedule(sql))
+        with connected(database) as connection:
+            connection.exec_driver_sql(f"SET ROLE {role}")
+            histories.keep(connection, settings)
+            assert server_checks.missing_privileges(connection).result == "ok"
+        assert ages(sql) == [5, 36]
+        periods = (
+            "SELECT count(*) FILTER (WHERE ends_at < now() - interval '30 days'), "
+            "min(starts_at) FILTER (WHERE ends_at IS NULL) > now() + interval '3 days' "
+            "FROM pgbeat.partitions WHERE NOT is_kept"
+        )
+        assert sql(periods) == [(0, True)]
     finally:
         sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -402,6 +410,18 @@ def test_a_beat_keeps_them_in_a_thread(
     keeper.step(keeper._next_at)
     until(lambda: ages(sql) == [] or None)
     keeper.close(10)
+
+
+def test_a_round_that_fails_is_logged(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    """A wait for a lock is not: doctor says if that lasts."""
+    keeper = Background(
+        settings, "retention", lambda c: c.execute(text("TABLE pgbeat.gone")), first=0, every=600
+    )
+    keeper.step(keeper._next_at)
+    keeper.close(10)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == 'retention failed: relation "pgbeat.gone" does not exist'
 
 
 def test_a_beat_that_is_never_idle_keeps_histories_too(
