@@ -1,13 +1,15 @@
 -- All that the schema and the broker's tables consist of, a row an object, in terms that are the
--- same in every database and on every version of Postgres. Partitions come and go: their table
--- stands for them. The broker's tables may be kombu's, adopted: their constraints are left out.
+-- same in every database and on every version of Postgres. Partitions by time come and go: their
+-- table stands for them, as it does for what other partitions inherit. The broker's tables may be
+-- kombu's, adopted: their constraints are left out.
 WITH mine AS (
-    SELECT c.oid, c.relkind, format('%I.%I', 'pgbeat', c.relname) AS name, false AS is_broker
+    SELECT c.oid, c.relkind, format('%I.%I', 'pgbeat', c.relname) AS name, false AS is_broker,
+           c.relispartition AS is_part
       FROM pg_class c
      WHERE c.relnamespace = to_regnamespace('pgbeat') AND c.relkind IN ('r', 'p')
-       AND NOT c.relispartition
+       AND (NOT c.relispartition OR pg_get_expr(c.relpartbound, c.oid) LIKE 'FOR VALUES IN%')
     UNION ALL
-    SELECT to_regclass(t.name), 'r', t.name, true
+    SELECT to_regclass(t.name), 'r', t.name, true, false
       FROM unnest(ARRAY['kombu_queue', 'kombu_message', 'kombu_queue_exchange',
                         'kombu_queue_binding', 'kombu_queue_consumer', 'kombu_message_dead'])
                 AS t (name)
@@ -19,10 +21,11 @@ SELECT format('column %s.%I', m.name, a.attname),
        concat_ws(' ', format_type(a.atttypid, a.atttypmod),
                  CASE WHEN a.attnotnull THEN 'not null' END, nullif(a.attidentity::text, ''))
   FROM mine m JOIN pg_attribute a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE NOT m.is_part
 UNION ALL
 SELECT format('constraint %s.%I', m.name, c.conname), pg_get_constraintdef(c.oid)
   FROM mine m JOIN pg_constraint c ON c.conrelid = m.oid AND c.contype <> 'n'
- WHERE NOT m.is_broker
+ WHERE NOT m.is_broker AND c.conparentid = 0 AND (NOT m.is_part OR c.conislocal)
 UNION ALL
 SELECT format('index %s.%I', m.name, c.relname),
        concat_ws(' ', substr(pg_get_indexdef(i.indexrelid),
@@ -30,14 +33,15 @@ SELECT format('index %s.%I', m.name, c.relname),
                  CASE WHEN i.indisunique THEN 'unique' END,
                  CASE WHEN NOT i.indisvalid THEN 'invalid' END)
   FROM mine m JOIN pg_index i ON i.indrelid = m.oid JOIN pg_class c ON c.oid = i.indexrelid
- WHERE NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid
+ WHERE NOT (m.is_part AND c.relispartition)
+   AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid
                                                  AND k.contype IN ('p', 'u', 'x'))
 UNION ALL
 SELECT format('trigger %s.%I', m.name, t.tgname),
        concat_ws(' ', t.tgtype, t.tgenabled, t.tgoldtable, t.tgnewtable, t.tgdeferrable,
                  t.tgfoid::regproc::text, t.tgattr::text <> '',
                  substring(pg_get_triggerdef(t.oid) FROM 'WHEN .*$'))
-  FROM mine m JOIN pg_trigger t ON t.tgrelid = m.oid AND NOT t.tgisinternal
+  FROM mine m JOIN pg_trigger t ON t.tgrelid = m.oid AND NOT t.tgisinternal AND t.tgparentid = 0
 UNION ALL
 SELECT format('function pgbeat.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),
        concat_ws(' ', pg_get_function_result(p.oid), p.provolatile, p.prosecdef, p.procost,

@@ -13,7 +13,8 @@ SELECT format('constraint %s.%I', t.name, c.conname),
  WHERE c.connamespace = 'pgbeat'::regnamespace AND c.contype <> 'n'
 UNION ALL
 SELECT format('index %s.%I', i.indrelid::regclass, c.relname),
-       ARRAY[format('DROP INDEX IF EXISTS pgbeat.%I', c.relname), pg_get_indexdef(c.oid)]
+       ARRAY[format('DROP INDEX IF EXISTS pgbeat.%I', c.relname),
+             replace(pg_get_indexdef(c.oid), ' ON ONLY ', ' ON ')]  -- of partitions too
   FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
  WHERE c.relnamespace = 'pgbeat'::regnamespace
 UNION ALL

@@ -401,6 +401,22 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
             "DROP TRIGGER pgbeat_announce ON kombu_message",
             "trigger kombu_message.pgbeat_announce",
         ),
+        (
+            "DROP INDEX pgbeat.unfinished_jobs_waiting",
+            "index pgbeat.unfinished_jobs.unfinished_jobs_waiting",
+        ),
+        (
+            "DROP TRIGGER set_fair_key ON pgbeat.unfinished_jobs",
+            "trigger pgbeat.unfinished_jobs.set_fair_key",
+        ),
+        (
+            "DROP TRIGGER job_ended ON pgbeat.ended_jobs",
+            "trigger pgbeat.ended_jobs.job_ended",
+        ),
+        (
+            "DROP INDEX pgbeat.ended_executions_recorded",
+            "index pgbeat.ended_executions.ended_executions_recorded",
+        ),
         ("DROP INDEX kombu_message_ready", "index kombu_message.kombu_message_ready"),
     ],
 )
