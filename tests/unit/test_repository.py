@@ -1,0 +1,38 @@
+"""The files around the code agree with it, and with each other."""
+
+import re
+import tomllib
+from itertools import chain
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.processes import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_lock_has_a_version_of_each_requirement() -> None:
+    pinned: dict[str, list[str]] = {}
+    for line in (ROOT / ".ci/constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            # Nothing but names, versions and markers: each machine has its own index.
+            pin = re.fullmatch(r"([a-z0-9-]+)==([\w.]+)( ; [\w.'<>=! ]+)?", line)
+            assert pin is not None, line
+            pinned.setdefault(pin[1], []).append(pin[2])
+    extras = chain.from_iterable(PROJECT["optional-dependencies"].values())
+    requirements = [*PROJECT["dependencies"], *extras]
+    for requirement in map(Requirement, requirements):
+        if requirement.name != PROJECT["name"]:
+            versions = pinned.get(canonicalize_name(requirement.name), [])
+            assert versions, f"run `nox -s lock`: it lacks {requirement}"
+            for version in versions:
+                assert requirement.specifier.contains(version), requirement
+
+
+def test_the_commands_of_tasks_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".ci").iterdir()]
+    named = {name for page in pages for name in re.findall(r"nox -s (\w+)", page.read_text())}
+    assert {"lint", "lock"} <= named
+    sessions = re.findall(r"^@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(), re.M)
+    assert named <= set(sessions)
