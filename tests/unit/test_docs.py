@@ -176,7 +176,7 @@ def test_every_package_is_on_the_map() -> None:
 
 
 def test_the_tests_that_the_documentation_names_exist() -> None:
-    pages = "\n".join(page.read_text() for page in [ROOT / "README.md", *DOCS.rglob("*.md")])
+    pages = "\n".join(page.read_text() for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)(?:_…)?`", pages))
     assert [name for name in sorted(named) if f"def {name}" not in tests] == []

@@ -3,12 +3,15 @@
 import re
 import tomllib
 from itertools import chain
+from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.processes import ROOT
 
+PAGES = [*ROOT.glob("*.md")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -31,8 +34,20 @@ def test_the_lock_has_a_version_of_each_requirement() -> None:
 
 
 def test_the_commands_of_tasks_exist() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".ci").iterdir()]
+    pages = [*PAGES, *(ROOT / "docs").rglob("*.md"), *(ROOT / ".ci").iterdir()]
     named = {name for page in pages for name in re.findall(r"nox -s (\w+)", page.read_text())}
     assert {"lint", "lock"} <= named
     sessions = re.findall(r"^@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(), re.M)
     assert named <= set(sessions)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for link in re.findall(r"\]\((?!https:)(.+?)\)", text):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
+            assert anchor in [re.sub(r"[^\w-]", "", h.lower().replace(" ", "-")) for h in headings]

@@ -10,7 +10,7 @@ from tests.support.command_line import commands
 from tests.support.processes import ROOT
 
 PAGES = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "pgbeat/web/pages/templates").glob("*.html")),
 ]
