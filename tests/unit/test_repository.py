@@ -6,12 +6,13 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.processes import ROOT
 
-PAGES = [*ROOT.glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / ".github").glob("*.md")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -43,7 +44,7 @@ def test_the_commands_of_tasks_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S).replace("../blob/HEAD/", "../")
     for link in re.findall(r"\]\((?!https:)(.+?)\)", text):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
@@ -51,3 +52,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
             assert anchor in [re.sub(r"[^\w-]", "", h.lower().replace(" ", "-")) for h in headings]
+
+
+def test_ci_has_each_supported_python_and_postgres() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    cells = workflow["jobs"]["run"]["strategy"]["matrix"]
+    topics = (line.rpartition(":: ")[2] for line in PROJECT["classifiers"] if "Python ::" in line)
+    assert cells["python"] == [version for version in topics if "." in version]
+    script = (ROOT / ".ci/matrix").read_text()
+    for name, versions in cells.items():
+        assert f"{name.upper()}=${{{name.upper()}:-{' '.join(versions)}}}" in script
