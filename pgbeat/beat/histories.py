@@ -241,7 +241,9 @@ def _keep(
     with connections.transaction(connection):
         lock_waits.briefly(connection)
         connection.execute(_KEEP, {"merged": list(merged), "period": period, "kept": list(kept)})
-    connection.execute(_DROP_GONE, {"history": history})
+    is_left = True
+    while is_left:
+        is_left = connection.scalar(_DROP_GONE, {"history": history})
 
 
 def _briefly(connection: Connection, statement: TextClause, values: dict[str, object]) -> str:

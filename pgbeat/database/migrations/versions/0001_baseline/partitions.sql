@@ -140,21 +140,21 @@ BEGIN
 END
 $$;
 
--- Drops the partitions of a history that `keep_partition` has replaced; returns how many.
-CREATE FUNCTION pgbeat.drop_gone(history text) RETURNS integer
+-- Drops one of the partitions of a history that `keep_partition` has replaced; returns whether there
+-- was one. A reader whose plan is older may lock several of them, in another order.
+CREATE FUNCTION pgbeat.drop_gone(history text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    name   text;
-    number integer := 0;
+    name text;
 BEGIN
     PERFORM pgbeat.require_delete(history);
-    FOR name IN SELECT relname FROM pg_class
-                 WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r' AND NOT relispartition
-                   AND relname = history || '_gone_' || oid LOOP
+    SELECT relname INTO name FROM pg_class
+     WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r' AND NOT relispartition
+       AND relname = history || '_gone_' || oid LIMIT 1;
+    IF name IS NOT NULL THEN
         EXECUTE format('DROP TABLE pgbeat.%I', name);
-        number := number + 1;
-    END LOOP;
-    RETURN number;
+    END IF;
+    RETURN name IS NOT NULL;
 END
 $$;
 
