@@ -88,8 +88,9 @@ def refused(
             _preview(visit, name, rest, posted, is_check=False)
             break
         except forms.REFUSED as error:
-            fresh = form_of(error).errors.keys() - errors
-            errors |= {field: form_of(error).errors[field] for field in fresh}
+            found = form_of(error).errors
+            fresh = found.keys() - errors
+            errors |= {field: found[field] for field in fresh}
     return form._replace(errors=errors, alert=errors.get("") or form.alert)
 
 
