@@ -54,20 +54,24 @@ def test_migrating_with_the_app_makes_the_broker_too(
         assert connection.execute("SELECT name FROM kombu_queue").fetchall() == [("celery",)]
 
 
-def test_a_broker_elsewhere(
-    app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
-) -> None:
-    """Another broker (here kombu's on the file system) gets the message; all else is the same."""
+def publish_elsewhere(app: Celery, sql: Sql, database: str, folder: Path) -> None:
+    """Gives the app kombu's broker on the file system, and makes a schedule that is due."""
     app.conf.pgbeat_url = database
     app.conf.broker_url = "filesystem://"
-    folder = str(tmp_path)
-    app.conf.broker_transport_options = {
-        "data_folder_in": folder, "data_folder_out": folder, "control_folder": folder,
-    }  # fmt: skip
+    app.conf.broker_transport_options = dict.fromkeys(
+        ("data_folder_in", "data_folder_out", "control_folder"), str(folder)
+    )
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
         "VALUES ('s', 'tests.add', '1 hour', now())"
     )
+
+
+def test_a_broker_elsewhere(
+    app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
+) -> None:
+    """Another broker (here kombu's on the file system) gets the message; all else is the same."""
+    publish_elsewhere(app, sql, database, tmp_path)
     assert beat().run_due() == 1
     [(outcome, job_id)] = sql("SELECT outcome, job_id FROM pgbeat.ticks")
     assert outcome == "launched"
@@ -86,16 +90,7 @@ def test_a_beat_that_dies_after_it_published_elsewhere_publishes_again_under_the
             if step == "before commit":
                 raise KeyboardInterrupt
 
-    app.conf.pgbeat_url = database
-    app.conf.broker_url = "filesystem://"
-    folder = str(tmp_path)
-    app.conf.broker_transport_options = {
-        "data_folder_in": folder, "data_folder_out": folder, "control_folder": folder,
-    }  # fmt: skip
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    publish_elsewhere(app, sql, database, tmp_path)
     first = Dying(app=app)
     with pytest.raises(KeyboardInterrupt):
         first.run_due()

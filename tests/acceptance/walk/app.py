@@ -53,18 +53,23 @@ def write(phase: str, request: Any) -> None:
         os.close(file)
 
 
+def _spend(task: Any, seconds: float, how: str) -> None:
+    """Notes the start, and takes so long."""
+    write("start", task.request)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(min(0.05, seconds))
+        if how == "obey":
+            pgbeat.progress(1)
+
+
 def work(self: Any, seconds: float = 0.0, how: str = "return") -> str:
     """Works for a while and ends in one of several ways.
 
     `how` is `return`, `fail`, `fail_once` (until a checkpoint is there), `skip`, `die` (takes its
     process with it, once) or `obey` (asks again and again whether it is cancelled).
     """
-    write("start", self.request)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(min(0.05, seconds))
-        if how == "obey":
-            pgbeat.progress(1)
+    _spend(self, seconds, how)
     if how in ("fail_once", "die") and pgbeat.checkpoint() is None:
         pgbeat.checkpoint("was here")
         if how == "die":
@@ -95,12 +100,7 @@ def add(self: Any, before: int | list[int], seconds: float = 0.0, how: str = "re
     `how` is `return`, `fail`, `retry` (by its policy, once), `celery_retry` (by `self.retry()`,
     once), `snooze` (once), `die` or `obey`.
     """
-    write("start", self.request)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        time.sleep(min(0.05, seconds))
-        if how == "obey":
-            pgbeat.progress(1)
+    _spend(self, seconds, how)
     if how == "fail" or (how not in ("return", "obey") and pgbeat.checkpoint() is None):
         pgbeat.checkpoint("was here")
         write("die" if how == "die" else "again", self.request)
