@@ -2,6 +2,9 @@
 
 Celery's own retry does it, under the same id: a result, a chord and a chain wait for that one id.
 (A job that was submitted is retried by a new job instead, by whichever process records its end.)
+
+A retry that can't be sent, since the broker can't be reached, would be the end of the task. Where
+its message is acknowledged late, that goes back instead, and the same attempt runs again.
 """
 
 import logging
@@ -12,6 +15,7 @@ from typing import Any
 
 from celery import Celery
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.broker.messages import NEW_JOB_HEADER
@@ -45,6 +49,8 @@ def set_up(app: Celery) -> None:
         original = getattr(task.run, _ORIGINAL, None)
         if original is not None:  # replaced for an earlier worker in this process
             task.run = original
+        vars(task).pop("retry", None)  # likewise
+        _requeue_unsent(task)
         if name in known:
             _wrap(app, task)
 
@@ -65,6 +71,22 @@ def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
                 ", ".join(map(repr, tasks)),
                 lanes.unknown(connection, settings.namespace, lane),
             )
+
+
+def _requeue_unsent(task: Any) -> None:
+    """Replaces the task's `retry`, which rejects for good what it can't send."""
+    retry = task.retry
+
+    @wraps(retry)
+    def retry_or_requeue(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return retry(*args, **kwargs)
+        except Reject as rejected:
+            if rejected.requeue or not isinstance(rejected.reason, OperationalError):
+                raise
+            raise Reject(rejected.reason, requeue=True) from rejected
+
+    task.retry = retry_or_requeue
 
 
 def _wrap(app: Celery, task: Any) -> None:

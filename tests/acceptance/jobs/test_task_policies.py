@@ -36,6 +36,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "policies.skips": {},
     "policies.late_skips": {},
     "policies.late_flaky": {"max_attempts": 2, "retry_base": 0.1},
+    "policies.late_tries": {"max_attempts": 2, "retry_base": 0.1},
 }
 
 
@@ -155,6 +156,23 @@ def test_a_retry_of_a_task_that_is_acknowledged_late(site: Site, sql: Sql) -> No
     site.start("-P", "prefork", "-c", "1")
     assert site.task("late_flaky", "once").delay().get(timeout=60) == "done"
     until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("completed",)], 30, "it has ended")
+
+
+@pytest.mark.parametrize("how", ["by policy", pytest.param("itself", marks=pytest.mark.slow)])
+def test_a_retry_that_cannot_be_sent(site: Site, sql: Sql, how: str) -> None:
+    """The task's message goes back, so that its job, its result and what it did agree."""
+    worker = site.start("-P", "prefork", "-c", "1")
+    found = site.task("late_tries", how).delay()
+    until(lambda: (site.folder / f"first-{how}").exists(), 30, "it runs")
+    # Its process has published nothing yet, and new sessions can't write.
+    ((database,),) = sql("SELECT current_database()")
+    sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    (site.folder / f"gate-retry-{how}").touch()
+    worker.says("Reject", 60)
+    sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    assert found.get(timeout=60) == "done"
+    of_one = "SELECT state, attempt, executions FROM pgbeat.jobs"
+    until(lambda: sql(of_one) == [("completed", 1, 2)], 30, "its job says the same")
 
 
 @pytest.mark.slow

@@ -25,6 +25,11 @@ def _note(what: str) -> None:
         journal.write(f"{what}\n")
 
 
+def _wait(gate: str) -> None:
+    while not (FOLDER / f"gate-{gate}").exists():
+        time.sleep(0.02)
+
+
 @app.task(name="policies.add", pgbeat={"lane": "narrow"})
 def add(x: int, y: int = 1) -> int:
     """Adds, in the lane."""
@@ -59,6 +64,18 @@ def late_flaky(marker: str) -> str:
     return "done"
 
 
+@app.task(name="policies.late_tries", bind=True, acks_late=True,
+          pgbeat={"max_attempts": 2, "retry_base": 0.1})  # fmt: skip
+def late_tries(self: Any, how: str) -> str:
+    """Is to be tried again, the first time and when a test says so: by its policy, or itself."""
+    first = FOLDER / f"first-{how}"
+    if not first.exists():
+        first.touch()
+        _wait(f"retry-{how}")
+        raise self.retry(countdown=0.1) if how == "itself" else ValueError("the first time")
+    return "done"
+
+
 @app.task(name="policies.parent", acks_late=True)
 def parent(count: int) -> list[str]:
     """Sends tasks that have a policy, and waits for none."""
@@ -89,8 +106,7 @@ def late_replaced(self: Any, how: str) -> None:
 def held(self: Any, gate: str) -> str:
     """Waits for a file."""
     _note(f"held {os.getpid()}")
-    while not (FOLDER / f"gate-{gate}").exists():
-        time.sleep(0.02)
+    _wait(gate)
     return gate
 
 
