@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,16 @@ def test_all_go_on_where_they_were(place: Site) -> None:
         with failing(place.server):
             with pytest.raises(UNREACHABLE):
                 walk_app.plain.delay()
-            for name, process in place.crew.items():
-                until(lambda: any(each in process.output[said[name] :] for each in _LOST), 90, name)  # noqa: B023
+
+            def complains(name: str) -> bool:
+                news = place.crew[name].output[said[name] :]  # noqa: B023
+                return any(each in news for each in _LOST)
+
+            for name in site.WORKERS:
+                until(partial(complains, name), 90, name)
+            # A beat that stands by needs to write nothing.
+            whose = all if failing is frozen else any
+            until(lambda: whose(map(complains, site.BEATS)), 90, "beats")  # noqa: B023
         works(place)
         assert [name for name, process in place.crew.items() if process.poll() is not None] == []
 
@@ -56,7 +65,7 @@ def works(place: Site) -> None:
 
     def all_work() -> bool:
         for _ in range(20):  # enough for those behind the pooler, who ask for some now and then
-            pgbeat.submit("walk.work", kwargs={"seconds": 0.05}, app=walk_app.app)
+            pgbeat.submit("walk.work", kwargs={"seconds": 0.3}, app=walk_app.app)
         return {worker for (worker,) in place.sql(_BUSY, since)} >= set(site.WORKERS)
 
     until(all_work, 120, "each worker runs jobs")

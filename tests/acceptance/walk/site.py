@@ -109,7 +109,7 @@ class Site:
 
     def start_pooler(self) -> None:
         """Starts PgBouncer in transaction mode before the database."""
-        host = conninfo_to_dict(self.server.dsn)["host"]
+        host = str(conninfo_to_dict(self.server.dsn)["host"])
         config = self.folder / "pgbouncer.ini"
         config.write_text(
             f"[databases]\nwalk = host={host} user=pooler\n[pgbouncer]\n"
@@ -120,10 +120,15 @@ class Site:
         for folder in (self.folder, *self.folder.parents[:3]):
             with suppress(PermissionError):
                 folder.chmod(folder.stat().st_mode | 0o755)
-        user = "nobody" if os.getuid() == 0 else None
+        is_root = os.getuid() == 0  # the server's sockets are open to its group only
         with (self.folder / "pgbouncer.log").open("ab") as log:
             self._pooler = subprocess.Popen(
-                ["pgbouncer", str(config)], stdout=log, stderr=log, user=user, cwd="/"
+                ["pgbouncer", str(config)],
+                stdout=log,
+                stderr=log,
+                user="nobody" if is_root else None,
+                extra_groups=[Path(host).stat().st_gid] if is_root else None,
+                cwd="/",
             )
         until(lambda: _listens(self.pooler_port), 30, "the pooler listens")
 
