@@ -3,7 +3,7 @@
 --
 -- Invariants: recording again changes nothing. An execution never ends before it began, however much
 -- the ways of two messages differ. One that was given up as lost but was alive records how it really
--- ended (`late_ends`); its job has gone on, and stays as it is.
+-- ended (`late_ends`); its job has gone on, and stays as it is, unless the execution completed.
 WITH r AS MATERIALIZED (
     SELECT *, statement_timestamp() - coalesce(ended, 0) * interval '1 second' AS ended_at,
            job_state IN ('completed', 'failed', 'cancelled', 'skipped') AS ends_job
@@ -88,13 +88,14 @@ over AS (
            g.traceback, g.metadata, g.log, clock_timestamp()
       FROM gone g),
 late AS (
-    SELECT pgbeat.late_ends(l.records) AS number FROM (
+    SELECT e.* FROM (
         SELECT json_agg(r) AS records FROM r
          WHERE state <> 'running' AND id NOT IN (SELECT id FROM gone)
            AND (SELECT count(*) FROM known) < (SELECT count(*) FROM r)) AS l
+           CROSS JOIN LATERAL pgbeat.late_ends(l.records) AS e
      WHERE l.records IS NOT NULL)
 SELECT {result} FROM moved WHERE {is_awaited} OR state = 'cancelled'
 UNION ALL
 SELECT {result} FROM jobs WHERE state <> 'running' AND {is_awaited}
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0
+SELECT *, true FROM late

@@ -34,6 +34,7 @@ from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
+from tests.support.rows import make_lane
 from tests.support.simulated_workers import Ward
 
 # ----- without processes: the rows of a worker that is no more
@@ -168,6 +169,29 @@ def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
     )
     assert ward.of(job_id) == [("completed", False, None)]
     assert ward.state(job_id) == "failed"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_that_was_delivered_again_and_completes_decides(ward: Ward, is_first: bool) -> None:
+    """The other may run a message that it had in memory, and that is no more."""
+    make_lane(ward.sql, "one")
+    job_id = ward.job(lane="one")
+    one, other = ward.run(job_id, 1, acks_late=True), ward.run(job_id, 2, acks_late=True)
+    assert ward.of(job_id)[1] == ("failed", True, "lost: the message was delivered again")
+    ends = [
+        ExecutionRecord(one, job_id, False, state="completed", job_state="completed"),
+        ExecutionRecord(other, job_id, False, state="failed", job_state="pending", error="no"),
+    ]
+    ended = [
+        job
+        for end in (ends if is_first else reversed(ends))
+        for job in executions.record(ward.connection, [end])
+    ]
+    assert [(str(job.id), job.state, job.lane) for job in ended[-1:]] == [
+        (job_id, "completed", "one")
+    ]
+    assert ward.state(job_id) == "completed"
+    assert ward.of(job_id) == [("failed", False, "no"), ("completed", False, None)]
 
 
 def test_other_namespaces_are_left_alone(ward: Ward) -> None:

@@ -80,15 +80,20 @@ BEGIN
 END
 $$;
 
--- Records how executions really ended that were given up as lost. Returns how many.
-CREATE FUNCTION pgbeat.late_ends(records json) RETURNS integer
-LANGUAGE plpgsql AS $$
+-- Records how executions really ended that were given up as lost. One that completed completes its
+-- job, if that has not ended: what runs it again may hold a message that is no more. Returns these
+-- jobs.
+CREATE FUNCTION pgbeat.late_ends(records json)
+RETURNS TABLE (id uuid, namespace text, state text, lane text, group_id uuid, retried_by uuid,
+               is_dispatched boolean)
+LANGUAGE plpgsql ROWS 1 AS $$
+#variable_conflict use_column
 DECLARE
-    r     record;
-    count integer := 0;
+    r   record;
+    job pgbeat.unfinished_jobs;
 BEGIN
     FOR r IN SELECT * FROM json_to_recordset(records) AS d (
-            id uuid, job_id uuid, state text, ended_at timestamptz, lost boolean,
+            id uuid, job_id uuid, state text, ended_at timestamptz, lost boolean, checkpoint jsonb,
             duration_ms float8, cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
             progress_total float8, progress_message text, result text, error text, traceback text,
             metadata jsonb, log json) ORDER BY job_id LOOP
@@ -107,8 +112,19 @@ BEGIN
                             ELSE r.error END,
                metadata = e.metadata || coalesce(r.metadata, '{}'), log = coalesce(r.log, e.log)
          WHERE e.job_id = r.job_id AND e.id = r.id AND e.lost;
-        count := count + 1;
+        CONTINUE WHEN r.state <> 'completed';
+        DELETE FROM pgbeat.unfinished_jobs j WHERE j.id = r.job_id AND j.state <> 'paused'
+        RETURNING j.* INTO job;
+        CONTINUE WHEN NOT FOUND;
+        job.state := 'completed';
+        job.finished_at := greatest(r.ended_at, job.created_at);
+        job.checkpoint := coalesce(r.checkpoint, job.checkpoint);
+        job.error := NULL;
+        job.run_at := NULL;
+        job.message := NULL;
+        INSERT INTO pgbeat.jobs SELECT job.*;
+        RETURN QUERY SELECT job.id, job.namespace, job.state, job.lane, job.group_id,
+                            job.retried_by, job.dispatched_at IS NOT NULL;
     END LOOP;
-    RETURN count;
 END
 $$;
