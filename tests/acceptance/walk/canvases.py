@@ -63,7 +63,9 @@ def send(app: Celery, chance: random.Random) -> Canvas:
         canvas, value = tasks.first(1)[0], 1
         last = tasks.ids.pop()
         canvas.link(tasks.next())
-        canvas.link_error(tasks.next("return").clone((0,), immutable=True))
+        errback = tasks.next("return").clone((0,))
+        errback.set_immutable(True)
+        canvas.link_error(errback)
         callbacks, tasks.ids = tasks.ids[:1], [last]
     canvas.apply_async(expires=None)
     return Canvas(kind, tasks.ids, value, callbacks)
