@@ -93,6 +93,32 @@ def end(
     return [Ended(*row[:7])._replace(unanswered=Unanswered(*row[7:])) for row in rows]
 
 
+_UNDECIDED = text(
+    """
+    WITH locked AS MATERIALIZED (
+        SELECT id, task, cancel_reason, options, message, cancel_requested_at
+          FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[]))
+         ORDER BY id FOR NO KEY UPDATE)
+    SELECT id, task, cancel_reason, options, message FROM locked
+     WHERE cancel_requested_at IS NOT NULL
+    """
+)
+
+
+def lock_undecided(
+    connection: Connection, job_ids: Collection[str | UUID]
+) -> dict[UUID, Unanswered]:
+    """Locks jobs that go back to wait, unless a request to cancel them ends them.
+
+    Returns what must be known of those that it ends. The statements that record executions decide
+    that twice, and must see the same.
+    """
+    if not job_ids:
+        return {}
+    rows = connection.execute(_UNDECIDED, {"ids": [str(i) for i in job_ids]})
+    return {row.id: Unanswered(*row[1:]) for row in rows}
+
+
 _REQUEST = text(
     f"""
     UPDATE pgbeat.unfinished_jobs

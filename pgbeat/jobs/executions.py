@@ -1,6 +1,6 @@
 """Records and reads executions: one row for each attempt at a job on a worker."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,10 +14,15 @@ from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.database.tables import executions
 from pgbeat.errors import NotFound
-from pgbeat.jobs import model
+from pgbeat.jobs import endings
 from pgbeat.jobs.endings import Ended, columns_except
 
 State = Literal["running", "completed", "failed", "cancelled", "skipped", "snoozed"]
+
+
+#: States of a job that goes back to wait, or is cancelled if somebody asked for that: its task has
+#: not ended for Celery.
+UNDECIDED = ("scheduled", "pending")
 
 
 class ExecutionRecord(NamedTuple):
@@ -134,22 +139,13 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     """
     ended: list[Ended] = []
     cursor = psycopg.RawCursor(connections.driver(connection))
-    lock_undecided(connection, records)
+    undecided = [each.job_id for each in records if each.job_state in UNDECIDED]
+    unanswered = endings.lock_undecided(connection, undecided)
     for is_new, batch in _batches(records):
         statement = BEGIN if is_new else GO_ON
         rows = cursor.execute(statement.sql, [recordset(batch)])
         ended += [Ended(*row) for row in rows]
-    return ended
-
-
-def lock_undecided(connection: Connection, records: Iterable[ExecutionRecord]) -> None:
-    """Locks jobs that a request to cancel them would end, and that else go back to wait.
-
-    The statements decide that twice, and must see the same.
-    """
-    undecided = [each.job_id for each in records if each.job_state in ("scheduled", "pending")]
-    if undecided:
-        model.lock(connection, undecided)
+    return [job._replace(unanswered=unanswered.get(job.id)) for job in ended]
 
 
 def _batches(

@@ -65,7 +65,7 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
         execution_id, is_running, is_dispatched = known[report.job_id]
         if is_running or (execution_id is None and report.began):
             execution = _execution(report, worker, execution_id)
-            ended += executions.record(connection, [execution])
+            gone = executions.record(connection, [execution])
             known[report.job_id] = [execution.id, False, is_dispatched]
         elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
@@ -73,7 +73,9 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
                 connection, [report.job_id], report.state, report.error,
                 of=("pending", "scheduled"), is_final=is_final,
             )  # fmt: skip
-            ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]
+        else:
+            continue
+        ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]
     workers.count(connection, workers.RELEASED, sum(report.lost for report in reports))
     return ended
 

@@ -14,8 +14,8 @@ _VALUES = """
     task_id, status, body, content_type, content_encoding, traceback, children, group_id,
     parent_id, date_done, task, worker, queue, retries, request, expires_at"""
 
-# Invariant: a stored success stays, and no revocation replaces an end. Whoever waits is notified in
-# the same transaction.
+# Invariant: a stored success stays, no revocation replaces an end, and no retry a revocation: the
+# task was cancelled as it asked for one. Whoever waits is notified in the same transaction.
 _STORE = """
 WITH %(first)s
      stored AS (
@@ -28,7 +28,8 @@ WITH %(first)s
         AND %(only_if)s
      ON CONFLICT (task_id) DO UPDATE SET (%(columns)s) = ROW (excluded.*)
       WHERE r.status <> 'SUCCESS'
-        AND NOT (excluded.status = 'REVOKED' AND r.status IN ('FAILURE', 'REVOKED'))),
+        AND NOT (excluded.status = 'REVOKED' AND r.status IN ('FAILURE', 'REVOKED'))
+        AND NOT (excluded.status = 'RETRY' AND r.status = 'REVOKED')),
      waiting AS (%(waiting)s)
 %(then)s
 """

@@ -11,7 +11,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
 from pgbeat.database.prepared import Statement, StatementRunner
-from pgbeat.jobs import executions, model
+from pgbeat.jobs import endings, executions
 from pgbeat.jobs.endings import Ended
 from pgbeat.worker.attempts import Attempt
 
@@ -34,19 +34,18 @@ def write(
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
     # those that end only if they were asked to, and those that may be written already, by a
     # transaction that is about to commit.
+    undecided = {attempt.job_id for attempt in batch if attempt.job_state in executions.UNDECIDED}
     doubtful = {
         attempt.job_id
         for attempt in batch
         if (attempt.was_tried and not attempt.is_known)
-        or attempt.job_state in ("scheduled", "pending")
         or (attempt.is_known and attempt.job_state not in ("running", "completed"))
     }
-    if doubtful:
-        model.lock(connection, doubtful)
+    unanswered = endings.lock_undecided(connection, undecided | doubtful)
     return [
-        each
+        job._replace(unanswered=unanswered.get(job.id) if str(job.id) in undecided else None)
         for statement, documents in statements(batch, shape, worker_id, os.getpid())
-        for each in ended(prepared.run(statement, documents))
+        for job in ended(prepared.run(statement, documents))
     ]
 
 

@@ -175,6 +175,29 @@ def test_a_retry_that_cannot_be_sent(site: Site, sql: Sql, how: str) -> None:
     until(lambda: sql(of_one) == [("completed", 1, 2)], 30, "its job says the same")
 
 
+@pytest.mark.parametrize("pool", ["threads", pytest.param("solo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["by policy", pytest.param("itself", marks=pytest.mark.slow)])
+def test_one_that_is_cancelled_before_it_asks_for_a_retry(
+    site: Site, sql: Sql, how: str, pool: str
+) -> None:
+    """Nothing runs again, and the rest of its chain ends."""
+    site.start("-P", pool, "-c", "1")
+    last = chain(site.task("late_tries", how), site.task("joined"), site.task("joined")).delay()
+    second = last.parent
+    first = second.parent
+    until(lambda: (site.folder / f"first-{how}").exists(), 30, "it runs")
+    assert run_with(site.client, "jobs", "cancel", first.id, "--reason", "no").exit_code == 0
+    (site.folder / f"gate-retry-{how}").touch()
+    with pytest.raises(TaskRevokedError, match=r"cancelled by .*: no"):
+        last.get(timeout=30)
+    until(
+        lambda: sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first.id) == [("cancelled",)],
+        30,
+        "its job says the same",
+    )
+    assert [each.state for each in (first, second, last)] == ["REVOKED"] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [pytest.param("child", marks=pytest.mark.slow), "worker"])
 def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victim: str) -> None:
