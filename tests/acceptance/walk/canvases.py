@@ -139,6 +139,8 @@ _NONE = {
          WHERE j.keeps_id
            AND r.status IS DISTINCT FROM CASE j.state WHEN 'completed' THEN 'SUCCESS'
                    WHEN 'failed' THEN 'FAILURE' ELSE 'REVOKED' END
+           -- It failed by itself, and is not retried since somebody cancelled it.
+           AND NOT (j.state = 'cancelled' AND r.status = 'FAILURE')
            -- A worker was killed between the two; only those that book end in one transaction.
            AND NOT (j.error ~ '^lost' AND r.status = 'SUCCESS' AND j.task !~ '^walk.book')""",
     "a completed job whose row is not there once, or another's that is": """

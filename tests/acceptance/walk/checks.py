@@ -170,8 +170,12 @@ def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
 
 
 def _exited(lines: list[Line], faults: list[Fault]) -> list[str]:
-    """Returns processes that ended though nothing killed them: no fault of the server may."""
+    """Returns processes that ended though nothing killed them: no fault of the server may.
+
+    A prefork worker ends, in plain Celery too, if its pool loses a process as it starts.
+    """
     killed = {fault.whom for fault in _deaths(lines)}
+    killed |= {fault.whom for fault in faults if fault.kind == "child killed"}
     return [
         f"ended by itself: {fault.whom}"
         for fault in faults
