@@ -14,8 +14,7 @@ from functools import wraps
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Ignore, Reject, Retry
-from kombu.exceptions import OperationalError
+from celery.exceptions import Ignore, OperationalError, Reject, Retry
 from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.broker.messages import NEW_JOB_HEADER
