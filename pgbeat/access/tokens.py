@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from sqlalchemy import Connection, func, insert, select, text, update
 
 from pgbeat.access.actors import is_name
+from pgbeat.database.missing import not_found
 from pgbeat.database.privileges import may_change
 from pgbeat.database.tables import tokens
-from pgbeat.errors import InvalidJob, InvalidToken, NotFound
+from pgbeat.errors import InvalidJob, InvalidToken
 
 #: What the bearer may do. `metrics` is for Prometheus: it may read `/metrics` and nothing else.
 Scope = Literal["user", "viewer", "metrics", "admin"]
@@ -179,7 +180,7 @@ def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
         .returning(*_COLUMNS)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"there is no token {token_id!r}; `pgbeat tokens list` shows all tokens")
+        raise not_found("token", token_id)
     return Token(*row)
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.sql.elements import TextClause
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import channels
+from pgbeat.database.missing import not_found
 from pgbeat.errors import NotFound, QueueLocked
-from pgbeat.suggest import did_you_mean
 
 #: The arguments of a declaration that a queue keeps, and their columns.
 ARGUMENTS = {
@@ -328,7 +328,7 @@ def set_paused(connection: Connection, tables: BrokerTables, name: str, paused: 
     values = {"name": name, "paused": paused}
     changed = connection.execute(tables.text(_PAUSE), values).scalar_one_or_none()
     if changed is None and find(connection, tables, name) is None:
-        raise NotFound(_not_found(connection, tables, name))
+        raise _missing(connection, tables, name)
     if changed is not None and not paused:
         connection.execute(_AGAIN, {"channel": channels.of_queue(changed)})
     return changed is not None
@@ -401,7 +401,7 @@ def get(connection: Connection, tables: BrokerTables, name: str) -> QueueSummary
     values = {"name": name, "id": _id(connection, tables, name)}
     row = connection.execute(tables.text(_QUEUE), values).one_or_none()
     if row is None:
-        raise NotFound(_not_found(connection, tables, name))
+        raise _missing(connection, tables, name)
     return QueueSummary(*row)
 
 
@@ -427,7 +427,6 @@ _QUEUE = """
 """
 
 
-def _not_found(connection: Connection, tables: BrokerTables, name: str) -> str:
+def _missing(connection: Connection, tables: BrokerTables, name: str) -> NotFound:
     names = connection.scalars(tables.text("SELECT name FROM {queue} ORDER BY 1 LIMIT 10000"))
-    hint = did_you_mean(name, names) or "`pgbeat queues` lists them"
-    return f"there is no queue {name!r}; {hint}"
+    return not_found("queue", name, names)

@@ -64,7 +64,7 @@ class _Explanation:
             return self._advised(last)  # paused for it
         advice, summary = "", f"{self.summary} Its jobs: {line(health.summary)}."
         if health.code == "waiting":
-            advice = "Is there a worker for its queue? `pgbeat queues list` shows them."
+            advice = "Is there a worker for its queue? `pgbeat queues` shows them."
         elif health.code == "never_launched":
             advice = "`pgbeat history` has the reasons."
             summary = f"{self.summary} But {line(health.summary)}."

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
+from pgbeat.database.missing import missing
 from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
@@ -97,8 +98,8 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     if "lane" in given:
         name = columns["lane"] = given.pop("lane")
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
-            said = lanes.unknown(connection, job.namespace, name)
-            raise InvalidJob.of("lane", "unknown", said)
+            error = missing(connection, "lane", name, namespace=job.namespace)
+            raise InvalidJob.of("lane", "unknown", str(error))
     for name, value in given.items():
         if value is None:
             raise InvalidJob.of(name, "required", f"{name} must have a value")

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
+from pgbeat.database.missing import missing
 from pgbeat.errors import Forbidden, InvalidJob
 from pgbeat.jobs import task_policies, templates, user_limits
 from pgbeat.jobs.lanes import model as lanes
@@ -54,11 +55,7 @@ class JobDefaults:
     def template(self, name: str) -> Template:
         """Returns the template with that name. Raises `InvalidJob`."""
         if name not in self._templates:
-            raise InvalidJob.of(
-                "template",
-                "unknown",
-                f"there is no template {name!r}; `pgbeat templates list` shows those there are",
-            )
+            raise self._unknown("template", name)
         return self._templates[name]
 
     def lane(self, name: str) -> Lane:
@@ -67,9 +64,12 @@ class JobDefaults:
             found = lanes.load(self._connection, [name], namespace=self.settings.namespace)
             self._lanes |= found
         if name not in self._lanes:
-            said = lanes.unknown(self._connection, self.settings.namespace, name)
-            raise InvalidJob.of("lane", "unknown", said)
+            raise self._unknown("lane", name)
         return self._lanes[name]
+
+    def _unknown(self, noun: str, name: str) -> InvalidJob:
+        error = missing(self._connection, noun, name, namespace=self.settings.namespace)
+        return InvalidJob.of(noun, "unknown", str(error))
 
     def require_queues(self, app: Celery, queues: Collection[str]) -> None:
         """Raises `InvalidJob` unless there are the queues."""

@@ -63,9 +63,7 @@ def _dependent(connection: Connection, job: Job) -> Whereabouts:
     return Whereabouts("parents", says)
 
 
-_WORKERS = (
-    "`pgbeat queues list` shows the consumers; a worker is shown only if it records executions."
-)
+_WORKERS = "`pgbeat queues` shows the consumers; a worker is shown only if it records executions."
 
 
 _ACCEPTED = text(

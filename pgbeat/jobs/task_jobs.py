@@ -23,6 +23,7 @@ from pgbeat.broker.payloads import JOB, NewJobHeader
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
 from pgbeat.config import Settings, settings_of
+from pgbeat.database.missing import missing
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import (
@@ -317,9 +318,9 @@ class _NewJob:
         """Returns why it was not written."""
         name, namespace = self._lane, self.values["namespace"]
         if name is not None and not lanes.load(connection, [name], namespace=namespace):
-            said = lanes.unknown(connection, namespace, name)
+            error = missing(connection, "lane", name, namespace=namespace)
             subject = f"task {self._task!r} can't be sent, by its policy"
-            return InvalidJob.of("lane", "unknown", said, subject=subject)
+            return InvalidJob.of("lane", "unknown", str(error), subject=subject)
         return NotUnique("a job with the same unique key was made at this moment; try again")
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules
 from pgbeat.database.tables import templates as table
 from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
@@ -156,5 +157,5 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
             yield Problem("job_policy.template", "conflict", said)
         names = [] if policy.lane is None else [policy.lane]
         if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
-            said = lanes.unknown(unit.connection, unit.namespace, names[0])
+            said = str(missing(unit.connection, "lane", names[0], namespace=unit.namespace))
             yield Problem("job_policy.lane", "unknown", said)

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select
 
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules, templates
-from pgbeat.errors import NotFound
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.policies import JobPolicy
-from pgbeat.suggest import did_you_mean
 
 
 class Template(NamedTuple):
@@ -70,10 +69,7 @@ def get(connection: Connection, name: str, *, namespace: str, for_update: bool =
     query = select(*COLUMNS).where(is_template(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
-        raise NotFound(
-            f"there is no template {name!r}" + (f"; {hint}" if hint else ""), field="template"
-        )
+        raise missing(connection, "template", name, namespace=namespace)
     return Template(*row)
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from sqlalchemy import Connection, text
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
+from pgbeat.database.missing import not_found
+from pgbeat.errors import InvalidInput, NoReply, WorkerRefused
 from pgbeat.jobs.workers import ALIVE
-from pgbeat.suggest import did_you_mean
 
 Verb = Literal["shutdown", "grow", "shrink", "add-consumer", "cancel-consumer"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -60,8 +60,7 @@ def require(connection: Connection, namespace: str, name: str) -> None:
     """Raises `NotFound` for a worker that is unknown or dead."""
     known = names(connection, namespace)
     if name not in known:
-        said = (f"there is no living worker {name!r}", did_you_mean(name, known))
-        raise NotFound("; ".join(filter(None, said)))
+        raise not_found("living worker", name, known)
 
 
 def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = TIMEOUT) -> str:

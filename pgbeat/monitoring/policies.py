@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
+from pgbeat.database.missing import missing
 from pgbeat.errors import ConfigError
 from pgbeat.jobs import task_policies
 
@@ -29,12 +30,14 @@ def check(
         return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
     if not found:
         return None
-    if missing := task_policies.missing_lanes(connection, found, namespace=settings.namespace):
+    namespace = settings.namespace
+    if lanes := task_policies.missing_lanes(connection, found, namespace=namespace):
         detail = "; ".join(
-            f"lane {lane!r} doesn't exist; its tasks can't be sent ({_names(tasks)})"
-            for lane, tasks in missing.items()
+            f"tasks can't be sent ({_names(tasks)}): "
+            f"{missing(connection, 'lane', lane, namespace=namespace)}"
+            for lane, tasks in lanes.items()
         )
-        return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(missing))} --limit 1`."
+        return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(lanes))} --limit 1`."
     detail = _names(sorted(found))
     if settings.track == "off":
         advice = "Set pgbeat_track to launched: else nobody knows when these jobs end."

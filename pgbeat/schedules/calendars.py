@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
+from pgbeat.database.missing import missing, not_found
 from pgbeat.database.tables import calendars, schedules
-from pgbeat.errors import AlreadyExists, InvalidCalendar, NotFound
+from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.names import NAMESPACE, name_problem
 from pgbeat.schedules.calendar_definitions import parse
 from pgbeat.schedules.exclusions import Rules
-from pgbeat.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def exclusion(
     if name is None:
         return None
     if name not in found:
-        raise NotFound(f"there is no calendar {name!r}")
+        raise not_found("calendar", name, found)
     return found[name].exclusion(moment, timezone)
 
 
@@ -99,16 +99,11 @@ def load(
 def get(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
 ) -> Calendar:
-    """Returns the calendar of that name. Raises `NotFound`, which suggests a similar name."""
+    """Returns the calendar of that name. Raises `NotFound`, with the most similar name."""
     query = _SELECT.where(_is(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
-        raise NotFound(
-            f"there is no calendar {name!r}{place}" + (f"; {hint}" if hint else ""),
-            field="calendar",
-        )
+        raise missing(connection, "calendar", name, namespace=namespace)
     return Calendar(*row)
 
 

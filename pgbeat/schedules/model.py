@@ -20,11 +20,10 @@ from sqlalchemy import (
     text,
 )
 
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules
-from pgbeat.errors import NotFound
 from pgbeat.jobs.placeholders import in_use
 from pgbeat.names import NAMESPACE
-from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import (
     NEVER,
     Interval,
@@ -254,24 +253,12 @@ def is_named(name: str, namespace: str) -> ColumnElement[bool]:
 def get(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
 ) -> Schedule:
-    """Returns the schedule of that name. Raises `NotFound`, which suggests a similar name."""
+    """Returns the schedule of that name. Raises `NotFound`, with the most similar name."""
     query = SELECT.where(is_named(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        raise NotFound(_not_found(connection, name, namespace))
+        raise missing(connection, "schedule", name, namespace=namespace)
     return Schedule._make(row)
-
-
-def _not_found(connection: Connection, name: str, namespace: str) -> str:
-    names = connection.scalars(
-        select(schedules.c.name)
-        .where(schedules.c.namespace == namespace)
-        .order_by(schedules.c.name)
-        .limit(10_000)
-    )
-    hint = did_you_mean(name, names)
-    place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-    return f"there is no schedule {name!r}{place}" + (f"; {hint}" if hint else "")
 
 
 def listing(

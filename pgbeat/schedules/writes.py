@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.publishing.json_values import unreadable
 from pgbeat.config import Settings
 from pgbeat.database import connections
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
 from pgbeat.jobs import placeholders
@@ -58,7 +59,7 @@ def add(
     """
     values = _checked(values)
     row = {"name": name, "namespace": namespace, "source": source, **values}
-    _write(connection, name, insert(schedules).values(row), values)
+    _write(connection, name, insert(schedules).values(row), values, namespace)
     return get(connection, name, namespace=namespace)
 
 
@@ -73,7 +74,7 @@ def edit(
     get(connection, name, namespace=namespace, for_update=True)
     if values:
         statement = update(schedules).where(is_named(name, namespace)).values(**values)
-        _write(connection, name, statement, values)
+        _write(connection, name, statement, values, namespace)
     return get(connection, name, namespace=namespace)
 
 
@@ -98,7 +99,9 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSchedule(error.problems, subject=error.subject) from None
 
 
-def _write(connection: Connection, name: str, statement: Any, values: Mapping[str, Any]) -> None:
+def _write(
+    connection: Connection, name: str, statement: Any, values: Mapping[str, Any], namespace: str
+) -> None:
     """Executes the statement, then checks what the database checks more loosely.
 
     The database comes first: its sentences are better.
@@ -107,7 +110,10 @@ def _write(connection: Connection, name: str, statement: Any, values: Mapping[st
         with connection.begin_nested():
             connection.execute(statement)
     except DBAPIError as error:
-        raise _invalid(name, error) from None
+        refused = _invalid(name, error)
+        if isinstance(refused, InvalidSchedule):
+            refused = _with_nearest(connection, refused, values, namespace)
+        raise refused from None
     for field, parse in PARSERS.items():
         if values.get(field) is not None:
             parse(values[field])
@@ -131,6 +137,19 @@ def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
     kind = InvalidTimetable if refused.field in PARSERS else InvalidSchedule
     problem = Problem(refused.field, said.constraint_name or "malformed", message)
     return kind([problem], subject=f'schedule "{refused.schedule}"')
+
+
+def _with_nearest(
+    connection: Connection, error: InvalidSchedule, values: Mapping[str, Any], namespace: str
+) -> InvalidSchedule:
+    """Returns the error; for a name that nothing has, with the most similar name."""
+    field, code, _ = error.problems[0]
+    within = {"calendar": values, "job_policy.template": values.get("job_policy")}.get(field)
+    noun = field.removeprefix("job_policy.")
+    if code != "unknown" or within is None or noun not in within:
+        return error
+    said = str(missing(connection, noun, within[noun], namespace=namespace))
+    return InvalidSchedule.of(field, code, said, subject=error.subject)
 
 
 class Refusal(NamedTuple):

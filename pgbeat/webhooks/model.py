@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select, text
 
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import EVENTS as EVENTS
 from pgbeat.database.tables import webhooks
-from pgbeat.errors import NotFound
 from pgbeat.names import NAMESPACE
-from pgbeat.suggest import did_you_mean
 
 #: Deliveries of a webhook under way at once, while they succeed. After a failure, there is one.
 SLOTS = 8
@@ -71,9 +70,7 @@ def get(
     query = select(*COLUMNS).where(is_webhook(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
-        raise NotFound(f"there is no webhook {name!r}{place}" + (f"; {hint}" if hint else ""))
+        raise missing(connection, "webhook", name, namespace=namespace)
     return Webhook(*row)
 
 

@@ -20,10 +20,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.broker.messages import NEW_JOB_HEADER
 from pgbeat.config import settings_of
 from pgbeat.database import connections
+from pgbeat.database.missing import missing
 from pgbeat.errors import ConfigError
 from pgbeat.jobs import policies, task_policies
 from pgbeat.jobs.defaults import backoff
-from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policies import JobPolicy
 
 logger = logging.getLogger("pgbeat.worker")
@@ -63,12 +63,12 @@ def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
         suppress(SQLAlchemyError),
         connections.engine(settings.url, "pgbeat worker").connect() as connection,
     ):
-        missing = task_policies.missing_lanes(connection, known, namespace=settings.namespace)
-        for lane, tasks in missing.items():
+        gone = task_policies.missing_lanes(connection, known, namespace=settings.namespace)
+        for lane, tasks in gone.items():
             logger.warning(
                 "%s can't be sent, by policy: %s",
                 ", ".join(map(repr, tasks)),
-                lanes.unknown(connection, settings.namespace, lane),
+                missing(connection, "lane", lane, namespace=settings.namespace),
             )
 
 

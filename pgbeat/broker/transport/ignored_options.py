@@ -51,7 +51,7 @@ _INSTEAD = {
     "not needed: a message is read as a whole": "fetch_message_attributes",
     "not needed: a queue's messages are claimed in order": "fifo_mode",
     "not needed: claims are exact at READ COMMITTED": "isolation_level",
-    "not needed: `pgbeat queues list` counts": "calc_queue_size",
+    "not needed: `pgbeat queues` counts": "calc_queue_size",
     "not needed: any number of workers share a queue": "num_partitions",
     "queues take turns; use priorities": "queue_order_strategy",
     "sessions give host and process as application_name; connect_args can change it":

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
+from pgbeat.database.missing import missing
 from pgbeat.database.tables import lanes
-from pgbeat.errors import InvalidJob, InvalidTimetable, NotFound
-from pgbeat.suggest import did_you_mean
+from pgbeat.errors import InvalidJob, InvalidTimetable
 from pgbeat.timetables import parse_duration, span
 
 #: SQL conditions on a job `j` of a lane: it has a slot, or waits for one.
@@ -131,15 +131,8 @@ def get(connection: Connection, namespace: str, name: str) -> Lane:
     """Returns the lane with that name. Raises `NotFound`, with the most similar name."""
     found = load(connection, [name], namespace=namespace)
     if name not in found:
-        raise NotFound(unknown(connection, namespace, name), field="lane")
+        raise missing(connection, "lane", name, namespace=namespace)
     return found[name]
-
-
-def unknown(connection: Connection, namespace: str, name: str) -> str:
-    """Returns the error message for a lane that doesn't exist, with the most similar name."""
-    known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
-    hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
-    return f"there is no lane {name!r}; {hint}"
 
 
 class Room(NamedTuple):

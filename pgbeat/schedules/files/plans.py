@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
 
+from pgbeat.database.missing import not_found
 from pgbeat.database.tables import lanes, schedules, templates
 from pgbeat.schedules import calendars
 from pgbeat.schedules.files.definitions import Definition, circles, circular, has_template
@@ -13,7 +14,6 @@ from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain, same
 from pgbeat.schedules.files.job_policies import canonical
 from pgbeat.schedules.files.reading import File
-from pgbeat.suggest import did_you_mean
 
 #: The reason of schedules that a file disables.
 BY_FILE = "disabled by its file"
@@ -204,7 +204,7 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
             for definition in named.values():
                 name = definition.values["job_policy"][key]
                 if name not in there:
-                    said = _no(f"job_policy: {key}", key, name, there)
+                    said = f"job_policy: {key}: {not_found(key, name, there)}"
                     mistakes.append(definition.mistake("job_policy", said))
     return mistakes
 
@@ -219,9 +219,4 @@ def _missing(
     for definition in definitions.values():
         name = definition.values[field]
         if name is not None and name not in there:
-            yield definition.mistake(field, _no(field, noun, name, there))
-
-
-def _no(field: str, noun: str, name: str, there: Collection[str]) -> str:
-    hint = did_you_mean(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
-    return f"{field}: there is no {noun} {name!r}; {hint}"
+            yield definition.mistake(field, f"{field}: {not_found(noun, name, there)}")

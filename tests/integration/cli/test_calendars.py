@@ -304,7 +304,8 @@ def test_namespaces(
     monkeypatch.setenv("PGBEAT_NAMESPACE", "shop")
     assert read(database, "calendars", "list") == []
     assert refused(run(database, "calendars", "show", "office"), 1) == (
-        "there is no calendar 'office' in namespace 'shop'"
+        "there is no calendar 'office' in namespace 'shop'; "
+        "`pgbeat calendars list` shows all calendars"
     )
     pgbeat("add", "office", "--weekdays", "sun")
     pgbeat("update", "office", "--weekdays", "mon")

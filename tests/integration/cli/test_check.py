@@ -230,7 +230,7 @@ def reason(checked: Check, policy: str | None = None) -> str:
 def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
     """The reasons are those that beat gives."""
     add(sql, job_policy='{"lane": "gpu"}')
-    assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
+    assert reason(checked) == "there is no lane 'gpu'; `pgbeat lanes list` shows all lanes"
     make_lane(sql, "gpu", 1, paused_at="now")
     assert reason(checked, "lane") == "lane 'gpu' is paused"
     sql("UPDATE pgbeat.lanes SET paused_at = NULL")
@@ -262,7 +262,7 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
 def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> None:
     add(sql, args="[7]", job_policy='{"template": "x"}')
     assert reason(checked) == (
-        "there is no template 'x'; `pgbeat templates list` shows those there are"
+        "there is no template 'x'; `pgbeat templates list` shows all templates"
     )
     sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job_policy) VALUES "
         """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')""")  # fmt: skip

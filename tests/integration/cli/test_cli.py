@@ -169,7 +169,7 @@ def test_an_argument_that_is_much_too_long(database: str) -> None:
     for arguments, end in {
         ("add", "s", "--task", "t", "--every", long): "'1h 30m' or '2 days'",
         ("add", "s", "--task", "t", "--cron", long): 'or "0 2 * * mon-fri"',
-        ("status", long): "xxx'",
+        ("status", long): "shows all schedules",
     }.items():
         said = run(database, *arguments).stderr.strip()
         assert len(said) < 1000

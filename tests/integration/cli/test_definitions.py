@@ -146,7 +146,8 @@ def test_after_what_is_not_there_yet(database: str) -> None:
     assert (later.exit_code, later.stderr) == (
         0,
         NOT_CHECKED.replace("Note", "Note: until it is added, nothing is launched after it: "
-                            "there is no schedule 'nigtly'; did you mean 'nightly'?\nNote"),
+                            "there is no schedule 'nigtly'; did you mean 'nightly'? "
+                            "`pgbeat list` shows all schedules\nNote"),
     )  # fmt: skip
     right = run(database, "update", "s", "--after", "nightly", "--after-outcome", "finished")
     assert right.stderr == ""
@@ -487,7 +488,7 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
         0, "Note: until it is added, the schedule's ticks fail: "
-        "there is no lane 'gpo'; did you mean 'gpu'?",
+        "there is no lane 'gpo'; did you mean 'gpu'? `pgbeat lanes list` shows all lanes",
     )  # fmt: skip
     assert run(database, "update", "s", "--owner", "me").stderr == ""
     assert run(database, "update", "s", "--lane", "gpu").stderr == ""

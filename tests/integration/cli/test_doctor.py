@@ -305,7 +305,7 @@ def test_policies_of_tasks(app: Celery, sql: Sql) -> None:
         return next(line for line in shown.splitlines() if line.startswith("task policies"))
 
     assert "fail" in line()
-    assert "lane 'narrow' doesn't exist; its tasks can't be sent (1: tests.add)" in line()
+    assert "tasks can't be sent (1: tests.add): there is no lane 'narrow'; `pgbeat lanes" in line()
     make_lane(sql, "narrow")
     assert line().split()[2:] == ["ok", "1:", "tests.add"]
     app.conf.pgbeat_task_policies = {"tests.*": {"lanes": "narrow"}}

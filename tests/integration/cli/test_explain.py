@@ -192,7 +192,8 @@ def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
 def test_after_another(database: str, app: Celery, sql: Sql) -> None:
     add(sql, next_run=None, every=None, after="t")
     assert explained(database) == (
-        "after", f"s: it comes after t, and there is no schedule 't'.\n{WORKERS}",
+        "after", f"s: it comes after t, and there is no schedule 't'; `pgbeat list` shows all "
+        f"schedules.\n{WORKERS}",
     )  # fmt: skip
     make_schedule(sql, "t")
     assert explained(database)[1].startswith("s: it comes after t, which has not been due yet.")

@@ -447,7 +447,8 @@ def test_export_names_and_code(database: str, write: Write, sql: Sql) -> None:
         "often": {"task": "tests.note", "every": "15 minutes", "owner": "ops"},
     }
     assert run(database, "export", "oftn").stderr == (
-        "Error: there is no schedule 'oftn'; did you mean 'often'?\n"
+        "Error: there is no schedule 'oftn'; did you mean 'often'? `pgbeat list` shows all "
+        "schedules\n"
     )
     lazy = run(database, "export", "lazy")
     assert lazy.exit_code == 2

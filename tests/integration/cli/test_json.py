@@ -126,7 +126,7 @@ POLICY = ("--job-retry-base", "60", "--job-retry-cap", "59", "--tag", "")
 @pytest.mark.parametrize(
     ("arguments", "status", "code", "problems"),
     [
-        (("status", "x"), 1, "not_found", [("", "not_found")]),
+        (("status", "x"), 1, "not_found", [("schedule", "not_found")]),
         (("add", "s", "--task", "t"), 2, "invalid_schedule", [("", "required")]),
         (("add", "s", "--task", "t", "--every", "5", *POLICY), 2, "invalid_schedule",
          [("job_policy.tags", "malformed"), ("job_policy.retry_cap", "out_of_range")]),

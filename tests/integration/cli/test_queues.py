@@ -226,10 +226,10 @@ def test_a_consumer_that_waits_hears_of_the_resumption(
 @pytest.mark.parametrize("command", ["pause", "resume", "purge"])
 def test_a_queue_that_is_not_there(database: str, command: str) -> None:
     assert refused(run(database, "queues", command, "celry"), 1) == (
-        "there is no queue 'celry'; did you mean 'celery'?"
+        "there is no queue 'celry'; did you mean 'celery'? `pgbeat queues` shows all queues"
     )
     assert refused(run(database, "queues", command, "x\ny"), 1) == (
-        "there is no queue 'x\\ny'; `pgbeat queues` lists them"
+        "there is no queue 'x\\ny'; `pgbeat queues` shows all queues"
     )
 
 

@@ -67,4 +67,7 @@ def test_a_reason_selects(database: str, sql: Sql) -> None:
 
 def test_a_worker_is_looked_for_before_it_asks(app: Celery) -> None:
     said = refused(run_with(app, "workers", "shutdown", "celery@nowhere"), 1)
-    assert said == "there is no living worker 'celery@nowhere'"
+    assert (
+        said
+        == "there is no living worker 'celery@nowhere'; `pgbeat workers` shows all living workers"
+    )

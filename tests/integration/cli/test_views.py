@@ -442,7 +442,7 @@ def test_remove_what_code_made(database: str, sql: Sql) -> None:
 @pytest.mark.parametrize("command", ["enable", "disable", "pause", "resume", "remove"])
 def test_switching_what_is_not_there(database: str, command: str) -> None:
     assert refused(run(database, command, "duE"), 1) == (
-        "there is no schedule 'duE'; did you mean 'due'?"
+        "there is no schedule 'duE'; did you mean 'due'? `pgbeat list` shows all schedules"
     )
 
 

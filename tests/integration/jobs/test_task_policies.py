@@ -246,7 +246,7 @@ class TestLanes:
             app.tasks["plain.nowhere"].delay()
         assert [(p.field, p.code) for p in refused.value.problems] == [("lane", "unknown")]
         assert "task 'plain.nowhere'" in str(refused.value)
-        assert "`pgbeat lanes set missing --limit 1`" in str(refused.value)
+        assert "`pgbeat lanes list`" in str(refused.value)
         assert payloads(sql) == []
         assert jobs_of(sql, "id") == []
 
@@ -360,7 +360,7 @@ class TestMistakes:
         assert all("never" not in each for each in said)
         [missing] = [each for each in said if "missing" in each]
         assert "'plain.nowhere'" in missing
-        assert "`pgbeat lanes set missing --limit 1`" in missing
+        assert "`pgbeat lanes list`" in missing
         app.conf.broker_url = app.conf.pgbeat_url = "pgbeat+postgresql://127.0.0.1:1/no"
         policy_retries.set_up(app)
 

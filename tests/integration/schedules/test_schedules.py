@@ -635,12 +635,13 @@ def test_a_pause_begins_once(sql: Sql, connection: Connection) -> None:
 )  # fmt: skip
 def test_what_is_not_there_is_not_found(connection: Connection, verb: Callable[..., Any]) -> None:
     unit = unit_on(connection)
-    with raises(NotFound, ("", "not_found")):
+    with raises(NotFound, ("schedule", "not_found")):
         verb(unit, "nihgtly")
     writes.add(connection, "nightly", source="cli", task="t", every=timedelta(hours=1))
     with pytest.raises(NotFound) as raised:
         verb(unit, "nihgtly")
-    assert str(raised.value) == "there is no schedule 'nihgtly'; did you mean 'nightly'?"
+    assert raised.value.message == "there is no schedule 'nihgtly'"
+    assert raised.value.advice.startswith("did you mean 'nightly'? `pgbeat list`")
 
 
 def test_listing_and_count(sql: Sql, connection: Connection) -> None:

@@ -184,7 +184,7 @@ def test_a_lane_that_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> No
         ("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"),
     ):  # fmt: skip
         said = problem(admin.request(method, f"/lanes/gpus{path}"), 404)
-        assert said == "there is no lane 'gpus'; did you mean 'gpu'?"
+        assert said.startswith("there is no lane 'gpus'; did you mean 'gpu'? `pgbeat lanes list`")
 
 
 # -- direct ---------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_a_queue_that_is_not_there_names_the_near_one(web: Web, admin: Any) -> N
     make(web.user)
     for verb in ("pause", "resume", "purge"):
         said = problem(admin.post(f"/queues/celer/{verb}"), 404)
-        assert said == "there is no queue 'celer'; did you mean 'celery'?"
+        assert said.startswith("there is no queue 'celer'; did you mean 'celery'? `pgbeat queues`")
         problem(admin.post(f"/queues/%00/{verb}"), 422)
     assert audited(admin, "queue") == []
 

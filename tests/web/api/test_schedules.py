@@ -278,7 +278,9 @@ def test_what_is_not_there_names_the_near_one(admin: Any, method: str, path: str
     body = bodies.get(method) or bodies.get(path)
     answer = admin.request(method, f"{PATH}/refresh_al{path}", json=body)
     said = problem(answer, 404)
-    assert said == "there is no schedule 'refresh_al'; did you mean 'refresh_all'?"
+    assert said.startswith(
+        "there is no schedule 'refresh_al'; did you mean 'refresh_all'? `pgbeat "
+    )
     assert "NUL" in problem(admin.request(method, f"{PATH}/%00{path}", json=body), 422)
 
 

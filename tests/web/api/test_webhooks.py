@@ -195,4 +195,4 @@ def test_what_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
     ):  # fmt: skip
         body = {"events": ["all"]} if method == "PATCH" else None
         said = problem(admin.request(method, f"/webhooks/opss{path}", json=body), 404)
-        assert said == "there is no webhook 'opss'; did you mean 'ops'?"
+        assert said.startswith("there is no webhook 'opss'; did you mean 'ops'? `pgbeat webhooks ")

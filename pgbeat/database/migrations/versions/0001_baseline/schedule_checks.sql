@@ -162,7 +162,7 @@ BEGIN
     ELSIF NEW.calendar IS NOT NULL AND NOT EXISTS (SELECT FROM pgbeat.calendars c
              WHERE c.namespace = NEW.namespace AND c.name = NEW.calendar) THEN
         field := 'calendar'; code := 'unknown';
-        problem := format('there is no calendar %L; `pgbeat calendars list` shows those there are',
+        problem := format('there is no calendar %L; `pgbeat calendars list` shows all calendars',
             NEW.calendar);
     END IF;
     IF problem IS NULL AND NEW.cron IS NOT NULL AND (fresh OR NEW.cron IS DISTINCT FROM OLD.cron)
@@ -320,8 +320,8 @@ BEGIN
          WHERE t.namespace = NEW.namespace AND t.name = NEW.job_policy ->> 'template';
         IF NOT FOUND THEN
             field := 'job_policy.template'; code := 'unknown';
-            problem := format('there is no template %L; `pgbeat templates list` shows those '
-                'there are', NEW.job_policy ->> 'template');
+            problem := format('there is no template %L; `pgbeat templates list` shows all '
+                'templates', NEW.job_policy ->> 'template');
         END IF;
     END IF;
     IF problem IS NOT NULL THEN

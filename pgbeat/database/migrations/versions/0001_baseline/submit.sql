@@ -202,7 +202,8 @@ BEGIN
     IF lane IS NOT NULL THEN
         IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
         THEN
-            PERFORM pgbeat.refuse_job('lane', 'unknown', format('there is no lane %L', lane));
+            PERFORM pgbeat.refuse_job('lane', 'unknown',
+                format('there is no lane %L; `pgbeat lanes list` shows all lanes', lane));
         END IF;
     END IF;
     IF cardinality(depends_on) > 0 THEN
