@@ -96,14 +96,11 @@ def apply(
     with target.work(actor) as unit:
         which = _which(target, actor, unit.connection, given)
         seen = bulk.preview(unit.connection, actor, order, which)
-        what = _counted(seen.number)
+        what = bulk.counted(seen.number)
         if not printing.is_json():
             _show(target.redactor(actor).rows(seen.first), seen)
-        if seen.others:
-            printing.note(
-                f"{_counted(seen.others)} of others also match{'es' * (seen.others == 1)}; "
-                f"--admin is needed to {verb} them."
-            )
+        if said := seen.of_others(verb):
+            printing.note(f"{said} (--admin).")
         if seen.number and sure(
             verb, _PAST[verb].lower(), what, yes=given["yes"], dry_run=given["dry_run"]
         ):
@@ -122,13 +119,6 @@ def apply(
         found["problems"] = [each._asdict() for each in done.problems]
         del found["position"]
         printing.echo_json(found)
-
-
-def _counted(number: int) -> str:
-    from pgbeat.jobs import bulk
-
-    more = "+" if number == bulk.MOST else ""
-    return f"{number:,}{more} job{'' if number == 1 else 's'}"
 
 
 def _show(first: list[Job], seen: Any) -> None:

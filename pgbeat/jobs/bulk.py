@@ -64,8 +64,18 @@ class Preview(NamedTuple):
     first: list[Job]
     #: The database's time: later jobs don't belong to it.
     at: datetime
-    #: Jobs of others that match, too, which the actor may not change, counted likewise.
-    others: int
+    #: Jobs of others that match, too, which the actor may not change, counted likewise; `None` for
+    #: users of the API and the console, who see no others, and don't learn how many there are.
+    others: int | None
+
+    def of_others(self, verb: BulkVerb) -> str:
+        """Returns a sentence on the jobs that only an administrator may change; "" if all may."""
+        if self.others is None:
+            return f"only jobs of your own are meant; an administrator may {verb} those of others"
+        if not self.others:
+            return ""
+        match = "matches" if self.others == 1 else "match"
+        return f"{counted(self.others)} of others also {match}; an administrator may {verb} them"
 
 
 class LeftAlone(NamedTuple):
@@ -93,17 +103,21 @@ class Progress(NamedTuple):
 def preview(connection: Connection, actor: Actor, order: Order, which: Filter) -> Preview:
     """Returns the jobs that would be changed now: of those who are no administrators, their own.
 
-    Users of the API, who see no others, don't learn how many of others match. Raises
-    `InvalidInput`, also without a filter, and `Forbidden`.
+    Raises `InvalidInput`, also without a filter, and `Forbidden`.
     """
     found = _eligible(actor, order, which)
     number = _count(connection, found.clauses())
-    others = 0
-    if not actor.is_admin and which.created_by is None and (actor.sees_all or actor.tasks is None):
+    others = None if actor.is_restricted and not actor.sees_all else 0
+    if others is not None and not actor.is_admin and which.created_by is None:
         everybody = found._replace(created_by=None)
         others = _count(connection, [*everybody.clauses(), table.c.created_by != actor.name])
     at: datetime = connection.execute(select(func.now())).scalar_one()
     return Preview(number, jobs.listing(connection, found, limit=SHOWN), at, others)
+
+
+def counted(number: int) -> str:
+    """Returns a number of jobs that match in words; as many as are counted may be more."""
+    return f"{number:,}{'+' if number == MOST else ''} job{'' if number == 1 else 's'}"
 
 
 def _count(connection: Connection, clauses: Sequence[ColumnElement[bool]]) -> int:

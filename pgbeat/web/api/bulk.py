@@ -95,6 +95,10 @@ class BulkDone(BaseModel):
     matched: int | None = Field(
         description="How many jobs match, counted up to 10,000; null in the requests that go on."
     )
+    others: int | None = Field(
+        description="How many jobs of others match, too, which only an administrator may change, "
+        "counted likewise; null for users, who don't see them, and in the requests that go on."
+    )
     first: list[FoundJob] = Field(description="With `dry_run`: the newest of them.")
     done: int
     left: dict[str, int] = Field(description="How many were left alone, by the error's code.")
@@ -119,12 +123,13 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
             seen = bulk.preview(connection, caller, order, wanted)
         first = backend.redactor(caller).rows(seen.first)
         return BulkDone(
-            verb=body.verb, matched=seen.number, done=0, left={}, problems=[], action=None,
-            next=None, first=[found(row) for row in first],
+            verb=body.verb, matched=seen.number, others=seen.others, done=0, left={}, problems=[],
+            action=None, next=None, first=[found(row) for row in first],
         )  # fmt: skip
     before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
     return BulkDone(
-        verb=body.verb, matched=before and before.number, first=[], done=made.done, left=made.left,
+        verb=body.verb, matched=before and before.number, others=before and before.others,
+        first=[], done=made.done, left=made.left,
         problems=[BulkProblem.model_validate(each) for each in made.problems],
         action=made.action, next=following,
     )  # fmt: skip

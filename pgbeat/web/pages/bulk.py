@@ -86,6 +86,7 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
     return visit.page(
         "bulk.html", "jobs", rows=visit.redactor.rows(seen.first), number=seen.number, most=MOST,
         verb=VERBS[body.verb][0], fields=fields, ids=ids, back=_list(fields), progress=None,
+        others=seen.of_others(body.verb),
     )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]
                 "bulk.html", "jobs", rows=[], number=total, most=MOST, verb=VERBS[body.verb][0],
                 fields=fields | {"next": following, "done": str(done), "left": str(left),
                                  "number": str(total)},
-                ids=ids, back=_list(fields), progress=(done + left, total),
+                ids=ids, back=_list(fields), progress=(done + left, total), others="",
             )  # fmt: skip
     said = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
     if left:

@@ -101,5 +101,5 @@ def test_jobs_of_others_are_counted(
     asked = tuple(user().name if word == "ME" else word for word in asked)
     seen = json.loads(run_with(app, *asked, "--json").stdout)
     assert (seen["matched"], seen["others"]) == (own, others)
-    said = "Note: 2 jobs of others also match; --admin is needed to retry them.\n"
+    said = "Note: 2 jobs of others also match; an administrator may retry them (--admin).\n"
     assert (said in run_with(app, *asked).stderr) is (others == 2)

@@ -180,8 +180,16 @@ def test_jobs_move_to_another_lane(desk: Desk, sql: Sql) -> None:
 def test_others_than_administrators_change_their_own(desk: Desk, sql: Sql) -> None:
     [own] = failed(sql, created_by=ALICE.name)
     failed(sql, created_by="user:bob")
-    alice = replace(ALICE, origin="api")
-    assert bulk.preview(desk.connection, alice, RETRY, Filter(state="failed")).number == 1
+    alice = replace(ALICE, origin="api", tasks=("*",))
+    seen = bulk.preview(desk.connection, alice, RETRY, Filter(state="failed"))
+    assert (seen.number, seen.others) == (1, None)
+    assert seen.of_others("retry").startswith("only jobs of your own are meant")
+    for onlooker in (ALICE, replace(alice, is_viewer=True)):
+        seen = bulk.preview(desk.connection, onlooker, RETRY, Filter(state="failed"))
+        assert (seen.number, seen.others) == (1, 1)
+        assert seen.of_others("retry").startswith("1 job of others also matches")
+    root = bulk.preview(desk.connection, ROOT, RETRY, Filter(state="failed"))
+    assert (root.number, root.others, root.of_others("retry")) == (2, 0, "")
     assert carry_out(desk, RETRY, Filter(state="failed"), alice).done == 1
     assert sql("SELECT retry_of::text FROM pgbeat.jobs WHERE retry_of IS NOT NULL") == [(own,)]
     with pytest.raises(Forbidden):

@@ -34,7 +34,11 @@ def test_users_change_their_own_and_viewers_none(web: Web, sql: Sql) -> None:
     failed(sql, 1, created_by="user:alice")
     failed(sql, 1, created_by="user:bob")
     order = {"verb": "delete", "filter": {"state": "failed"}}
-    assert done(web.user.post("/jobs/bulk", json=order))["done"] == 1
+    for client, number, others in ((web.admin, 2, 0), (web.user, 1, None)):
+        seen = done(client.post("/jobs/bulk", json=order | {"dry_run": True}))
+        assert (seen["matched"], seen["others"]) == (number, others)
+    made = done(web.user.post("/jobs/bulk", json=order))
+    assert (made["done"], made["matched"], made["others"]) == (1, 1, None)
     assert sql("SELECT created_by FROM pgbeat.jobs") == [("user:bob",)]
     problem(web.viewer.post("/jobs/bulk", json=order), 403)
 

@@ -93,6 +93,17 @@ def test_jobs_in_no_fitting_state(page: Any, sql: Sql) -> None:
     assert "None of them can be retried: they have not failed" in shown.words
 
 
+def test_users_learn_that_only_their_own_are_meant(web: Web, sql: Sql) -> None:
+    make_job(sql, "failed", created_by="user:alice")
+    make_job(sql, "failed", created_by="user:bob")
+    form = {"do": "delete", "which": "all", "q": "state:failed"}
+    tokens = web.token("alice"), web.token("root", "admin")
+    for token, number, said in zip(tokens, ("1 job", "2 jobs"), (True, False), strict=True):
+        asked = html(web.browser(token).post("/console/bulk", data=form)).words
+        assert f"Delete {number}?" in asked
+        assert ("Only jobs of your own are meant" in asked) is said
+
+
 def test_viewers_get_no_ticks(web: Web, sql: Sql) -> None:
     make_job(sql, "failed")
     viewer = web.browser(web.token("vera", "viewer"))
