@@ -26,13 +26,18 @@ def insert(sql: Sql, table: str, values: dict[str, Any], returning: str = "name"
     return key
 
 
-def make_schedule(sql: Sql, name: str = "s", *, due: Any = None, **values: Any) -> int:
+def make_schedule(
+    sql: Sql, name: str = "s", *, due: Any = None, in_turn: Any = False, **values: Any
+) -> int:
     """Writes a schedule of `tests.add`, each hour unless told otherwise; returns its id.
 
-    `due` is its next run as an interval from now, such as `-1 second`.
+    `due` is its next run as an interval from now, such as `-1 second`; with `in_turn`, it is a time
+    of its timetable, since the row was added then.
     """
     if due is not None:
         ((values["next_run"],),) = sql("SELECT now() + %s::interval", due)
+    if in_turn:
+        values["created_at"] = values["next_run"]
     every = {} if TIMETABLES & values.keys() else {"every": "1 hour"}
     return int(insert(sql, "schedules", {"name": name, "task": "tests.add"} | every | values, "id"))
 

@@ -43,6 +43,8 @@ OUT_OF_TURN = {
     "not due yet": (DAILY | {"starts_at": "2030-01-08Z"}, "01-07 16:18", None, "01-07 16:18",
                     "01-08 02:00"),
 }  # fmt: skip
+#: How somebody sets `next_run`.
+IS_NEW = pytest.mark.parametrize("is_new", [False, True], ids=["UPDATE", "INSERT"])
 
 
 def time(text: str | None) -> datetime | None:
@@ -78,12 +80,16 @@ def interval(headers: dict[str, Any]) -> Sequence[datetime | None]:
     return start and datetime.fromisoformat(start), datetime.fromisoformat(until)
 
 
+@IS_NEW
 @pytest.mark.parametrize("case", OUT_OF_TURN)
-def test_a_run_out_of_turn_is_for_the_last_complete_interval(sql: Sql, at: At, case: str) -> None:
+def test_a_run_out_of_turn_is_for_the_last_complete_interval(
+    sql: Sql, at: At, case: str, is_new: bool
+) -> None:
     timetable, asked, start, until, following = OUT_OF_TURN[case]
     moment = time(asked)
-    make_schedule(sql, next_run="9999-01-01Z", **timetable)
-    ask(sql, moment)
+    make_schedule(sql, next_run=moment if is_new else "9999-01-01Z", **timetable)
+    if not is_new:
+        ask(sql, moment)
     scheduler = at(moment)
     [tick] = decide(scheduler)
     assert (tick.trigger, tick.outcome, tick.due_at) == ("manual", "launched", moment)
@@ -97,6 +103,16 @@ def test_a_run_out_of_turn_is_for_the_last_complete_interval(sql: Sql, at: At, c
         headers = sent(sql)
         begin = None if case == "not due yet" else time(until)
         assert (headers["pgbeat_trigger"], *interval(headers)) == ("timetable", begin, due[0])
+
+
+def test_a_new_interval_may_begin_with_its_row(sql: Sql, at: At) -> None:
+    """Intervals count from when the row was added, which is the first of them."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    [(due_at,)] = sql("SELECT next_run FROM pgbeat.schedules")
+    assert [(t.trigger, t.due_at) for t in decide(at(due_at))] == [("timetable", due_at)]
 
 
 def test_a_trigger_is_for_the_last_complete_interval_and_so_are_its_retries(
@@ -116,10 +132,12 @@ def test_a_trigger_is_for_the_last_complete_interval_and_so_are_its_retries(
     assert interval(again) == interval(headers)
 
 
-def test_the_time_of_the_timetable_itself_is_in_turn(sql: Sql, at: At) -> None:
+@IS_NEW
+def test_the_time_of_the_timetable_itself_is_in_turn(sql: Sql, at: At, is_new: bool) -> None:
     """As to repeat one after a restored backup; and times that beat was down for."""
-    make_schedule(sql, **DAILY)
-    ask(sql, time("01-07 02:00"))
+    make_schedule(sql, **DAILY, next_run=time("01-07 02:00") if is_new else None)
+    if not is_new:
+        ask(sql, time("01-07 02:00"))
     scheduler = at(NOW)
     assert [(t.trigger, t.due_at) for t in decide(scheduler)] == [
         ("timetable", time("01-07 02:00"))

@@ -20,8 +20,8 @@ Beat = Callable[..., Scheduler]
 DUE = "now() - interval '1 second'"
 
 
-#: Adds a schedule that is due since a second.
-add = partial(make_schedule, due="-1 second")
+#: Adds a schedule that is due since a second, by its timetable.
+add = partial(make_schedule, due="-1 second", in_turn=True)
 
 
 def make_due(sql: Sql, name: str = "s") -> None:

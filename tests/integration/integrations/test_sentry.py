@@ -106,7 +106,7 @@ def fleet(database: str, tmp_path: Path, sentry: Sentry) -> Iterator[Fleet]:
 
 
 def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None:
-    """Adds a schedule that is due now."""
+    """Adds a schedule that is due now, when its row is added."""
     columns = {"every": "1 hour", **columns}
     columns = {name: value for name, value in columns.items() if value is not None}
     sql(
@@ -168,6 +168,7 @@ def test_monitors_know_what_sentry_can_express(fleet: Fleet, sentry: Sentry, sql
     (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     zone = "America/New_York"
     add(sql, "cron", every=None, cron="*/5 1-3 * * mon", timezone=zone, jitter="90 seconds")
+    sql(f"UPDATE pgbeat.schedules SET next_run = '2026-01-05 01:00 {zone}'")  # a Monday
     add(sql, "days", every="2 days")
     add(sql, "no condition", condition_sql="SELECT false")
     add(sql, "broken", condition_sql="SELECT 1 / 0")

@@ -221,12 +221,12 @@ def test_a_killed_beat_is_noticed_and_the_next_one_reports_what_waited(
 ) -> None:
     beat = processes.beat(app=APP, PGBEAT_WEBHOOK_PRIVATE="1")
     worker = processes.worker(app=APP)
-    make_schedule(sql, due="-1 second", check_in_url=receiver.url("/x") + STATES)
+    make_schedule(sql, due="-1 second", in_turn=True, check_in_url=receiver.url("/x") + STATES)
     delivered = "SELECT payload ->> 'status' FROM pgbeat.deliveries WHERE state = 'delivered'"
     until(lambda: {state for (state,) in sql(delivered)} == {"start", "ok"})
     beat.kill()
     worker.kill()
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()")
     processes.beat(app=APP, PGBEAT_WEBHOOK_PRIVATE="1")
     until(lambda: len(receiver.received) == 3)
     processes.worker(app=APP)

@@ -251,6 +251,8 @@ BEGIN
             NEW.waiting_for := NULL;
             NEW.upstream_ended := 0;
         END IF;
+    ELSIF NEW.next_run IS NOT NULL AND NEW.due_at IS NULL THEN  -- no beat has set it
+        NEW.out_of_turn := true;
     END IF;
     RETURN NEW;
 END
