@@ -151,6 +151,7 @@ _MISSING = text(
                 AS p (privilege, position)
       WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
         AND c.relname !~ '_(kept|to_come|[0-9]{8})$'  -- these are reached through their tables
+        AND c.relname !~ '_gone_[0-9]+$'              -- and these are about to be dropped
         AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
         AND NOT has_table_privilege(c.oid, p.privilege)
       GROUP BY c.relname ORDER BY c.relname)

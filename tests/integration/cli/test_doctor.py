@@ -131,6 +131,15 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
             sql(grant)
     assert checked(ordinary.dsn)["permissions"].result == "ok"
     assert checked(ordinary.dsn)["schema"].result == "ok"
+    # A period that was replaced is nobody's to write, until it is dropped.
+    sql("SELECT pgbeat.add_partition('ticks', now() + interval '1 day')")
+    sql(
+        "SELECT pgbeat.keep_partition(ARRAY['ticks_kept'], name, '{}') FROM pgbeat.partitions "
+        "WHERE history = 'ticks' AND NOT is_kept AND ends_at IS NOT NULL"
+    )
+    for (gone,) in sql("SELECT relname FROM pg_class WHERE relname ~ '^ticks_gone_[0-9]+$'"):
+        sql(f"REVOKE ALL ON pgbeat.{gone} FROM {ordinary.role}")  # a later one has no grants
+    assert checked(ordinary.dsn)["permissions"].result == "ok"
 
 
 def without_broker_tables(sql: Sql) -> None:
