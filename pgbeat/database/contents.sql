@@ -40,7 +40,10 @@ UNION ALL
 SELECT format('trigger %s.%I', m.name, t.tgname),
        concat_ws(' ', t.tgtype, t.tgenabled, t.tgoldtable, t.tgnewtable, t.tgdeferrable,
                  t.tgfoid::regproc::text, t.tgattr::text <> '',
-                 substring(pg_get_triggerdef(t.oid) FROM 'WHEN .*$'))
+                 substring(pg_get_triggerdef(t.oid) FROM 'WHEN .*$'),
+                 (SELECT 'otherwise on partitions' FROM pg_partition_tree(m.oid) p
+                    JOIN pg_trigger o ON o.tgrelid = p.relid AND o.tgname = t.tgname
+                   WHERE p.level > 0 AND o.tgenabled <> t.tgenabled LIMIT 1))
   FROM mine m JOIN pg_trigger t ON t.tgrelid = m.oid AND NOT t.tgisinternal AND t.tgparentid = 0
 UNION ALL
 SELECT format('function pgbeat.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),

@@ -398,6 +398,14 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
             "trigger pgbeat.schedules.announce_change",
         ),
         (
+            "ALTER TABLE pgbeat.ended_jobs_to_come DISABLE TRIGGER job_ended",
+            "trigger pgbeat.ended_jobs.job_ended",
+        ),
+        (
+            "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER refuse_transition",
+            "trigger pgbeat.jobs.refuse_transition",
+        ),
+        (
             "DROP TRIGGER pgbeat_announce ON kombu_message",
             "trigger kombu_message.pgbeat_announce",
         ),
