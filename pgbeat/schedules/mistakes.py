@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -11,8 +12,30 @@ from pgbeat.errors import AlreadyExists, ConfigError, InvalidInput, InvalidSched
 from pgbeat.schedules.model import TIMETABLES
 
 Made = TypeVar("Made")
+Values = TypeVar("Values")
 #: A task of every app, to go on with in place of a wrong one.
 _TASK = "celery.backend_cleanup"
+
+
+def retried(
+    values: Values,
+    change: Callable[[Values], Made],
+    note: Callable[[Exception], Collection[str]],
+    without: Callable[[Values, Collection[str]], Values],
+) -> Made | None:
+    """Returns what `change` makes of the values; `None` if they are wrong even after all tries.
+
+    An error goes to `note`, which returns the fields that are wrong by it and were not before, or
+    raises it again. It is tried again with what `without` makes of the values, until none is.
+    """
+    while True:
+        try:
+            return change(values)
+        except Exception as error:
+            fresh = note(error)
+        if not fresh:
+            return None
+        values = without(values, fresh)
 
 
 def attempt(
@@ -29,33 +52,31 @@ def attempt(
     mistakes are raised together, with those that were `known` before, as `InvalidSchedule`; one by
     itself is raised as it is. The caller must roll the transaction back.
     """
-    problems, first = list(known), None
-    rest = without(values, {each.root for each in problems}, is_new=is_new)
-    while True:
-        try:
-            with connection.begin_nested():
-                made = change(rest)
-            break
-        except ConfigError:
-            raise
-        except AlreadyExists as error:
-            if not problems:
-                raise
+    problems, refusals = list(known), list[InvalidInput]()
+
+    def change_alone(rest: dict[str, Any]) -> Made:
+        with connection.begin_nested():
+            return change(rest)
+
+    def note(error: Exception) -> set[str]:
+        if isinstance(error, AlreadyExists) and problems:
             problems.append(Problem("name", error.code, str(error)))
-            break
-        except InvalidInput as error:
-            first = first or error
-            seen = {each.root for each in problems}
-            fresh = [each for each in error.problems if each.root not in seen]
-            if not fresh:
-                break
-            problems += fresh
-            rest = without(rest, {each.root for each in fresh}, is_new=is_new)
-    if not problems:
+            return set()
+        if not isinstance(error, InvalidInput) or isinstance(error, ConfigError):
+            raise error
+        refusals.append(error)
+        seen = {each.root for each in problems}
+        fresh = [each for each in error.problems if each.root not in seen]
+        problems.extend(fresh)
+        return {each.root for each in fresh}
+
+    less = partial(without, is_new=is_new)
+    made = retried(less(values, {each.root for each in problems}), change_alone, note, less)
+    if made is not None and not problems:
         return made
-    if first is not None and len(problems) == len(first.problems):
-        raise first
-    raise InvalidSchedule(problems, subject="" if first is None else first.subject)
+    if refusals and len(problems) == len(refusals[0].problems):
+        raise refusals[0]
+    raise InvalidSchedule(problems, subject=refusals[0].subject if refusals else "")
 
 
 def without(values: Mapping[str, Any], fields: Collection[str], *, is_new: bool) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """`/console/preview`: what the form of a schedule would make, while it is being written."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
+from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api import previews
 from pgbeat.web.api.previews import SchedulePreview
@@ -77,20 +79,24 @@ def refused(
             visit.request, error, written, nothing, before=before, others=schedule_form.OTHERS
         )
 
-    form, rest = form_of(error), written
-    errors, fresh = dict(form.errors), set(form.errors)
-    while fresh and "" not in fresh:
+    def note(error: Exception) -> Collection[str]:
+        if not isinstance(error, forms.REFUSED):
+            raise error
+        found = form_of(error).errors
+        fresh = found.keys() - errors
+        errors.update((field, found[field]) for field in fresh)
+        return () if "" in fresh else fresh
+
+    def without(rest: dict[str, str], fields: Collection[str]) -> dict[str, str]:
         first = forms.before(posted) if name else schedule_form.HARMLESS
-        rest = rest | {field: first.get(field, "") for field in fresh}
-        if "timetable" in fresh:
-            rest["kind"] = first["kind"]
-        try:
-            _preview(visit, name, rest, posted, is_check=False)
-            break
-        except forms.REFUSED as error:
-            found = form_of(error).errors
-            fresh = found.keys() - errors
-            errors |= {field: found[field] for field in fresh}
+        kind = {"kind": first["kind"]} if "timetable" in fields else {}
+        return rest | {field: first.get(field, "") for field in fields} | kind
+
+    form = form_of(error)
+    errors = dict(form.errors)
+    if "" not in errors:
+        again = partial(_preview, visit, name, posted=posted, is_check=False)
+        mistakes.retried(without(written, errors), again, note, without)
     return form._replace(errors=errors, alert=errors.get("") or form.alert)
 
 
