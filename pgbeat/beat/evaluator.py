@@ -13,7 +13,6 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import connect_integrations
 from pgbeat.beat import due, signals
 from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.config import Settings
@@ -57,7 +56,7 @@ class Evaluator:
         self._default_entries = default_entries
         #: Seconds that a condition may take.
         self.timeout = settings.condition_timeout
-        connect_integrations()
+        signals.evaluator_made.send(sender=type(self))
         #: Conditions in SQL that took too long among others.
         self._slow: set[str] = set()
         #: Those that were among others when a statement, or its session, ended early. They are

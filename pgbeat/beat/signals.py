@@ -14,3 +14,6 @@ A `GenericLauncher` runs no code of the app's, so none is sent for it.
 """
 condition_finished = Signal(name="condition_finished", providing_args={"schedule"})
 """Sent after them on the same thread, whether they returned or raised."""
+
+#: Sent as a beat, or a command that evaluates schedules, starts.
+evaluator_made = Signal(name="evaluator_made")

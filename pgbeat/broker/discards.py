@@ -5,8 +5,7 @@ A message that would have started a job leaves a row in `pgbeat.message_ends`; i
 
 from sqlalchemy import Connection
 
-from pgbeat import end_discarded_jobs
-from pgbeat.broker import message_ends, queues
+from pgbeat.broker import message_ends, ports, queues
 from pgbeat.broker.messages import BrokerTables
 
 
@@ -14,7 +13,7 @@ def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
     """Deletes a queue's waiting messages as `queues.purge`, and cancels their jobs."""
     count = queues.purge(connection, tables, name)
     if count:
-        end_discarded_jobs(connection)
+        ports.job_writer().end_discarded(connection)
     return count
 
 
@@ -28,7 +27,7 @@ def delete_queue(
 ) -> int:
     """Deletes a queue with its messages and cancels their jobs; returns how many had waited."""
     count = queues.delete(connection, tables, name, if_unused=if_unused, if_empty=if_empty)
-    end_discarded_jobs(connection)
+    ports.job_writer().end_discarded(connection)
     return count
 
 
@@ -47,4 +46,4 @@ def expire(connection: Connection, tables: BrokerTables) -> None:
     """Deletes expired messages and queues, and cancels the messages' jobs."""
     connection.execute(tables.text(_EXPIRE, how="'expired'", note=message_ends.NOTE))
     queues.delete_expired(connection, tables)
-    end_discarded_jobs(connection)
+    ports.job_writer().end_discarded(connection)

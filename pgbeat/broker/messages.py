@@ -11,8 +11,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import TextClause
 
-from pgbeat import write_jobs
-from pgbeat.broker import claim_sql, message_copies, message_ends
+from pgbeat.broker import claim_sql, message_copies, message_ends, ports
 from pgbeat.database import connections
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
@@ -152,7 +151,7 @@ class BrokerTables:
         Returns how many rows the messages for exchanges became.
         """
         if any(m.new_job for m in batch):
-            batch = write_jobs(connection, batch)
+            batch = ports.job_writer().write(connection, batch)
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct and not message_copies.copy(connection, self, direct):

@@ -15,8 +15,9 @@ from typing import Any
 
 import click
 
-from pgbeat import __version__, follow_projects, follow_workers
+from pgbeat.integrations.django import follow_apps
 from pgbeat.suggest import did_you_mean, nearest
+from pgbeat.version import __version__
 
 #: Exit statuses of a command that Ctrl-C ended, and of one whose output nobody reads any more: as
 #: shells give them to programs that a signal ended.
@@ -276,6 +277,5 @@ def main() -> None:
 
 
 # Celery loads its commands, and so this module, before the app and its worker.
-follow_workers()
 if "celery" in sys.modules:
-    follow_projects()
+    follow_apps()

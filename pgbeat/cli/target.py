@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection, Engine
 
-from pgbeat import follow_projects
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
@@ -26,6 +25,7 @@ from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
+from pgbeat.integrations.django import follow_apps
 from pgbeat.jobs import queue_routes, search
 from pgbeat.jobs.filters import Filter
 from pgbeat.schedules.model import Schedule
@@ -90,7 +90,7 @@ class Target:
         from celery import Celery
         from celery.app.utils import find_app
 
-        follow_projects()
+        follow_apps()
         sys.path.insert(0, os.getcwd())
         if not self._name:
             raise BadInput("-A is empty; name the app's module, or module:attribute")

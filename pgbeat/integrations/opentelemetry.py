@@ -30,13 +30,13 @@ from opentelemetry.trace import (
     TraceFlags,
 )
 
-import pgbeat
 from pgbeat.beat import enqueuer
 from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.version import __version__
 
 logger = logging.getLogger("pgbeat.tracing")
 
@@ -104,7 +104,7 @@ class _Tracing:
         """The provider's tracer; the app may set its provider after `instrument`."""
         provider = self.provider
         if self._tracer is None or provider is not self._of:
-            self._of, self._tracer = provider, provider.get_tracer("pgbeat", pgbeat.__version__)
+            self._of, self._tracer = provider, provider.get_tracer("pgbeat", __version__)
             ids = getattr(self._tracer, "id_generator", None)
             if ids is not None:
                 self._tracer.id_generator = _Ids(ids)  # type: ignore[attr-defined]

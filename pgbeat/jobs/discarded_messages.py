@@ -57,7 +57,7 @@ def end_jobs(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
     return _end(connection, connection.execute(_AMONG, {"jobs": list(job_ids)}).all())
 
 
-def end_own_jobs(connection: Connection) -> None:
+def end_discarded(connection: Connection) -> None:
     """Ends jobs whose messages the open transaction has discarded, if nothing follows from that."""
     answers.give_here(connection, _end(connection, connection.execute(_OWN).all()))
 

@@ -35,6 +35,7 @@ from pgbeat.jobs import (
     unique_keys,
 )
 from pgbeat.jobs.defaults import backoff
+from pgbeat.jobs.discarded_messages import end_discarded as end_discarded
 from pgbeat.jobs.envelopes import Envelope
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.one_statement import array
@@ -67,6 +68,11 @@ _MOST = 1000
 #: An app's headers of jobs, in its attributes.
 _KNOWN = "_pgbeat_job_headers"
 _sending: ContextVar[_Sent | None] = ContextVar("pgbeat_sending", default=None)
+
+
+def has_policy(app: Celery, name: str) -> bool:
+    """Returns whether sending a task makes a job. Raises `InvalidJob` for an invalid policy."""
+    return task_policies.of_task(app, name) is not None
 
 
 def send(
@@ -163,7 +169,9 @@ def _dispatch(app: Celery, changed: set[lanes.Room]) -> None:
 # ----- where messages are written
 
 
-def write(connection: Connection, batch: Sequence[Message], *, is_own: bool) -> list[Message]:
+def write(
+    connection: Connection, batch: Sequence[Message], *, is_own: bool = False
+) -> list[Message]:
     """Writes the jobs that messages make, and returns the messages to write now.
 
     These are without those of jobs that wait, and of jobs that exist already. Lanes are dispatched

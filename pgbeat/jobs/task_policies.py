@@ -6,7 +6,6 @@ The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task
 of tasks' names, the first of which applies; what the task says by itself is stronger.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,16 +13,13 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import known_task
 from pgbeat.config import is_own_broker, settings_of
-from pgbeat.config.environment import variable
+from pgbeat.config.task_options import OPTION, has_policies, own_policy
 from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
 from pgbeat.jobs import policies
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policies import JobPolicy
 
-#: The option of a task, and the setting.
-OPTION, SETTING = "pgbeat", "pgbeat_task_policies"
 #: The key of an app's policies that were found, in its attributes.
 _FOUND = "_pgbeat_task_policies"
 
@@ -37,7 +33,7 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
     kept: tuple[Any, dict[str, tuple[Any, JobPolicy | None]]] | None = vars(app).get(_FOUND)
     if kept is None or kept[0] is not settings:
         kept = vars(app)[_FOUND] = (settings, {})
-    own = getattr(known_task(app, name), OPTION, None)
+    own = own_policy(app, name)
     known = kept[1].get(name)
     if known is None or known[0] is not own:
         policy, problems = _read(name, own, settings.task_policies)
@@ -87,10 +83,8 @@ def missing_lanes(
 
 
 def _are_used(app: Celery) -> bool:
-    return (
-        bool(app.conf.get(SETTING))
-        or variable("task_policies") in os.environ
-        or any(getattr(task, OPTION, None) is not None for task in app.tasks.values())
+    return has_policies(app) or any(
+        getattr(task, OPTION, None) is not None for task in app.tasks.values()
     )
 
 

@@ -18,13 +18,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 
-from pgbeat import __version__
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import workers
 from pgbeat.monitoring import beats, counters, gauges, schedule_health
 from pgbeat.monitoring.counters import CounterValue
+from pgbeat.version import __version__
 
 
 class DatabaseCollector(Collector):

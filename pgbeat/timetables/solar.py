@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from importlib import import_module
 from math import radians
 from typing import Any
 
@@ -153,7 +152,8 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
 
 def _ephem() -> Any:
     try:
-        return import_module("ephem")
+        import ephem
     except ImportError:
         said = "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
         raise InvalidTimetable.of("solar", "not_installed", said) from None
+    return ephem

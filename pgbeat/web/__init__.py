@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from pgbeat import __version__
 from pgbeat.config import Settings
+from pgbeat.version import __version__
 from pgbeat.web import api, openapi, pages, problems, sign_in
 from pgbeat.web.backend import Authenticate, Backend, User
 from pgbeat.web.guards import Guards

@@ -23,7 +23,6 @@ from celery import Celery, signals
 from celery.app.task import Context
 from celery.states import SUCCESS
 
-from pgbeat import follow_workers
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
 from pgbeat.broker.transport.options import Options
@@ -388,5 +387,3 @@ _RECEIVERS = (
     (signals.worker_shutdown, _leave),
     (signals.worker_process_shutdown, _leave_child),
 )
-
-follow_workers()

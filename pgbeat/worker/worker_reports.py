@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import celery
 
-from pgbeat import __version__
 from pgbeat.jobs.workers import WorkerReport
+from pgbeat.version import __version__
 
 _VERSIONS = {
     "pgbeat": __version__,

@@ -25,6 +25,7 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialize
 
 from pgbeat.broker.messages import Message
+from pgbeat.broker.publishing.first_send import sender_of
 
 #: Functions that templates replace, with the module that each must come from. If one is patched or
 #: overridden, Celery makes every message.
@@ -130,7 +131,7 @@ def is_observed() -> bool:
 
 def sends_plainly(app: Celery) -> bool:
     """Returns whether what `send_task` calls is as Celery ships it, for every message."""
-    own = vars(app).get("send_task")
+    own = sender_of(app)
     return (
         (own is None or hasattr(own, "sends_by_templates"))
         and _is_stock(type(app).send_task, celery.app.base)

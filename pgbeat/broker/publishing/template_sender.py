@@ -17,9 +17,9 @@ from kombu import Connection as BrokerConnection
 from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 
-from pgbeat import has_task_policy, send_as_job
-from pgbeat.alias import FirstSend
+from pgbeat.broker import ports
 from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.publishing.first_send import FirstSend, sender_of
 from pgbeat.broker.publishing.message_templates import (
     MessageTemplate,
     TaskMessage,
@@ -33,6 +33,7 @@ from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.broker.transport.transport import Transport
 from pgbeat.config import brokers, delays_in_table
+from pgbeat.config.task_options import has_policies, own_policy
 
 #: Options that each message has for itself.
 _OWN = {"task_id", "result_cls", "task_type", "add_to_parent"}
@@ -133,7 +134,7 @@ class TemplateSender:
         # A job's message has its header: that is how it comes here again.
         may_be_job = self._jobs.get(name) is not False
         if may_be_job and JOB_HEADER not in (options.get("headers") or ()) and self.makes_job(name):
-            return send_as_job(self._app, self, name, args, kwargs, options)
+            return ports.job_writer().send(self._app, self, name, args, kwargs, options)
         key = _key(name, args, kwargs, options)
         if key is None or self._changes > _MOST_CHANGES:
             return self.send_by_celery(name, args, kwargs, **options)
@@ -154,7 +155,10 @@ class TemplateSender:
         """Returns whether a task has a policy, so that it becomes a job."""
         known = self._jobs.get(name)
         if known is None:
-            known = self._jobs[name] = has_task_policy(self._app, name)
+            app = self._app
+            may_have_one = own_policy(app, name) is not None or has_policies(app)
+            known = may_have_one and ports.job_writer().has_policy(app, name)
+            self._jobs[name] = known
         return known
 
     def send_by_celery(self, *args: Any, **options: Any) -> Any:
@@ -275,6 +279,5 @@ def equip_apps() -> None:
 
 def equip(app: Celery) -> None:
     """Has an app send by templates, if it publishes over pgbeat's transport."""
-    is_new = isinstance(vars(app).get("send_task"), FirstSend | None)
-    if is_new and delays_in_table(app.conf):
+    if isinstance(sender_of(app), FirstSend | None) and delays_in_table(app.conf):
         app.send_task = TemplateSender(app)

@@ -18,8 +18,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat import write_job, write_jobs
-from pgbeat.broker import consumers, exchanges, queues
+from pgbeat.broker import consumers, exchanges, ports, queues
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.group_commit import GroupCommit
@@ -262,7 +261,7 @@ class Broker:
             raise psycopg.OperationalError(str(self._unreachable))
         if message.new_job is not None:
             with self.work() as working:
-                is_written = write_job(working, self.tables, message)
+                is_written = ports.job_writer().write_at_once(working, self.tables, message)
             return 1 if is_written else int(self.do(_put_with_job, message))
         commit = b"off" if transient else self._commit
         if message.queue is not None:
@@ -325,7 +324,7 @@ class Broker:
 
 def _put_with_job(connection: Connection, tables: BrokerTables, message: Message) -> int:
     """Writes a message with the job that it makes, which may have to wait or exist already."""
-    left = write_jobs(connection, [message], is_own=True)
+    left = ports.job_writer().write(connection, [message], is_own=True)
     return tables.put(connection, left) or 1
 
 

@@ -18,7 +18,6 @@ from celery.worker.control import inspect_command
 from kombu import Message
 from kombu.utils.url import maybe_sanitize_url
 
-from pgbeat import follow_workers
 from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.transport import Transport
 from pgbeat.config import redacted
@@ -116,6 +115,5 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
 
 
 signals.worker_init.connect(_on_worker_init)
-follow_workers()
 # In green pools the transport is loaded after `worker_init`.
 prepare(current_app._get_current_object())

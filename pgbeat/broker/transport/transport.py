@@ -13,8 +13,7 @@ from kombu.transport.virtual import base as virtual
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from pgbeat import equip_apps
-from pgbeat.broker import queues
+from pgbeat.broker import ports, queues
 from pgbeat.broker.transport import broker as brokers
 from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.channel import Channel
@@ -119,7 +118,7 @@ class Transport(virtual.Transport):
         if self._opened is self.broker:  # this is a reconnect
             self.broker.release()
         self._opened = self.broker
-        equip_apps()
+        ports.equip_apps()
         return self
 
     def create_channel(self, connection: Any) -> Any:

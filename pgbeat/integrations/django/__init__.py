@@ -8,11 +8,20 @@ Celery's command imports this module for each app, so it imports nothing heavy.
 """
 
 import os
-from importlib import import_module
 from typing import Any
 
 #: The entry of `INSTALLED_APPS`.
 NAME = "pgbeat.integrations.django"
+
+
+def follow_apps() -> None:
+    """Makes Celery apps that are made from now on use the database of their Django project.
+
+    Those that exist when Django is set up get it by `pgbeat.integrations.django.apps`.
+    """
+    from celery.app.base import Celery
+
+    Celery.builtin_fixups.add(f"{NAME}:fixup")
 
 
 def fixup(app: Any) -> None:
@@ -21,4 +30,6 @@ def fixup(app: Any) -> None:
     Apps that exist when Django is set up get it from there.
     """
     if os.environ.get("DJANGO_SETTINGS_MODULE"):
-        import_module("pgbeat.integrations.django.defaults").equip(app)
+        from pgbeat.integrations.django import defaults
+
+        defaults.equip(app)

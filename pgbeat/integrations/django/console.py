@@ -6,7 +6,6 @@ The web app is an ASGI app. The view is async, so Django runs it under ASGI and 
 import asyncio
 from collections.abc import AsyncIterator
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -56,8 +55,7 @@ def _sign_in_url() -> str:
 def _app() -> tuple[Any, Any]:
     """Returns this process's web app, and the class of its users."""
     try:
-        # The web side is above the integrations, which can't import it.
-        web = import_module("pgbeat.web")
+        from pgbeat import web
     except ModuleNotFoundError as error:
         said = "pgbeat's console needs packages: pip install 'pgbeat[django,web]'"
         raise ImproperlyConfigured(said) from error

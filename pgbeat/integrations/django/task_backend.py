@@ -14,7 +14,6 @@ from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-import pgbeat
 from pgbeat.access import actors
 from pgbeat.errors import NotFound
 from pgbeat.integrations.django import databases, schema
@@ -22,6 +21,7 @@ from pgbeat.jobs import executions, submissions, task_policies
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
+from pgbeat.jobs.submit import submit
 
 try:
     from django.tasks import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskResult, TaskResultStatus
@@ -74,7 +74,7 @@ class Backend(BaseTaskBackend):
         policy = task_policies.of_task(app, task.module_path)
         # Like Django's own backends, it doesn't retry, unless the task's policy says so.
         attempts: dict[str, Any] = {} if policy and policy.max_attempts else {"max_attempts": 1}
-        job = pgbeat.submit(
+        job = submit(
             task.module_path,
             *normalize_json(list(args)),
             kwargs=normalize_json(dict(kwargs)),
@@ -158,7 +158,9 @@ def _runner(task: Any) -> Callable[..., Any]:
             value = normalize_json(task.call(*context, *args, **kwargs))
         except BaseException as error:
             path = f"{type(error).__module__}.{type(error).__qualname__}"
-            pgbeat.report(**{_CLASS: path})
+            from pgbeat.worker.reporting import report
+
+            report(**{_CLASS: path})
             said = "".join(format_exception(error))
             result.errors.append(TaskError(exception_class_path=path, traceback=said))
             _end(result, TaskResultStatus.FAILED)

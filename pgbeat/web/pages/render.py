@@ -20,11 +20,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from pgbeat import __version__
 from pgbeat.access import audit_words
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
+from pgbeat.version import __version__
 from pgbeat.web import problems
 from pgbeat.web.backend import Backend, TheBackend, root
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer

@@ -220,7 +220,8 @@ def test_a_receiver_that_hangs_delays_no_launch(sentry: Sentry, fleet: Fleet, sq
 
 def test_without_it_nothing_is_loaded() -> None:
     code = (
-        "import sys, pgbeat.beat.scheduler, pgbeat.worker, pgbeat; pgbeat.connect_integrations(); "
+        "import sys, pgbeat.beat.scheduler, pgbeat.worker, pgbeat.wiring; "
+        "pgbeat.wiring.connect_integrations(); "
         "sys.exit(any(name.startswith('sentry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,7 +21,7 @@ from kombu.messaging import Producer
 from sqlalchemy import Engine
 
 import pgbeat
-from pgbeat.alias import FirstSend
+from pgbeat.broker.publishing.first_send import FirstSend
 from pgbeat.broker.publishing.template_sender import TemplateSender
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import others, terminate_others

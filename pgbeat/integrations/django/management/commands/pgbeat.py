@@ -2,7 +2,6 @@
 
 from argparse import REMAINDER, ArgumentParser
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from celery import current_app
@@ -45,11 +44,11 @@ class Command(BaseCommand):
 
 
 def _main(arguments: Sequence[str]) -> None:
-    # The command line is above the integrations, which can't import it.
-    group = import_module("pgbeat.cli").pgbeat
+    from pgbeat.cli import pgbeat
+
     app = databases.celery_app() or current_app._get_current_object()
     context = CLIContext(app=app, no_color=False, workdir=None, quiet=False)
-    group.main(args=list(arguments), prog_name="manage.py pgbeat", obj=context)
+    pgbeat.main(args=list(arguments), prog_name="manage.py pgbeat", obj=context)
 
 
 def _without_read(arguments: Sequence[str]) -> list[str]:

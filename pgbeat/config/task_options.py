@@ -1,0 +1,23 @@
+"""Reads whether a task may have a policy, by which it becomes a job, without loading the jobs."""
+
+import os
+from typing import Any
+
+from pgbeat.config.environment import variable
+
+#: The option of a task, and the setting.
+OPTION, SETTING = "pgbeat", "pgbeat_task_policies"
+
+
+def own_policy(app: Any, name: str) -> Any:
+    """Returns what a task that the app has registered says of its jobs; `None` if nothing.
+
+    An app that its program must finalize is not finalized for it.
+    """
+    tasks = app.tasks if app.finalized or app.autofinalize else app._tasks
+    return getattr(tasks.get(name), OPTION, None)
+
+
+def has_policies(app: Any) -> bool:
+    """Returns whether the app's settings have policies of tasks."""
+    return bool(app.conf.get(SETTING)) or variable("task_policies") in os.environ

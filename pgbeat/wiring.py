@@ -1,0 +1,185 @@
+"""Ties the packages together, and pgbeat to kombu and Celery.
+
+A package imports only those below it. What it needs of one above comes from here: as a port that
+this module fills, or by a signal that it connects. `import pgbeat` calls `connect`. All else that
+this module imports is heavy, so a function imports it when it is called.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pgbeat.broker import ports
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+
+def connect() -> None:
+    """Fills the ports; connects with kombu and Celery, now or when they are imported."""
+    ports.job_writer, ports.equip_apps = job_writer, equip_apps
+    _once_imported("kombu.transport", _follow_kombu)
+    _once_imported("celery.app.base", _follow_celery)
+    _once_imported("pgbeat.beat.signals", _follow_beats)
+
+
+def _once_imported(name: str, act: Callable[[Any], None]) -> None:
+    """Calls `act` with a module: now, or as soon as it has been imported."""
+    module = sys.modules.get(name)
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        sys.meta_path.insert(0, _Follower(name, act))
+    else:
+        act(module)
+
+
+class _Follower:
+    """Finds a module as ever, and acts once it has been executed."""
+
+    def __init__(self, name: str, act: Callable[[Any], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(self, name: str, *args: Any) -> "ModuleSpec | None":
+        """Returns the module's spec; no other module's."""
+        if name != self._name:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, *args) for finder in others)), None)
+        loader: Any = None if spec is None else spec.loader
+        if hasattr(loader, "exec_module"):
+            execute = loader.exec_module
+
+            def execute_and_follow(module: Any) -> None:
+                execute(module)
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+                self._act(module)
+
+            loader.exec_module = execute_and_follow
+        return spec
+
+
+# ----- kombu and Celery
+
+
+def _follow_kombu(transport: Any) -> None:
+    """Registers `pgbeat+postgresql://`, without loading the transport."""
+    # kombu looks up the part before the plus, but after a failover the whole scheme.
+    for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
+        transport.TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"
+
+
+#: What each of Celery's apps calls as it is made.
+_FIXUP = "pgbeat.wiring:equip"
+
+
+def _follow_celery(apps: Any) -> None:
+    """Equips the apps that are made from now on, and follows this process's workers."""
+    from celery import signals
+
+    apps.Celery.builtin_fixups.add(_FIXUP)
+    signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid="pgbeat.worker")
+    signals.worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
+    for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
+        signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
+    _mask_urls()
+
+
+def _mask_urls() -> None:
+    """Makes Celery mask the settings that are pgbeat's URLs, as it masks `broker_url`.
+
+    It shows an app's settings in `celery report`, `inspect conf` and `inspect report`, and Flower
+    shows them in a tab. Celery 5.5 masks neither `broker_read_url` nor `broker_write_url`.
+    """
+    import re
+
+    from celery.app import utils
+
+    known = utils.HIDDEN_SETTINGS
+    utils.HIDDEN_SETTINGS = re.compile(f"{known.pattern}|{_URLS}", known.flags)
+
+
+_URLS = "PGBEAT_(CONDITION_)?URL|DIRECT_URL|BROKER_READ_URL|BROKER_WRITE_URL"
+
+
+def equip(app: Any) -> None:
+    """Makes an app look at its broker when it sends its first task, and not before."""
+    from pgbeat.broker.publishing.first_send import FirstSend
+
+    app.send_task = FirstSend(app, _send_by_templates)
+
+
+def _send_by_templates(app: Any) -> None:
+    from pgbeat.broker.publishing import template_sender
+
+    template_sender.equip(app)
+
+
+# ----- workers
+
+
+def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
+    from pgbeat.worker.signals import require_broker
+
+    require_broker(instance.app)
+
+
+def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    from pgbeat.worker import endings, policy_retries, replacements, signals, snoozes
+
+    for module in (snoozes, policy_retries, replacements, endings):
+        module.set_up(sender.app)
+    try:
+        signals.set_up(sender)
+        if "sentry_sdk.integrations.celery" in sys.modules:
+            from pgbeat.integrations import sentry
+
+            sentry.watch_tasks()
+    except Exception:  # Celery would ignore it silently
+        import logging
+
+        logging.getLogger("pgbeat").exception("This worker can't record executions")
+
+
+def _on_logger(logger: Any, **kwargs: Any) -> None:
+    from celery import current_app
+
+    if any(str(key).lower() == "pgbeat_log_format" for key in current_app.conf) or (
+        "PGBEAT_LOG_FORMAT" in os.environ
+    ):
+        from pgbeat.log import use_json
+
+        use_json(current_app, logger)
+
+
+# ----- beats
+
+
+def _follow_beats(signals: Any) -> None:
+    signals.evaluator_made.connect(connect_integrations, weak=False, dispatch_uid=__name__)
+
+
+def connect_integrations(**kwargs: Any) -> None:
+    """Connects the integrations that need no setting, as Celery does with its fixups."""
+    from pgbeat.integrations import sentry
+    from pgbeat.integrations.django import launchers
+
+    launchers.connect()
+    sentry.connect()
+
+
+# ----- what the broker needs
+
+
+def job_writer() -> ports.JobWriter:
+    """Returns the jobs' side of the broker's port."""
+    from pgbeat.jobs import task_jobs
+
+    return task_jobs
+
+
+def equip_apps() -> None:
+    """Makes Celery's apps send plain tasks by templates, if Celery is what publishes here."""
+    if "celery.app.base" in sys.modules:
+        from pgbeat.broker.publishing import template_sender
+
+        template_sender.equip_apps()

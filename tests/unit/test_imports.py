@@ -1,0 +1,67 @@
+"""import-linter can't see what is imported by a string, so only lazy names and plug-ins are."""
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes import ROOT
+
+PACKAGE = ROOT / "pgbeat"
+#: Functions that import what a string names.
+IMPORTERS = {
+    "import_module", "__import__", "import_string", "import_from_cwd", "symbol_by_name",
+    "load_module", "resolve_name", "run_module",
+}  # fmt: skip
+#: Where names are looked up lazily: the public ones, and the commands by their names.
+ALLOWED = {"__init__.py", "cli/__init__.py"}
+
+
+def importers(source: str) -> Iterator[str]:
+    """Yields the functions of `IMPORTERS` that code names, and modules that it takes by a string.
+
+    A module that is taken from `sys.modules` was not imported by pgbeat, unless it is pgbeat's.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in IMPORTERS:
+                yield name
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in IMPORTERS)
+        elif isinstance(node, ast.Subscript | ast.Call):
+            taken = node.value if isinstance(node, ast.Subscript) else node.func
+            keys = [node.slice] if isinstance(node, ast.Subscript) else node.args
+            is_own = any(
+                isinstance(key, ast.Constant) and str(key.value).startswith("pgbeat")
+                for key in keys
+            )
+            if is_own and ast.unparse(taken).startswith("sys.modules"):
+                yield "sys.modules"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nimportlib.import_module('a')",
+        "from importlib import import_module as load",
+        "__import__('a')",
+        "sys.modules['pgbeat.jobs']",
+        "sys.modules.get('pgbeat.jobs')",
+    ],
+)
+def test_an_import_by_a_string_is_found(source: str) -> None:
+    assert list(importers(source))
+
+
+@pytest.mark.parametrize("source", ["from a import b", "sys.modules.get('django.db')"])
+def test_what_is_none(source: str) -> None:
+    assert not list(importers(source))
+
+
+def test_nothing_else_imports_by_a_string() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix(): set(importers(path.read_text()))
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {path for path, names in found.items() if names} == ALLOWED
