@@ -8,7 +8,7 @@ import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.sockets import readable
 from pgbeat.database.watched import WatchedConnection
 
@@ -64,27 +64,12 @@ class LockHolder:
 
 def held(kind: int) -> str:
     """Returns a query for the ids whose lock (`kind`, id) a session holds: those that are alive."""
-    return (
-        f"SELECT CAST(objid AS bigint) AS id FROM pg_locks WHERE {_OF_DATABASE} "  # noqa: S608
-        f"AND objsubid = 2 AND granted AND classid = {kind}"
-    )
+    return sql.load("advisory_locks.sql", "held", kind=str(kind))
 
 
-_OF_DATABASE = (
-    "locktype = 'advisory' "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
 #: The rows of `pg_locks` of the lock `:leader_key`, by who holds it and who waits for it.
-OF_LEADER = (
-    f"{_OF_DATABASE} AND objsubid = 1 "
-    "AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = :leader_key"
-)
-_HOLDERS = text(
-    "SELECT a.pid, l.granted, a.application_name, "  # noqa: S608
-    "host(a.client_addr), a.backend_start, a.query_start "
-    "FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-    f"WHERE {OF_LEADER} ORDER BY l.granted DESC, a.backend_start"
-)
+OF_LEADER = sql.load("advisory_locks.sql", "of_leader")
+_HOLDERS = text(sql.load("advisory_locks.sql", "holders"))
 
 
 def holders(connection: Connection, key: int) -> list[LockHolder]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.errors import SchemaError
 
 #: In a version's folder: the objects of its schema, each with a digest of its definition.
 FILE = "contents.txt"
-_HERE = Path(__file__).parent
-_READ = text(_HERE.joinpath("contents.sql").read_text(encoding="utf-8"))
-_DEFINITIONS = text(_HERE.joinpath("definitions.sql").read_text(encoding="utf-8"))
+_READ = text(sql.load("contents.sql"))
+_DEFINITIONS = text(sql.load("definitions.sql"))
 #: What an object may need of others: it is made after them.
 _ORDER = ("function", "constraint", "index", "trigger")
 #: Objects that a message names; it counts the others.

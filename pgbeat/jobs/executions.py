@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import psycopg
 from sqlalchemy import Connection, func, select, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.database.tables import executions
@@ -119,16 +118,10 @@ _PARTS = {
 }
 
 
-def _statement(name: str) -> Statement:
-    sql = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
-    for word, part in _PARTS.items():
-        sql = sql.replace(f"{{{word}}}", part)
-    return Statement(name, sql)
-
-
 #: Record new executions, and changes of known ones. The parameter is a JSON array of objects with
 #: fields of `ExecutionRecord`, with each job once. The files say what they guarantee.
-BEGIN, GO_ON = _statement("executions_begin"), _statement("executions_go_on")
+BEGIN = Statement("executions_begin", sql.load("executions_begin.sql", **_PARTS))
+GO_ON = Statement("executions_go_on", sql.load("executions_go_on.sql", **_PARTS))
 
 
 def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[Ended]:

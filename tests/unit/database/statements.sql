@@ -1,0 +1,12 @@
+-- Says what :words are, and no more.
+SELECT '{}'::jsonb
+-- name: all
+SELECT count(*) {those}
+
+-- name: first
+-- The oldest.
+SELECT {columns} {those}
+-- name: those
+FROM words
+  -- not of others
+ WHERE {which}
