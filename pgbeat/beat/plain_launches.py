@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring_ascii as quoted
-from pathlib import Path
 from typing import NamedTuple
 
 from celery import Celery
@@ -19,10 +18,11 @@ from pgbeat.beat import launched_jobs
 from pgbeat.beat.advancer import Advancer
 from pgbeat.beat.due import RunState
 from pgbeat.beat.evaluation import Decision, Evaluation, Launch
+from pgbeat.broker import messages
 from pgbeat.broker.messages import Message
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.jobs import headers, new_jobs, task_policies
 from pgbeat.jobs.placeholders import Facts
@@ -31,7 +31,10 @@ from pgbeat.schedules.ticks import Tick
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-_SQL = Path(__file__).with_suffix(".sql")
+_LAUNCH = Statement(
+    "launch",
+    sql.load("plain_launches.sql", insert=messages.INSERT, jobs=new_jobs.OF_SCHEDULES),
+)
 #: The headers of a message that differ from launch to launch.
 _VARYING = (headers.SCHEDULE, headers.DUE_AT, headers.INTERVAL_START)
 #: The most envelopes that are kept.
@@ -57,9 +60,6 @@ class PlainLaunches:
         self._publisher, self._advancer = publisher, advancer
         #: The messages of rows, with gaps, by what they have in common.
         self._envelopes: dict[tuple[object, ...], Message] = {}
-        self._statement = Statement(
-            "launch", publisher.tables.inserting(_SQL.read_text(), jobs=new_jobs.OF_SCHEDULES)
-        )
         self._session: PreparedConnection | None = None
         self._sent: list[_PlainLaunch] = []
         #: By the identity of the evaluation, which the launch keeps alive.
@@ -94,7 +94,7 @@ class PlainLaunches:
                 # Where psycopg prepares nothing, the session may be others' too.
                 is_own = raw.prepare_threshold is not None
                 self._session = PreparedConnection(raw, is_own, listens=False)
-            self._session.send(self._statement, *self._parameters(launches, now))
+            self._session.send(_LAUNCH, *self._parameters(launches, now))
             self._session.flush()
             self._sent = launches
         return others

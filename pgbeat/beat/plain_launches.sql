@@ -19,7 +19,7 @@ WITH d AS (
            $17::float8 * interval '1 second' AS retry_base,
            $18::float8 * interval '1 second' AS retry_cap
       FROM d JOIN pgbeat.schedules s ON s.id = d.id AND s.xmin::text::bigint = d.version
-             JOIN {queue} q ON q.name = (string_to_array($12, E'\n'))[d.route]
+             JOIN kombu_queue q ON q.name = (string_to_array($12, E'\n'))[d.route]
        FOR UPDATE OF s SKIP LOCKED
 ), advanced AS (
     UPDATE pgbeat.schedules s
@@ -39,7 +39,7 @@ WITH d AS (
       FROM (SELECT position, payload, job_id, queue_id, NULL::timestamptz AS available_at,
                    ($13::integer[])[route] AS priority, ($14::bigint[])[route] AS ttl
               FROM launch) d
-      JOIN {queue} q ON q.id = d.queue_id
+      JOIN kombu_queue q ON q.id = d.queue_id
      ORDER BY d.position
 )
 SELECT pgbeat.require_all(count(*), cardinality($1::bigint[])) FROM launch

@@ -1,77 +1,27 @@
-"""The statements that claim messages, as templates for `BrokerTables.sql`.
+"""The statements that claim messages and acknowledge others."""
 
-`CLAIM` and `TAKE` read messages by `low`: from each queue's start, or from a mark. `CLAIM` claims
-nothing unless the consumer is `alive`.
-"""
+from pgbeat.database import sql
+from pgbeat.database.prepared import Statement
 
-# A consumer with its own session is alive as long as it can claim, unless its row was deleted by
-# hand.
-REGISTERED = "SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer"
-# A consumer that lives by a lease locks its row, so that it can't be deleted during the claim.
-LEASED = REGISTERED + " AND c.lease_until >= clock_timestamp() FOR KEY SHARE"
-FROM_THE_START = """
-    SELECT r.tid
-      FROM (SELECT w.queue_id
-              FROM unnest($1::bigint[]) WITH ORDINALITY AS w (queue_id, position)
-                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
-             ORDER BY w.position) AS w
-           CROSS JOIN LATERAL (
-               SELECT c.ctid AS tid FROM {message} c
-                WHERE c.queue_id = w.queue_id AND c.visible
-                  AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.priority DESC, c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
-"""
-# While a long transaction elsewhere keeps dead rows from being cleaned up, a queue's index begins
-# with all messages of that time. The marks skip them by their ids.
-FROM_MARKS = """
-    SELECT r.tid
-      FROM (SELECT w.queue_id, w.priority, w.low
-              FROM unnest($1::bigint[], $5::smallint[], $6::bigint[])
-                       WITH ORDINALITY AS w (queue_id, priority, low, position)
-                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
-             ORDER BY w.position) AS w
-           CROSS JOIN LATERAL (
-               SELECT c.ctid AS tid FROM {message} c
-                WHERE c.queue_id = w.queue_id AND c.visible
-                  AND c.priority = w.priority AND c.id + 0 >= w.low
-                  AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
-"""
-TAKE = """
-    WITH acked AS (
-        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
-           AND claimed_by IS NOT DISTINCT FROM $3::integer),
-    picked AS MATERIALIZED (
-        {low}
-        LIMIT $2::integer)
-    DELETE FROM {message} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload,
-              m.job_id
-"""
-# Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
-# stops at the number wanted, so no row is locked in vain. Queues come in the order given. Picked
-# rows are found by their place, so that no estimate of their number can lead to a join.
-# Acknowledged rows are found by id, never by consumer: that index still has everything that the
-# consumer ever claimed, as long as a transaction elsewhere may see it.
-CLAIM = """
-    WITH acked AS (
-        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
-           AND claimed_by IS NOT DISTINCT FROM $3::integer),
-    me AS MATERIALIZED ({alive}),
-    picked AS MATERIALIZED (
-        {low}
-        WHERE EXISTS (SELECT FROM me)
-        LIMIT $2::integer),
-    claimed AS (
-        UPDATE {message} m
-           SET visible = false, claimed_by = $3::integer,
-               deliveries = least(m.deliveries + 1, 32767)
-         WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-        RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload,
-                  m.job_id)
-    SELECT * FROM claimed
-    UNION ALL
-    SELECT NULL, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL,
-           (SELECT count(*) FROM me), NULL,
-           extract(epoch FROM clock_timestamp() - statement_timestamp())::text, NULL
-"""
+_SQL = "claims.sql"
+
+
+def _claim(name: str, low: str, alive: str) -> Statement:
+    parts = {"low": sql.load(_SQL, low), "alive": sql.load(_SQL, alive)}
+    return Statement(name, sql.load(_SQL, "claim", **parts))
+
+
+#: Claims messages and acknowledges others.
+#:
+#: Parameters: queues, limit, consumer, acknowledged ids. Rows: id, queue_id, priority, deliveries,
+#: redelivered, payload; at the end one without an id, which has as its deliveries whether the
+#: consumer is alive (1) or may not claim (0), as its payload the seconds it took.
+CLAIM = _claim("claim", "from_the_start", "registered")
+#: Claims from where the last claim ended: the lowest id of each queue and priority.
+CLAIM_ON = _claim("claim_on", "from_marks", "registered")
+#: Claims for a consumer that lives by a lease.
+CLAIM_LEASED = _claim("claim_leased", "from_the_start", "leased")
+#: Claims for such a consumer from where the last claim ended.
+CLAIM_LEASED_ON = _claim("claim_leased_on", "from_marks", "leased")
+#: Takes messages without acknowledgement; parameters as of `CLAIM`.
+TAKE = Statement("take", sql.load(_SQL, "take"))

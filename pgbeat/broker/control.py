@@ -10,40 +10,36 @@ from sqlalchemy import Connection
 
 from pgbeat.broker import dead_letters, discards, queues
 from pgbeat.broker.dead_letters import Handled
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.timetables import span
 
 
-def pause(unit: UnitOfWork, tables: BrokerTables, name: str) -> tuple[QueueSummary, bool]:
+def pause(unit: UnitOfWork, name: str) -> tuple[QueueSummary, bool]:
     """Stops consumers from claiming a queue's messages; claimed ones are still handled.
 
     Returns the queue, and whether this has changed it. Raises `NotFound`.
     """
-    return _set_paused(unit, tables, name, True)
+    return _set_paused(unit, name, True)
 
 
-def resume(unit: UnitOfWork, tables: BrokerTables, name: str) -> tuple[QueueSummary, bool]:
+def resume(unit: UnitOfWork, name: str) -> tuple[QueueSummary, bool]:
     """Lets consumers claim a queue's messages again; returns and raises as `pause`."""
-    return _set_paused(unit, tables, name, False)
+    return _set_paused(unit, name, False)
 
 
-def _set_paused(
-    unit: UnitOfWork, tables: BrokerTables, name: str, paused: bool
-) -> tuple[QueueSummary, bool]:
-    before = queues.get(unit.connection, tables, name)
-    if not queues.set_paused(unit.connection, tables, name, paused):
+def _set_paused(unit: UnitOfWork, name: str, paused: bool) -> tuple[QueueSummary, bool]:
+    before = queues.get(unit.connection, name)
+    if not queues.set_paused(unit.connection, name, paused):
         return before, False
-    row = queues.get(unit.connection, tables, name)
+    row = queues.get(unit.connection, name)
     unit.record("pause" if paused else "resume", before, row)
     return row, True
 
 
 def purge(
     unit: UnitOfWork,
-    tables: BrokerTables,
     name: str,
     tell: Callable[[int], object] = lambda deleted: None,
 ) -> int:
@@ -55,8 +51,8 @@ def purge(
     deleted, is_over = 0, False
     while not is_over:
         with unit.transaction():
-            queues.get(unit.connection, tables, name)
-            count = discards.purge(unit.connection, tables, name)
+            queues.get(unit.connection, name)
+            count = discards.purge(unit.connection, name)
             is_over = count < queues.PURGED
             if count or not deleted:
                 unit.record_action("purge", "queue", name, None, {"deleted": count})
@@ -67,7 +63,6 @@ def purge(
 
 def choose(
     connection: Connection,
-    tables: BrokerTables,
     *,
     ids: Collection[int] = (),
     queue: str | None = None,
@@ -87,7 +82,6 @@ def choose(
         )
     chosen = dead_letters.choose(
         connection,
-        tables,
         queue=queue,
         ids=list(ids) or None,
         older_than=None if older_than is None else older_than.total_seconds(),
@@ -100,25 +94,25 @@ def choose(
         scope += "" if older_than is None else f" older than {span(older_than, 4)}"
         raise NotFound(f"there {are} {named}{scope}; nothing was changed")
     if not chosen and queue is not None:
-        queues.get(connection, tables, queue)
+        queues.get(connection, queue)
     return chosen
 
 
-def requeue(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -> int:
+def requeue(unit: UnitOfWork, chosen: Mapping[int, str]) -> int:
     """Requeues dead letters (their queues by id), unless their queue was deleted.
 
     Returns how many were requeued.
     """
-    count = dead_letters.requeue(unit.connection, tables, ids=list(chosen)) if chosen else 0
+    count = dead_letters.requeue(unit.connection, ids=list(chosen)) if chosen else 0
     if count:
         queued = {number: name for number, name in chosen.items() if name}
         unit.record("requeue", None, Handled(queued, count))
     return count
 
 
-def drop(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -> int:
+def drop(unit: UnitOfWork, chosen: Mapping[int, str]) -> int:
     """Deletes dead letters (their queues by id) for good; returns how many there were."""
-    count = dead_letters.drop(unit.connection, tables, ids=list(chosen)) if chosen else 0
+    count = dead_letters.drop(unit.connection, ids=list(chosen)) if chosen else 0
     if count:
         unit.record("drop", None, Handled(chosen, count))
     return count

@@ -4,11 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from sqlalchemy.sql.elements import TextClause
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker import messages
+from pgbeat.database import sql
 
 
 class DeadLetter(NamedTuple):
@@ -77,9 +80,13 @@ def _which(
     return " AND ".join(clauses), values
 
 
+@cache
+def _statement(name: str, which: str) -> TextClause:
+    return text(sql.load("dead_letters.sql", name, which=which))
+
+
 def find(
     connection: Connection,
-    tables: BrokerTables,
     *,
     queue: str | None = None,
     ids: Sequence[int] | None = None,
@@ -94,17 +101,12 @@ def find(
     if before is not None:
         which += " AND (d.died_at, d.id) < (:died_at, :id)"
         values |= {"died_at": before[0], "id": before[1]}
-    statement = tables.text(
-        "SELECT d.id, d.queue, d.payload, d.reason, d.deliveries, d.died_at FROM {dead} d "
-        "WHERE {which} ORDER BY d.died_at DESC, d.id DESC LIMIT :limit",
-        which=which,
-    )
-    return [DeadLetter(*row) for row in connection.execute(statement, {**values, "limit": limit})]
+    rows = connection.execute(_statement("find", which), {**values, "limit": limit})
+    return [DeadLetter(*row) for row in rows]
 
 
 def choose(
     connection: Connection,
-    tables: BrokerTables,
     *,
     queue: str | None = None,
     ids: Sequence[int] | None = None,
@@ -112,15 +114,12 @@ def choose(
 ) -> dict[int, str]:
     """Locks dead letters and returns their queues by id; `older_than` is in seconds."""
     which, values = _which(queue, ids, older_than)
-    statement = tables.text(
-        "SELECT d.id, d.queue FROM {dead} d WHERE {which} ORDER BY d.id FOR UPDATE", which=which
-    )
-    return {int(id): str(name) for id, name in connection.execute(statement, values)}
+    rows = connection.execute(_statement("choose", which), values)
+    return {int(id): str(name) for id, name in rows}
 
 
 def requeue(
     connection: Connection,
-    tables: BrokerTables,
     *,
     queue: str | None = None,
     ids: Sequence[int] | None = None,
@@ -130,28 +129,12 @@ def requeue(
     Missing queues are created. Letters without a queue stay.
     """
     which, values = _which(queue, ids)
-    names = connection.scalars(
-        tables.text(
-            "SELECT DISTINCT d.queue FROM {dead} d WHERE {which} AND d.queue <> ''", which=which
-        ),
-        values,
-    )
-    tables.declare(connection, names)
-    statement = tables.text(
-        "WITH back AS (DELETE FROM {dead} d USING {queue} q "
-        "WHERE {which} AND d.queue = q.name RETURNING d.*, q.id AS queue_id) "
-        "INSERT INTO {message} (visible, payload, priority, queue_id, enqueued_at, redelivered, "
-        "job_id) "
-        "SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true, b.job_id "
-        "FROM back b ORDER BY b.died_at, b.id",
-        which=which,
-    )
-    return int(connection.execute(statement, values).rowcount)
+    messages.declare(connection, connection.scalars(_statement("queues", which), values))
+    return int(connection.execute(_statement("requeue", which), values).rowcount)
 
 
 def drop(
     connection: Connection,
-    tables: BrokerTables,
     *,
     queue: str | None = None,
     ids: Sequence[int] | None = None,
@@ -160,10 +143,5 @@ def drop(
 ) -> int:
     """Deletes dead letters; returns how many. `older_than` is in seconds."""
     which, values = _which(queue, ids, older_than)
-    # LIMIT NULL is no limit.
-    statement = tables.text(
-        "DELETE FROM {dead} d WHERE d.ctid = ANY (ARRAY("
-        "SELECT d.ctid FROM {dead} d WHERE {which} LIMIT :limit))",
-        which=which,
-    )
-    return int(connection.execute(statement, {**values, "limit": limit}).rowcount)
+    values["limit"] = limit
+    return int(connection.execute(_statement("drop", which), values).rowcount)

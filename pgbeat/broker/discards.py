@@ -3,15 +3,15 @@
 A message that would have started a job leaves a row in `pgbeat.message_ends`; its job ends.
 """
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from pgbeat.broker import message_ends, ports, queues
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import sql
 
 
-def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
+def purge(connection: Connection, name: str) -> int:
     """Deletes a queue's waiting messages as `queues.purge`, and cancels their jobs."""
-    count = queues.purge(connection, tables, name)
+    count = queues.purge(connection, name)
     if count:
         ports.job_writer().end_discarded(connection)
     return count
@@ -19,31 +19,22 @@ def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
 
 def delete_queue(
     connection: Connection,
-    tables: BrokerTables,
     name: str,
     *,
     if_unused: bool = False,
     if_empty: bool = False,
 ) -> int:
     """Deletes a queue with its messages and cancels their jobs; returns how many had waited."""
-    count = queues.delete(connection, tables, name, if_unused=if_unused, if_empty=if_empty)
+    count = queues.delete(connection, name, if_unused=if_unused, if_empty=if_empty)
     ports.job_writer().end_discarded(connection)
     return count
 
 
-_EXPIRE = """
-    WITH gone_messages AS (
-        DELETE FROM {message} m USING unnest(ARRAY(
-            SELECT ctid FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL
-             ORDER BY expires_at LIMIT 5000 FOR UPDATE SKIP LOCKED)) AS e (tid)
-         WHERE m.ctid = e.tid
-        RETURNING m.job_id, (SELECT q.name FROM {queue} q WHERE q.id = m.queue_id) AS queue)
-    {note}
-"""
+_EXPIRE = text(sql.load("discards.sql", note=message_ends.note("expired")))
 
 
-def expire(connection: Connection, tables: BrokerTables) -> None:
+def expire(connection: Connection) -> None:
     """Deletes expired messages and queues, and cancels the messages' jobs."""
-    connection.execute(tables.text(_EXPIRE, how="'expired'", note=message_ends.NOTE))
-    queues.delete_expired(connection, tables)
+    connection.execute(_EXPIRE)
+    queues.delete_expired(connection)
     ports.job_writer().end_discarded(connection)

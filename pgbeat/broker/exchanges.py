@@ -1,19 +1,17 @@
 """Exchanges, and the bindings by which they route messages to queues."""
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import sql
 
 
-def find_type(connection: Connection, tables: BrokerTables, name: str) -> str | None:
+def find_type(connection: Connection, name: str) -> str | None:
     """Returns the exchange's type, or `None` if there is no such exchange."""
-    statement = tables.text("SELECT type FROM {exchange} WHERE name = :name")
-    return connection.execute(statement, {"name": name}).scalar_one_or_none()
+    return connection.execute(_TYPE, {"name": name}).scalar_one_or_none()
 
 
 def declare(
     connection: Connection,
-    tables: BrokerTables,
     name: str,
     type: str,
     *,
@@ -22,41 +20,37 @@ def declare(
 ) -> str:
     """Creates the exchange if it is missing, in a single statement; returns the type it has."""
     values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
-    found: str | None = connection.execute(tables.text(_DECLARE), values).scalar_one_or_none()
+    found: str | None = connection.execute(_DECLARE, values).scalar_one_or_none()
     # Another transaction may have made it while this statement ran.
-    return found or find_type(connection, tables, name) or type
+    return found or find_type(connection, name) or type
 
 
-_DECLARE = """
-    WITH known AS (SELECT type FROM {exchange} WHERE name = :name),
-    made AS (
-        INSERT INTO {exchange} (name, type, durable, auto_delete)
-        SELECT CAST(:name AS text), CAST(:type AS text), CAST(:durable AS boolean),
-               CAST(:auto_delete AS boolean)
-         WHERE NOT EXISTS (SELECT FROM known)
-            ON CONFLICT (name) DO NOTHING RETURNING type)
-    SELECT type FROM known UNION ALL SELECT type FROM made
-"""
+_TYPE = text("SELECT type FROM kombu_queue_exchange WHERE name = :name")
+_DECLARE = text(sql.load("exchanges.sql", "declare"))
+_DELETE = text(sql.load("exchanges.sql", "delete"))
+_BIND = text(
+    "INSERT INTO kombu_queue_binding (exchange, routing_key, queue_id, type, pattern) "
+    "SELECT :exchange, :routing_key, id, :type, :pattern FROM kombu_queue WHERE name = :queue "
+    "ON CONFLICT (exchange, routing_key, queue_id) DO NOTHING"
+)
+_UNBIND = text(
+    "DELETE FROM kombu_queue_binding WHERE exchange = :exchange AND routing_key = :routing_key "
+    "AND queue_id = (SELECT id FROM kombu_queue WHERE name = :queue)"
+)
+_BINDINGS = text(
+    "SELECT q.name, b.exchange, b.routing_key FROM kombu_queue_binding b JOIN kombu_queue q "
+    "ON q.id = b.queue_id ORDER BY 2, 3, 1"
+)
+_IS_BOUND = text("SELECT EXISTS (SELECT FROM kombu_queue_binding WHERE exchange = :exchange)")
 
 
-def delete(
-    connection: Connection, tables: BrokerTables, name: str, *, if_unused: bool = False
-) -> None:
+def delete(connection: Connection, name: str, *, if_unused: bool = False) -> None:
     """Deletes the exchange and its bindings."""
-    unused = "NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name)"
-    connection.execute(
-        tables.text(
-            "WITH gone AS (DELETE FROM {exchange} x WHERE x.name = :name AND {which} "
-            "RETURNING name) DELETE FROM {binding} WHERE exchange IN (SELECT name FROM gone)",
-            which=unused if if_unused else "true",
-        ),
-        {"name": name},
-    )
+    connection.execute(_DELETE, {"name": name, "if_unused": if_unused})
 
 
 def bind(
     connection: Connection,
-    tables: BrokerTables,
     queue: str,
     exchange: str,
     routing_key: str,
@@ -64,11 +58,7 @@ def bind(
 ) -> None:
     """Binds the queue to the exchange."""
     connection.execute(
-        tables.text(
-            "INSERT INTO {binding} (exchange, routing_key, queue_id, type, pattern) "
-            "SELECT :exchange, :routing_key, id, :type, :pattern FROM {queue} WHERE name = :queue "
-            "ON CONFLICT (exchange, routing_key, queue_id) DO NOTHING"
-        ),
+        _BIND,
         {
             "exchange": exchange,
             "routing_key": routing_key,
@@ -79,32 +69,20 @@ def bind(
     )
 
 
-def unbind(
-    connection: Connection, tables: BrokerTables, queue: str, exchange: str, routing_key: str
-) -> None:
+def unbind(connection: Connection, queue: str, exchange: str, routing_key: str) -> None:
     """Removes one binding."""
-    connection.execute(
-        tables.text(
-            "DELETE FROM {binding} WHERE exchange = :exchange AND routing_key = :routing_key "
-            "AND queue_id = (SELECT id FROM {queue} WHERE name = :queue)"
-        ),
-        {"exchange": exchange, "routing_key": routing_key, "queue": queue},
-    )
+    values = {"exchange": exchange, "routing_key": routing_key, "queue": queue}
+    connection.execute(_UNBIND, values)
 
 
-def bindings(connection: Connection, tables: BrokerTables) -> list[tuple[str, str, str]]:
+def bindings(connection: Connection) -> list[tuple[str, str, str]]:
     """Returns all bindings: queue, exchange, routing key."""
-    statement = tables.text(
-        "SELECT q.name, b.exchange, b.routing_key FROM {binding} b JOIN {queue} q "
-        "ON q.id = b.queue_id ORDER BY 2, 3, 1"
-    )
-    return [(str(q), str(e), str(k)) for q, e, k in connection.execute(statement)]
+    return [(str(q), str(e), str(k)) for q, e, k in connection.execute(_BINDINGS)]
 
 
-def is_bound(connection: Connection, tables: BrokerTables, exchange: str) -> bool:
+def is_bound(connection: Connection, exchange: str) -> bool:
     """Returns whether any queue is bound to the exchange."""
-    statement = tables.text("SELECT EXISTS (SELECT FROM {binding} WHERE exchange = :exchange)")
-    return bool(connection.scalar(statement, {"exchange": exchange}))
+    return bool(connection.scalar(_IS_BOUND, {"exchange": exchange}))
 
 
 def topic_pattern(routing_key: str) -> str:

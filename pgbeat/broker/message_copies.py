@@ -4,26 +4,26 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import psycopg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database import connections
 
 if TYPE_CHECKING:
-    from pgbeat.broker.messages import BrokerTables, Message
+    from pgbeat.broker.messages import Message
 
 #: Fewer messages are not worth a look at their queues.
 _FEWEST = 100
 
 # A time to live counts from the transaction's clock, which only a statement knows.
-_QUEUES = """
-    SELECT name, id, coalesce(max_priority, 9) FROM {queue}
-     WHERE name = ANY (CAST(:names AS text[])) AND message_ttl IS NULL
-"""
-_COPY = "COPY {message} (queue_id, priority, job_id, payload) FROM STDIN"
+_QUEUES = text(
+    "SELECT name, id, coalesce(max_priority, 9) FROM kombu_queue "
+    "WHERE name = ANY (CAST(:names AS text[])) AND message_ttl IS NULL"
+)
+_COPY = "COPY kombu_message (queue_id, priority, job_id, payload) FROM STDIN"
 
 
-def copy(connection: Connection, tables: "BrokerTables", batch: "Sequence[Message]") -> bool:
+def copy(connection: Connection, batch: "Sequence[Message]") -> bool:
     """Writes messages for queues, in the order given; returns false if a statement must do it.
 
     That is so for a few, for those that are delayed or expire, and if a queue is missing. Raises
@@ -35,7 +35,7 @@ def copy(connection: Connection, tables: "BrokerTables", batch: "Sequence[Messag
     if any(m.available_at is not None or m.ttl is not None for m in batch):
         return False
     names = {m.queue for m in batch}
-    found = connection.execute(tables.text(_QUEUES), {"names": sorted(filter(None, names))})
+    found = connection.execute(_QUEUES, {"names": sorted(filter(None, names))})
     queues = {name: (id, highest) for name, id, highest in found}
     if names - queues.keys():
         return False
@@ -44,7 +44,7 @@ def copy(connection: Connection, tables: "BrokerTables", batch: "Sequence[Messag
         id, highest = queues[message.queue]
         job_id, priority = message.job_id or r"\N", min(message.priority, highest)
         lines.append(f"{id}\t{priority}\t{job_id}\t{escaped(message.payload)}\n")
-    stream(connection, tables.sql(_COPY), lines)
+    stream(connection, _COPY, lines)
     return True
 
 

@@ -11,22 +11,14 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-#: Acknowledges messages of jobs ($1: their ids) and records which consumer ($2) and which worker
-#: ($3) accepted them. A job that has ended needs no record.
-ACCEPT = """
-    WITH acked AS (
-        DELETE FROM {message} WHERE id = ANY ($1::bigint[])
-           AND claimed_by IS NOT DISTINCT FROM $2::integer
-        RETURNING job_id)
-    INSERT INTO pgbeat.message_ends (job_id, how, consumer_id, worker_id)
-    SELECT a.job_id, 'accepted', $2::integer, $3::integer FROM acked a
-     WHERE a.job_id IS NOT NULL
-       AND EXISTS (SELECT FROM pgbeat.unfinished_jobs j
-                    WHERE j.id = a.job_id AND j.state <> 'paused')
-"""
-#: The body of a CTE that records `how` the messages of a CTE `gone_messages` (job_id, queue) left.
-NOTE = """INSERT INTO pgbeat.message_ends (job_id, how, queue)
-        SELECT g.job_id, {how}, g.queue FROM gone_messages g WHERE g.job_id IS NOT NULL"""
+from pgbeat.database import sql
+from pgbeat.database.prepared import Statement
+
+_SQL = "message_ends.sql"
+#: Deletes claimed messages: ids, consumer.
+ACK = Statement("ack", sql.load(_SQL, "ack"))
+#: Deletes claimed messages of jobs and records who took them: ids, consumer, worker.
+ACCEPT = Statement("accept", sql.load(_SQL, "accept"))
 #: The id of this process's worker, and the process's id.
 _worker: tuple[int, int] | None = None
 
@@ -49,6 +41,11 @@ class End(NamedTuple):
     queue: str | None
     consumer_id: int | None
     worker_id: int | None
+
+
+def note(how: str) -> str:
+    """Returns SQL that records `how` the messages of a CTE `gone_messages` (job_id, queue) left."""
+    return sql.load(_SQL, "note", how=how)
 
 
 _NEWEST = text(
@@ -93,21 +90,7 @@ def page(connection: Connection, after: int, limit: int) -> tuple[Page, int]:
     return Page(after, last), last if row.number == limit else 0
 
 
-# The row of the message that was sent last is needed until its job has ended: the worker may be
-# about to record that it began.
-_PRUNE = text(
-    """
-    DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(
-        SELECT m.id FROM pgbeat.message_ends m
-         WHERE m.id > :after AND m.id <= :last
-           AND NOT EXISTS (
-               SELECT FROM pgbeat.unfinished_jobs j
-                WHERE j.id = m.job_id AND j.dispatched_at <= m.ended_at
-                  AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
-                                   WHERE n.job_id = m.job_id AND n.id > m.id))
-           FOR UPDATE SKIP LOCKED))
-    """
-)
+_PRUNE = text(sql.load(_SQL, "prune"))
 
 
 def prune(connection: Connection, page: Page) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from pgbeat.broker.messages import BrokerTables, Message
+    from pgbeat.broker.messages import Message
     from pgbeat.broker.transport.broker import Working
 
 
@@ -30,7 +30,7 @@ class JobWriter(Protocol):
         `is_own` is whether the transaction is pgbeat's.
         """
 
-    def write_at_once(self, working: "Working", tables: "BrokerTables", message: "Message") -> bool:
+    def write_at_once(self, working: "Working", message: "Message") -> bool:
         """Writes a message with the job that it makes; returns false if `write` must do it.
 
         The connection is in autocommit mode.

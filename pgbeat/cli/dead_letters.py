@@ -38,10 +38,10 @@ def list_command(target: Target, queue: str | None, limit: int) -> None:
     """List dead letters, the newest first."""
     with target.transaction() as connection:
         now = connections.now(connection)
-        tables = target.broker(connection)
-        found = dead_letters.find(connection, tables, queue=queue, limit=limit + 1)
+        target.require_broker(connection)
+        found = dead_letters.find(connection, queue=queue, limit=limit + 1)
         if not found and queue is not None:
-            queues.get(connection, tables, queue)
+            queues.get(connection, queue)
     # Narrow terminals have one column for what describes a message.
     is_wide = printing.is_wide(150)
     printing.show_listing(
@@ -93,11 +93,9 @@ def requeue_command(
 ) -> None:
     """Put dead letters back into their queues. Their deliveries count from zero again."""
     with target.unit(dry_run=dry_run) as unit:
-        tables = target.broker(unit.connection)
-        chosen = control.choose(
-            unit.connection, tables, ids=ids, queue=queue, everything=everything
-        )
-        count = control.requeue(unit, tables, chosen)
+        target.require_broker(unit.connection)
+        chosen = control.choose(unit.connection, ids=ids, queue=queue, everything=everything)
+        count = control.requeue(unit, chosen)
     with_queue = [name for name in chosen.values() if name]
     homeless = len(chosen) - len(with_queue)
     if printing.is_json():
@@ -135,16 +133,16 @@ def drop_command(
 ) -> None:
     """Delete dead letters for good."""
     with target.transaction() as connection:
-        tables = target.broker(connection)
+        target.require_broker(connection)
         chosen = control.choose(
-            connection, tables, ids=ids, queue=queue, older_than=older_than, everything=everything
+            connection, ids=ids, queue=queue, older_than=older_than, everything=everything
         )
     what, count, as_json = _what(chosen.values()), 0, printing.is_json()
     if not chosen:
         click.echo(f"There are no dead letters{_scope(queue, older_than)}.", err=as_json)
     elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run):
         with target.unit() as unit:
-            count = control.drop(unit, tables, chosen)
+            count = control.drop(unit, chosen)
         click.echo(f"Dropped {counted(count, 'dead letter')}.", err=as_json)
     if as_json:
         printing.echo_json({"dropped": count})

@@ -2,7 +2,7 @@
 
 import click
 
-from pgbeat.broker.own_tables import expected_tables
+from pgbeat.broker import own_tables
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.target import Target, pass_target
 
@@ -19,7 +19,7 @@ def metrics_command(target: Target) -> None:
     except ImportError as error:
         raise BadInput(f"{error}; `pip install 'pgbeat[metrics]'`") from None
     settings, app = target.settings, target.app
-    tables = expected_tables(settings.url, None if app is None else app.conf)
+    has_broker = own_tables.are_expected(settings.url, None if app is None else app.conf)
     with target.session() as connection:
-        text, _ = prometheus.render(connection, settings, tables)
+        text, _ = prometheus.render(connection, settings, has_broker)
     click.echo(text.decode(), nl=False)

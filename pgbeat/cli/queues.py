@@ -34,7 +34,8 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> N
         return
     with target.transaction() as connection:
         now = connections.now(connection)
-        everything = queues.all_queues(connection, target.broker(connection))
+        target.require_broker(connection)
+        everything = queues.all_queues(connection)
     rows = [row for row in everything if with_internal or not row.is_internal]
     printing.show_listing(
         rows,
@@ -76,7 +77,8 @@ def _remark(target: Target, about_stock: str) -> None:
 def pause_command(target: Target, name: str) -> None:
     """Keep consumers from claiming a queue's messages. Claimed messages are finished."""
     with target.unit() as unit:
-        row, is_new = control.pause(unit, target.broker(unit.connection), name)
+        target.require_broker(unit.connection)
+        row, is_new = control.pause(unit, name)
         now = connections.now(unit.connection)
     already = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
     printing.result(row._asdict(), f"Paused queue {name!r}." if is_new else already)
@@ -92,7 +94,8 @@ def pause_command(target: Target, name: str) -> None:
 def resume_command(target: Target, name: str) -> None:
     """Let consumers claim a queue's messages again."""
     with target.unit() as unit:
-        row, was_paused = control.resume(unit, target.broker(unit.connection), name)
+        target.require_broker(unit.connection)
+        row, was_paused = control.resume(unit, name)
     said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
     printing.result(row._asdict(), said)
 
@@ -105,8 +108,8 @@ def resume_command(target: Target, name: str) -> None:
 def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a queue's waiting and delayed messages. Claimed and dead ones stay."""
     with target.transaction() as connection:
-        tables = target.broker(connection)
-        row = queues.get(connection, tables, name)
+        target.require_broker(connection)
+        row = queues.get(connection, name)
     what, count, is_refused, as_json = _to_purge(row), 0, False, printing.is_json()
     if not what:
         click.echo(f"No message waits in queue {name!r}.", err=as_json)
@@ -118,7 +121,7 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
                 printing.note(f"{deleted} of {counted(total, 'message')} deleted")
 
         with target.work() as unit:
-            count = control.purge(unit, tables, name, tell)
+            count = control.purge(unit, name, tell)
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
     else:
         is_refused = not dry_run

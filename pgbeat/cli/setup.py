@@ -18,17 +18,28 @@ from pgbeat.errors import SchemaError
     is_flag=True,
     help="Only check whether it is the newest, with nothing missing; exits with 1 if not.",
 )
+@click.option("--queue-table", metavar="NAME", help="Rename this table to kombu_queue before.")
+@click.option("--message-table", metavar="NAME", help="Rename this one to kombu_message.")
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
 @json_option
 @click.pass_context
 @pass_target
-def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) -> None:
+def migrate_command(
+    target: Target,
+    ctx: click.Context,
+    check: bool,
+    sql: bool,
+    queue_table: str | None,
+    message_table: str | None,
+) -> None:
     """Bring the database's schema to the newest version. Several may run at once.
 
     Functions, triggers, indexes and constraints that someone dropped or changed are made again.
 
     With the app, if its broker is the same database, this makes the broker's tables and queues too:
-    kombu's transport doesn't expect two first users.
+    kombu's transport doesn't expect two first users. Tables of kombu's SQLAlchemy transport that
+    have other names than kombu_queue and kombu_message are renamed if you give their names; stop
+    the programs that use them first.
     """
     if sql:
         click.echo(migrate.script().strip())
@@ -39,11 +50,19 @@ def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) 
             _check(ctx, connection)
         return
 
-    done = installation.migrate(target.settings, target.author, target.registry)
+    names = {queue_table: "kombu_queue", message_table: "kombu_message"}
+    rename = {old: new for old, new in names.items() if old is not None}
+    done = installation.migrate(target.settings, target.author, target.registry, rename)
     before, after = done.before, done.after
     if printing.is_json():
         printing.echo_json(
-            {"before": before, "current": after, "newest": newest, "restored": list(done.restored)}
+            {
+                "before": before,
+                "current": after,
+                "newest": newest,
+                "restored": list(done.restored),
+                "renamed": dict(done.renamed),
+            }
         )
         return
     if before == after:
@@ -52,6 +71,8 @@ def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) 
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
+    for old, new in done.renamed.items():
+        click.echo(f"Table {old} is {new} now.")
     if done.restored:
         click.echo(f"Made again, since they were missing: {', '.join(done.restored)}.")
     if done.has_broker:

@@ -17,8 +17,7 @@ from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
 from pgbeat.access.redaction import Redactor
-from pgbeat.broker.messages import BrokerTables
-from pgbeat.broker.own_tables import own_tables
+from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET, printing
 from pgbeat.cli.failures import BadInput
@@ -189,13 +188,10 @@ class Target:
             which = queue_routes.routed(which, self.registry)
         return search.visible(actor, self.redactor(actor), which)
 
-    def broker(self, connection: Connection) -> BrokerTables:
-        """Returns the broker's tables, by the names that the app gives them.
-
-        Raises `NotFound` if they are not in this database.
-        """
+    def require_broker(self, connection: Connection) -> None:
+        """Raises `NotFound` if the broker's tables are not in this database."""
         conf = None if self.app is None else self.app.conf
-        return own_tables(connection, self.settings.url, conf)
+        own_tables.require_own(connection, self.settings.url, conf)
 
     @property
     def user(self) -> Actor:

@@ -140,10 +140,10 @@ def _look(target: Target, actor: Actor) -> Snapshot:
 
 def _queues(target: Target, connection: Connection) -> list[QueueSummary]:
     try:
-        tables = target.broker(connection)
+        target.require_broker(connection)
     except NotFound:  # the broker is elsewhere
         return []
-    return [each for each in queues.all_queues(connection, tables) if not each.is_internal]
+    return [each for each in queues.all_queues(connection) if not each.is_internal]
 
 
 def _as_json(found: Snapshot) -> dict[str, Any]:

@@ -6,6 +6,10 @@ from typing import Any
 from sqlalchemy.engine import URL
 
 from pgbeat.config.urls import BROKER_PREFIXES, is_postgres, merged, postgres_url, same_database
+from pgbeat.errors import ConfigError, Problems
+
+#: The options of kombu's SQLAlchemy transport that name its tables, and the names they have here.
+TABLES = {"queue_tablename": "kombu_queue", "message_tablename": "kombu_message"}
 
 
 def is_sqlalchemy_broker(text: str | None) -> bool:
@@ -51,9 +55,31 @@ def broker_database(conf: Mapping[str, Any]) -> URL:
 
 
 def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
-    """Returns whether the app publishes to that database, by pgbeat's transport or kombu's."""
+    """Returns whether the app publishes to that database, by pgbeat's transport or kombu's.
+
+    Raises `ConfigError` if it does, to tables of other names than pgbeat's.
+    """
     broker = first_broker(conf)
-    return is_sqlalchemy_broker(broker) and same_database(broker_database(conf), url)
+    if not is_sqlalchemy_broker(broker) or not same_database(broker_database(conf), url):
+        return False
+    options = conf.get("broker_transport_options") or {}
+    misnamed_tables(options).raise_if_any(ConfigError, subject="broker_transport_options are wrong")
+    return True
+
+
+def misnamed_tables(options: Mapping[str, Any]) -> Problems:
+    """Returns the transport options that give the broker's tables other names than they have."""
+    problems = Problems()
+    for option, name in TABLES.items():
+        if options.get(option, name) != name:
+            flag = "--" + option.removesuffix("name").replace("_", "-")
+            problems.add(
+                option,
+                "unknown",
+                f"{option}: the table is always {name}; leave the option out, stop the programs "
+                f"that use a table of another name, and rename it: `pgbeat migrate {flag} NAME`",
+            )
+    return problems
 
 
 def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:

@@ -4,15 +4,16 @@ import io
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections, contents
+from pgbeat.database import connections, contents, sql
 from pgbeat.database.tables import SCHEMA
 from pgbeat.errors import SchemaError
 
@@ -57,11 +58,14 @@ def newest() -> str:
 
 
 class Upgraded(NamedTuple):
-    """The versions before (`None`: there was no schema) and after, and the objects made again."""
+    """The versions before (`None`: there was no schema) and after, and what else was done."""
 
     before: str | None
     after: str
+    #: Objects that were made again.
     restored: Sequence[str] = ()
+    #: Tables of kombu's SQLAlchemy transport that were renamed: their old names and the new ones.
+    renamed: Mapping[str, str] = MappingProxyType({})
 
 
 class Installed(NamedTuple):
@@ -149,16 +153,21 @@ def warn_if_incomplete(connection: Connection) -> None:
         )
 
 
-def upgrade(url: URL, note: Callable[[Connection, Upgraded], None] | None = None) -> Upgraded:
+def upgrade(
+    url: URL,
+    note: Callable[[Connection, Upgraded], None] | None = None,
+    rename: Mapping[str, str] = MappingProxyType({}),
+) -> Upgraded:
     """Brings the database to the newest version, and makes missing objects again.
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. If there was something to do, `note` is called in it.
-    A newer schema that admits this program stays as it is.
+    A newer schema that admits this program stays as it is. `rename` has tables of kombu's
+    SQLAlchemy transport, and what they are called here.
 
     Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
     that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
-    waits briefly and often, so that running programs go on.
+    waits briefly and often, so that running programs go on. So it does if a table can't be renamed.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -166,7 +175,7 @@ def upgrade(url: URL, note: Callable[[Connection, Upgraded], None] | None = None
         while True:
             try:
                 with engine.begin() as connection:
-                    return _upgrade(connection, note)
+                    return _upgrade(connection, note, rename)
             except DBAPIError as error:
                 if connections.sqlstate(error) not in _BUSY:
                     raise
@@ -183,7 +192,9 @@ def upgrade(url: URL, note: Callable[[Connection, Upgraded], None] | None = None
 
 
 def _upgrade(
-    connection: Connection, note: Callable[[Connection, Upgraded], None] | None
+    connection: Connection,
+    note: Callable[[Connection, Upgraded], None] | None,
+    rename: Mapping[str, str],
 ) -> Upgraded:
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
     # Running programs queue up behind a lock that this waits for.
@@ -194,15 +205,40 @@ def _upgrade(
         _refuse_foreign(found)
         if found.version > newest():
             return Upgraded(found.version, found.version)
+    renamed = {old: new for old, new in rename.items() if _rename(connection, old, new)}
     _run_migrations(connection)
     restored: Sequence[str] = ()
     if found is not None:
         wanted = contents.expected(_FOLDER / "versions", newest())
         restored = contents.restore(connection, wanted, lambda: _run_migrations(connection))
-    upgraded = Upgraded(before, newest(), restored)
-    if note is not None and (restored or before != newest()):
+    upgraded = Upgraded(before, newest(), restored, renamed)
+    if note is not None and (restored or renamed or before != newest()):
         note(connection, upgraded)
     return upgraded
+
+
+def _rename(connection: Connection, old: str, new: str) -> bool:
+    """Renames a table of kombu's SQLAlchemy transport; returns false if that was done before."""
+    there = connection.execute(_TABLES, {"old": old, "new": new}).one()
+    if (there.old is None and there.new is not None) or old == new:
+        return False
+    if there.old is None:
+        raise SchemaError(f"there is no table {old!r} to rename")
+    if there.new is not None:
+        raise SchemaError(
+            f"table {old!r} can't be renamed to {new}: there is a table of that name",
+            advice=f"drop {new} if nothing uses it",
+        )
+    if there.is_adopted:
+        raise SchemaError(
+            f"table {old!r} was changed by a build of pgbeat before the first release",
+            advice="see UPGRADING.md",
+        )
+    connection.exec_driver_sql(there.command.replace("%", "%%"))
+    return True
+
+
+_TABLES = text(sql.load("rename.sql"))
 
 
 def _run_migrations(connection: Connection) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
 SCHEMA = "pgbeat"
 metadata = MetaData(schema=SCHEMA)
@@ -561,7 +561,6 @@ consumers = Table(
     "consumers",
     metadata,
     Column("id", Integer, Identity(cycle=True), primary_key=True),
-    Column("tables", REGCLASS, nullable=False),
     Column("name", Text, nullable=False),
     _time("started_at", now=True),
     _time("lease_until"),

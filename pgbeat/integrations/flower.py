@@ -23,7 +23,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from tornado import web
 
 from pgbeat.broker import queues
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
@@ -42,7 +41,6 @@ class PostgresBroker(BrokerBase):
         **kwargs: Any,
     ) -> None:  # fmt: skip
         options = broker_options or {}
-        self._tables = BrokerTables.named(options)
         self._engine = connections.engine(
             postgres_url(broker_url), "pgbeat flower", options.get("connect_args")
         )
@@ -53,7 +51,7 @@ class PostgresBroker(BrokerBase):
 
     def _read(self, names: set[str]) -> list[dict[str, Any]]:
         with self._engine.connect() as connection:
-            found = queues.all_queues(connection, self._tables)
+            found = queues.all_queues(connection)
         return [
             {
                 "name": queue.name,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pgbeat.broker import messages
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
@@ -152,7 +153,7 @@ def withdraw(
         hint = "its message is with the broker, and only a worker can take it there; cancel the job"
     elif withdrawn := publisher.withdraw(connection, [str(job.id)]):
         return kept_messages.of_withdrawn(withdrawn[str(job.id)])
-    elif isinstance(publisher, TransactionPublisher) and publisher.tables.carrying(
+    elif isinstance(publisher, TransactionPublisher) and messages.carrying(
         connection, [str(job.id)]
     ):
         hint = "a worker has its message already; cancel it"

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.broker import messages
 from pgbeat.broker.messages import AWAITED_HEADER, Withdrawn
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
@@ -178,5 +179,5 @@ def _keep_snoozed(connection: Connection, publisher: Publisher, ended: Sequence[
     snoozed = [str(e.id) for e in ended if e.state == "scheduled" and not e.is_dispatched]
     if snoozed:
         if isinstance(publisher, TransactionPublisher):
-            publisher.tables.delete(connection, snoozed)
+            messages.delete(connection, snoozed)
         connection.execute(_NOTIFY)

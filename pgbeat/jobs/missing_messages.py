@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from pgbeat.broker import message_ends
+from pgbeat.broker import message_ends, own_tables
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import batches
+from pgbeat.database import batches, sql
 from pgbeat.jobs import discarded_messages, endings, lifecycle, rescue_log, workers
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.lanes.model import Room
@@ -54,7 +54,7 @@ class MissingMessages:
 
         `dead` are the ids of dead workers. The connection must be in autocommit mode.
         """
-        if not publisher.tables.exist(connection):
+        if not own_tables.exist(connection):
             return set()
         lanes = self._end_dead_letters(connection, publisher)
         lanes |= self._end_discarded(connection, publisher)
@@ -68,9 +68,7 @@ class MissingMessages:
 
     def _end_dead_letters(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
         """Ends jobs whose message is a dead letter: rejected, or delivered too often."""
-        rows = connection.execute(
-            publisher.tables.text(_DEAD_LETTERS), {"namespace": self._namespace}
-        )
+        rows = connection.execute(_DEAD_LETTERS, {"namespace": self._namespace})
         errors = {str(job): f"its message is a dead letter: {reason}" for job, reason in rows}
         return _end(connection, publisher, errors, of=(*_WAITING, "running"))
 
@@ -93,7 +91,7 @@ class MissingMessages:
     ) -> Lanes:
         """Gives up jobs whose worker accepted them and died before it recorded that they began."""
         values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
-        rows = connection.execute(publisher.tables.text(_ACCEPTED), values).all()
+        rows = connection.execute(_ACCEPTED, values).all()
         if len(rows) == _ENDS:
             self._ends_after = page.after  # there may be more
         errors = {
@@ -124,7 +122,7 @@ class MissingMessages:
                 "namespace": self._namespace, "state": state, "at": at, "after": after,
                 "suspects": list(self._suspects), "limit": _PAGE,
             }  # fmt: skip
-            rows = connection.execute(publisher.tables.text(_UNACCEPTED), values).all()
+            rows = connection.execute(_UNACCEPTED, values).all()
             page = [(row.created_at, row.id) for row in rows if row.in_page]
             self._after[state] = page[-1] if len(page) == _PAGE else _START
             for row in rows:
@@ -176,62 +174,6 @@ def _follow(connection: Connection, publisher: Publisher, ended: Sequence[Ended]
 
 
 _START = (datetime(1, 1, 2, tzinfo=UTC), UUID(int=0))
-_DEAD_LETTERS = """
-    SELECT d.job_id, d.reason FROM {dead} d JOIN pgbeat.unfinished_jobs j ON j.id = d.job_id
-     WHERE d.job_id IS NOT NULL AND d.died_at > now() - interval '1 day'
-       AND j.namespace = :namespace
-       AND (j.state IN ('pending', 'scheduled') AND j.dispatched_at IS NOT NULL
-            OR j.state = 'running' AND NOT EXISTS (
-                SELECT FROM pgbeat.running_executions e WHERE e.job_id = j.id))
-       AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = d.job_id)
-     LIMIT 500
-"""
-# Accepted by a worker that is dead or has left. A worker that is not registered yet, or has lost
-# its session, lives as long as its consumer. If a worker records nothing, its jobs are never given
-# up: they may have run.
-_ACCEPTED = """
-    WITH accepted AS MATERIALIZED (
-        SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name
-          FROM pgbeat.message_ends a LEFT JOIN pgbeat.workers w ON w.id = a.worker_id
-         WHERE a.id > :after AND a.id <= :last
-           AND a.how = 'accepted' AND a.worker_id IS NOT NULL
-           AND a.ended_at < now() - interval '10 seconds'
-           AND (w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])))),
-    living AS MATERIALIZED (
-        SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted)
-        EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted))
-    SELECT j.id, a.name FROM accepted a JOIN pgbeat.unfinished_jobs j ON j.id = a.job_id
-     WHERE j.namespace = :namespace AND j.state IN ('pending', 'scheduled')
-       AND j.dispatched_at <= a.ended_at
-       AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
-                        WHERE n.job_id = a.job_id AND n.id > a.id)
-       AND NOT EXISTS (SELECT FROM living l WHERE l.id = a.consumer_id)
-       AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = j.id)
-     LIMIT :ends
-"""
-# Messages from before the app moved to this broker are still in the other one. OFFSET 0 makes
-# Postgres look suspects up by id.
-_UNACCEPTED = """
-    WITH page AS (
-        SELECT id, dispatched_at, elsewhere_at, created_at, options
-          FROM pgbeat.unfinished_jobs
-         WHERE namespace = :namespace AND state = :state
-           AND (created_at, id) > (:at, CAST(:after AS uuid))
-         ORDER BY created_at, id LIMIT :limit),
-    looked AS (
-        SELECT id, dispatched_at, elsewhere_at, created_at, options, true AS in_page FROM page
-         UNION ALL
-        SELECT j.id, j.dispatched_at, j.elsewhere_at, j.created_at, j.options, false
-          FROM unnest(CAST(:suspects AS uuid[])) AS suspect (id)
-               CROSS JOIN LATERAL (
-                   SELECT * FROM pgbeat.unfinished_jobs WHERE id = suspect.id OFFSET 0) AS j
-         WHERE j.state = :state AND j.id NOT IN (SELECT id FROM page))
-    SELECT id, created_at, in_page,
-           jsonb_exists_any(options, '{{expires,expiration}}') AS may_expire,
-           coalesce(dispatched_at < now() - interval '10 seconds', false)
-           AND coalesce(elsewhere_at < dispatched_at, true)
-           AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = looked.id)
-           AND NOT EXISTS (SELECT FROM pgbeat.message_ends e WHERE e.job_id = looked.id
-                              AND e.ended_at >= looked.dispatched_at) AS is_gone
-      FROM looked ORDER BY created_at, id
-"""
+_DEAD_LETTERS = text(sql.load("missing_messages.sql", "dead_letters"))
+_ACCEPTED = text(sql.load("missing_messages.sql", "accepted"))
+_UNACCEPTED = text(sql.load("missing_messages.sql", "unaccepted"))

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker.messages import Message
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
@@ -43,7 +43,6 @@ _WRITE = Statement(
 )
 #: Keys in a connection's `info`: its `PreparedConnection`, and whether it is isolated as we need.
 _SESSION, _ISOLATED = "pgbeat_prepared", "pgbeat_isolated"
-_TABLES = BrokerTables()
 
 
 def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob | None:
@@ -57,7 +56,6 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob 
         publisher = unit.publisher
         if (
             not isinstance(publisher, TransactionPublisher)
-            or publisher.tables != _TABLES
             or not isinstance(connections.driver(unit.connection), psycopg.Connection)
             or not _is_isolated(unit)
         ):

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import external_brokers, message_ends
+from pgbeat.broker import external_brokers, message_ends, messages
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
@@ -95,7 +95,7 @@ def _job_states(
     job_ids = [str(each.job_id) for each in lost]
     ends: dict[str, message_ends.End] = {}
     if isinstance(publisher, TransactionPublisher):
-        back = publisher.tables.carrying(connection, job_ids)
+        back = messages.carrying(connection, job_ids)
         # A broker that the app used before delivers again what was not acknowledged.
         late = [str(each.job_id) for each in lost if each.acks_late]
         back |= external_brokers.sent(connection, late)

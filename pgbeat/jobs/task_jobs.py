@@ -18,7 +18,7 @@ from celery._state import get_current_worker_task
 from sqlalchemy import Connection, text
 
 from pgbeat.access import actors
-from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, Message
 from pgbeat.broker.payloads import JOB, NewJobHeader
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
@@ -213,17 +213,15 @@ _WRITE_AT_ONCE = Statement(
     "write_task_job",
     _SQL.format(**{f: f"CAST(${n} AS {kind})" for n, (f, kind) in enumerate(_TYPES.items(), 1)}),
 )
-#: Where `write_job` puts messages.
-_TABLES = BrokerTables()
 
 
-def write_at_once(working: Working, tables: BrokerTables, message: Message) -> bool:
+def write_at_once(working: Working, message: Message) -> bool:
     """Writes the job of a message with its message in one statement, which commits by itself.
 
     Returns false if nothing was written: then `write` must do it, or raise.
     """
     is_at_once = message.ttl is None and message.available_at is None
-    if message.queue is None or tables != _TABLES or not is_at_once:
+    if message.queue is None or not is_at_once:
         return False
     new = _NewJob(message)
     if not new.waits:

@@ -13,7 +13,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
-from pgbeat.broker.own_tables import expected_tables
+from pgbeat.broker import messages, own_tables
 from pgbeat.broker.publishing import reserved
 from pgbeat.config import Settings
 from pgbeat.errors import Forbidden, InvalidJob
@@ -45,9 +45,8 @@ def require_queues(
 ) -> None:
     """Raises `InvalidJob` unless there are the queues: a user must not make one."""
     missing = set(queues) - app.amqp.queues.keys()
-    tables = expected_tables(settings.url, app.conf)
-    if missing and tables is not None and tables.exist(connection):
-        missing -= tables.known(connection, filter(is_storable, missing))
+    if missing and own_tables.are_expected(settings.url, app.conf) and own_tables.exist(connection):
+        missing -= messages.known(connection, filter(is_storable, missing))
     if missing:
         said = f"there is no queue {min(missing)!r}; users send only to queues that exist"
         raise InvalidJob.of("queue", "unknown", said)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pgbeat.broker.own_tables import expected_tables
+from pgbeat.broker import own_tables
 from pgbeat.config import Settings
 
 if TYPE_CHECKING:
@@ -19,4 +19,4 @@ def metrics_collector(app: "Celery") -> "Collector":
     from pgbeat.monitoring.prometheus import DatabaseCollector
 
     settings = Settings.load(app.conf)
-    return DatabaseCollector(settings, expected_tables(settings.url, app.conf))
+    return DatabaseCollector(settings, own_tables.are_expected(settings.url, app.conf))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat.broker import queues
-from pgbeat.broker.own_tables import expected_tables
+from pgbeat.broker import own_tables, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.config import Settings, delays_in_table, spelling
 from pgbeat.database import connections, contents, migrate
@@ -286,12 +285,12 @@ def _tasks(connection: Connection, settings: Settings) -> Check:
 def _broker(
     connection: Connection, settings: Settings, app: "Celery | None", *, is_reader: bool
 ) -> Iterator[Check]:
-    tables = expected_tables(settings.url, None if app is None else app.conf)
-    if app is not None and tables is None:
+    is_here = own_tables.are_expected(settings.url, None if app is None else app.conf)
+    if app is not None and not is_here:
         yield _broker_elsewhere(app)
         return
-    if tables is not None and tables.exist(connection):
-        lacking = tables.missing_privileges(connection)
+    if is_here and own_tables.exist(connection):
+        lacking = own_tables.missing_privileges(connection)
         if lacking and not is_reader:
             yield Check(
                 "broker",
@@ -301,7 +300,7 @@ def _broker(
             )
             return
         try:
-            yield from _queues(queues.all_queues(connection, tables), app)
+            yield from _queues(queues.all_queues(connection), app)
         except ProgrammingError as error:
             yield Check("broker", "unknown", connections.first_line(error), "As the owner, GRANT.")
     elif app is None:

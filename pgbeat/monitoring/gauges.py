@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import sql
 from pgbeat.database.tables import JOB_SOURCES, JOB_STATES
 from pgbeat.jobs.model import ENDED
 
@@ -198,46 +198,10 @@ class QueueGauges(NamedTuple):
     is_paused: bool
 
 
-# The oldest of each priority is the first in the index.
-_QUEUES = """
-    WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers()),
-    delayed AS MATERIALIZED (
-        SELECT queue_id, count(*) FROM (
-               SELECT queue_id FROM {message} WHERE available_at IS NOT NULL LIMIT :most) AS m
-         GROUP BY 1),
-    claimed AS MATERIALIZED (
-        SELECT queue_id, count(*) FROM (
-               SELECT queue_id FROM {message} WHERE claimed_by IS NOT NULL LIMIT :most) AS m
-         GROUP BY 1),
-    dead AS MATERIALIZED (
-        SELECT queue, count(*) FROM (
-               SELECT queue FROM {dead} ORDER BY died_at DESC LIMIT :most) AS m GROUP BY 1),
-    consumed AS MATERIALIZED (
-        SELECT queue_id, count(*) FROM {consumer} JOIN alive ON id = consumer_id GROUP BY 1)
-    SELECT q.name,
-           (SELECT count(*) FROM (
-               SELECT FROM {message} m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w),
-           coalesce(delayed.count, 0), coalesce(claimed.count, 0), coalesce(dead.count, 0),
-           coalesce(consumed.count, 0),
-           coalesce(extract(epoch FROM clock_timestamp() - (
-               SELECT min(o.enqueued_at)
-                 FROM generate_series(0, least(coalesce(q.max_priority, 9), 255)) AS p (priority)
-                      CROSS JOIN LATERAL (
-                      SELECT m.enqueued_at FROM {message} m
-                       WHERE m.queue_id = q.id AND m.visible AND m.priority = p.priority::smallint
-                       ORDER BY m.id + 0 LIMIT 1) AS o)), 0)::float8,
-           q.paused_at IS NOT NULL
-      FROM (SELECT * FROM {queue} WHERE NOT auto_delete AND owner IS NULL
-             ORDER BY name LIMIT :named) AS q
-           LEFT JOIN delayed ON delayed.queue_id = q.id
-           LEFT JOIN claimed ON claimed.queue_id = q.id
-           LEFT JOIN dead ON dead.queue = q.name
-           LEFT JOIN consumed ON consumed.queue_id = q.id
-     ORDER BY q.name
-"""
+_QUEUES = text(sql.load("gauges.sql", "queues"))
 
 
-def queues(connection: Connection, tables: BrokerTables) -> list[QueueGauges]:
+def queues(connection: Connection) -> list[QueueGauges]:
     """Reads the queues, except those of remote control, events and replies."""
     values = {"most": MOST, "named": NAMED}
-    return [QueueGauges(*row) for row in connection.execute(tables.text(_QUEUES), values)]
+    return [QueueGauges(*row) for row in connection.execute(_QUEUES, values)]

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker import own_tables
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import workers
@@ -30,8 +30,8 @@ from pgbeat.version import __version__
 class DatabaseCollector(Collector):
     """Reads all metrics at each scrape, on a new connection."""
 
-    def __init__(self, settings: Settings, tables: BrokerTables | None) -> None:
-        self._settings, self._tables = settings, tables
+    def __init__(self, settings: Settings, has_broker: bool) -> None:
+        self._settings, self._has_broker = settings, has_broker
         self._engine = connections.engine(
             settings.url, "pgbeat metrics", isolation_level="AUTOCOMMIT"
         )
@@ -44,7 +44,7 @@ class DatabaseCollector(Collector):
         """Returns all metrics."""
         with self._engine.connect() as connection:
             connections.configure(connection, {"jit": "off"})
-            return _read(connection, self._settings, self._tables)
+            return _read(connection, self._settings, self._has_broker)
 
 
 class _Families(Collector):
@@ -56,29 +56,29 @@ class _Families(Collector):
 
 
 def render(
-    connection: Connection, settings: Settings, tables: BrokerTables | None = None
+    connection: Connection, settings: Settings, has_broker: bool = False
 ) -> tuple[bytes, str]:
     """Returns the answer to a scrape, and its content type.
 
     It brings the counters up to date, which writes a little; the connection must be in autocommit
-    mode. Queues are included if the broker's `tables` are given.
+    mode. Queues are included if the database `has_broker`.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(_read(connection, settings, tables)))
+    registry.register(_Families(_read(connection, settings, has_broker)))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _read(connection: Connection, settings: Settings, tables: BrokerTables | None) -> list[Metric]:
+def _read(connection: Connection, settings: Settings, has_broker: bool) -> list[Metric]:
     """Reads all metrics in transactions, where a pooler's sessions have its settings, too."""
     began = time.perf_counter()
     with connections.transaction(connection):
         counters.count_up(connection)
     with connections.transaction(connection):
-        return list(_families(connection, settings, tables, began))
+        return list(_families(connection, settings, has_broker, began))
 
 
 def _families(
-    connection: Connection, settings: Settings, tables: BrokerTables | None, began: float
+    connection: Connection, settings: Settings, has_broker: bool, began: float
 ) -> Iterator[Metric]:
     namespace = settings.namespace
     yield _gauge("pgbeat_info", {(__version__, namespace): 1}, "version", "namespace")
@@ -89,8 +89,8 @@ def _families(
     yield from _jobs(connection, namespace, sums)
     yield from _lanes(connection, namespace)
     yield from _webhooks(connection, namespace)
-    if tables is not None and tables.exist(connection):
-        yield from _queues(connection, tables)
+    if has_broker and own_tables.exist(connection):
+        yield from _queues(connection)
     yield _plain("pgbeat_scrape_duration_seconds", time.perf_counter() - began)
 
 
@@ -161,8 +161,8 @@ def _webhooks(connection: Connection, namespace: str) -> Iterator[Metric]:
     yield _gauge("pgbeat_webhook_enabled", enabled, "webhook")
 
 
-def _queues(connection: Connection, tables: BrokerTables) -> Iterator[Metric]:
-    found = gauges.queues(connection, tables)
+def _queues(connection: Connection) -> Iterator[Metric]:
+    found = gauges.queues(connection)
     states = ("waiting", "delayed", "claimed")
     messages = {(queue.name, state): getattr(queue, state) for queue in found for state in states}
     yield _gauge("pgbeat_queue_messages", messages, "queue", "state")

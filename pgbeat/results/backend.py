@@ -13,7 +13,6 @@ from celery.result import result_from_tuple
 from kombu.serialization import loads
 from sqlalchemy.engine import URL
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
@@ -74,11 +73,6 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     def store(self) -> Store:
         """This process's connection."""
         return self._place.store()
-
-    @cached_property
-    def tables(self) -> BrokerTables:
-        """The tables of the app's broker."""
-        return BrokerTables.named(self.app.conf.broker_transport_options or {})
 
     @property
     def waits(self) -> Waits:

@@ -22,6 +22,7 @@ from kombu.exceptions import EncodeError
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker import message_ends
 from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.database import batches, connections, server_errors
 from pgbeat.database.prepared import Parameter, array
@@ -224,7 +225,7 @@ class TaskEnding:
         """Stores the result if that acknowledges the message, too; else returns false."""
         if not self._is_stored_alone or self.is_over:
             return False
-        statement = statements.store_and_acknowledge(self._backend.tables)
+        statement = statements.STORE_AND_ACKNOWLEDGE
         claim = (b"%d" % self._claim.message, b"%d" % self._claim.consumer)
         found = self._backend.store.run(statement, *parameters, *claim)
         if found.get_value(0, 0) != b"t":
@@ -333,8 +334,8 @@ class TaskEnding:
 
     def _acknowledge(self, working: Joined) -> None:
         message, consumer = self._claim
-        ack = self._backend.tables.ack
-        if working.prepared.run(ack, array([message]), b"%d" % consumer).command_tuples != 1:
+        parameters = array([message]), b"%d" % consumer
+        if working.prepared.run(message_ends.ACK, *parameters).command_tuples != 1:
             raise ClaimLost
 
     def _lose(self, lost: ClaimLost) -> None:

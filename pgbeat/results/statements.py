@@ -4,9 +4,6 @@ Their parameters are text. A `commit` parameter is `off` where the commit need n
 disk, and NULL for the server's own setting.
 """
 
-from functools import lru_cache
-
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.database.channels import RESULTS
 from pgbeat.database.prepared import Statement
 
@@ -80,25 +77,22 @@ STORE_SAME = Statement(
 )
 
 
-@lru_cache
-def store_and_acknowledge(tables: BrokerTables) -> Statement:
-    """Returns `STORE` with the acknowledgement of the task's message: its id, its consumer.
-
-    Yields whether the consumer still had the message; if not, nothing is stored.
-    """
-    parts = {
+#: `STORE` with the acknowledgement of the task's message: its id, its consumer.
+#:
+#: Yields whether the consumer still had the message; if not, nothing is stored.
+STORE_AND_ACKNOWLEDGE = Statement(
+    "store_and_acknowledge",
+    _STORE
+    % {
         **_READY,
-        "first": "gone AS (DELETE FROM {message} WHERE id = $17::bigint"
+        "first": "gone AS (DELETE FROM kombu_message WHERE id = $17::bigint"
         " AND claimed_by = $18::integer RETURNING 1),",
         "only_if": "EXISTS (SELECT FROM gone)",
         "waiting": "DELETE FROM pgbeat.result_waits"
         " WHERE task_id = $1 AND EXISTS (SELECT FROM gone) RETURNING waiter",
-        "then": f"""
-            SELECT EXISTS (SELECT FROM gone), (SELECT count({_NOTIFY}) FROM waiting)
-        """,  # noqa: S608
-    }
-    return Statement("store_and_acknowledge", tables.sql(_STORE % parts))
-
+        "then": f"SELECT EXISTS (SELECT FROM gone), (SELECT count({_NOTIFY}) FROM waiting)",  # noqa: S608
+    },
+)
 
 _READ = """
 SELECT task_id, status, body, content_type, content_encoding, traceback, children, group_id,

@@ -15,8 +15,7 @@ from starlette.types import Scope
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
-from pgbeat.broker.messages import BrokerTables
-from pgbeat.broker.own_tables import own_tables
+from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
@@ -135,9 +134,9 @@ class Backend:
         """Returns what masks rows that are shown to the actor."""
         return Redactor(actor, self.settings.redact, self.celery.tasks)
 
-    def tables(self, connection: Connection) -> BrokerTables:
-        """Returns the broker's tables. Raises `NotFound` if the broker is elsewhere."""
-        return own_tables(connection, self.settings.url, self.celery.conf)
+    def require_broker(self, connection: Connection) -> None:
+        """Raises `NotFound` if the broker is elsewhere."""
+        own_tables.require_own(connection, self.settings.url, self.celery.conf)
 
     def dispose(self) -> None:
         """Closes the connections."""

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from pgbeat.database.advisory_locks import OF_LEADER
 from pgbeat.jobs.executions import NEWEST
@@ -160,7 +159,8 @@ _MARKS = {
     "messages": """
         SELECT string_agg(concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del), ',' ORDER BY relid)
           FROM pg_stat_all_tables
-         WHERE relid IN (to_regclass(:message), to_regclass(:dead), to_regclass(:queue))""",
+         WHERE relid IN (to_regclass('kombu_message'), to_regclass('kombu_message_dead'),
+                         to_regclass('kombu_queue'))""",
 }
 #: The names of marks, without those of single schedules.
 MARKS = frozenset(_MARKS)
@@ -185,19 +185,12 @@ def marks(
     wanted: Collection[str],
     *,
     leader_key: int,
-    tables: BrokerTables,
 ) -> dict[str, Any]:
     """Reads the marks of these names, without those of schedules that don't exist."""
     found: dict[str, Any] = {}
     names = sorted(MARKS & set(wanted))
     if names:
-        values = {
-            "namespace": namespace,
-            "leader_key": leader_key,
-            "message": tables.sql("{message}"),
-            "dead": tables.sql("{dead}"),
-            "queue": tables.sql("{queue}"),
-        }
+        values = {"namespace": namespace, "leader_key": leader_key}
         statement = "SELECT " + ", ".join(f"({_MARKS[name]})" for name in names)
         used = {key: value for key, value in values.items() if f":{key}" in statement}
         found = dict(zip(names, connection.execute(text(statement), used).one(), strict=True))

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID
 
 from pgbeat.access import tokens
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from pgbeat.errors import NoSlot
 from pgbeat.web import stream_queries
@@ -115,7 +114,6 @@ class StreamWatcher:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._tables = BrokerTables.named(backend.celery.conf.broker_transport_options or {})
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._fresh: set[Stream] = set()
@@ -239,7 +237,6 @@ class StreamWatcher:
                     self._backend.namespace,
                     wanted,
                     leader_key=self._backend.settings.leader_key,
-                    tables=self._tables,
                 )
         self.rounds += 1
         return snapshot, marks

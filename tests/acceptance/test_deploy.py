@@ -19,7 +19,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
@@ -288,7 +287,7 @@ def exposed(database: str) -> Iterator[dict[str, set[str]]]:
 
 
 def _render(connection: Connection, settings: Settings) -> str:
-    return prometheus.render(connection, settings, BrokerTables())[0].decode()
+    return prometheus.render(connection, settings, has_broker=True)[0].decode()
 
 
 def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:

@@ -8,15 +8,13 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat.broker import consumers, exchanges, queues
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker import claim_sql, consumers, exchanges, message_ends, messages, queues
+from pgbeat.broker.messages import Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
 from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, Statement, array
 from tests.support.processes import until
-
-TABLES = BrokerTables()
 
 
 class Sessions:
@@ -31,9 +29,9 @@ class Sessions:
         self._stack.callback(connections.close, connection)
         return connection
 
-    def consumer(self, tables: BrokerTables = TABLES, lease: float | None = None) -> "Claimant":
+    def consumer(self, lease: float | None = None) -> "Claimant":
         """Opens a session that is a consumer."""
-        return Claimant(self.open(), tables, lease)
+        return Claimant(self.open(), lease)
 
 
 @contextmanager
@@ -46,14 +44,12 @@ def sessions(dsn: str) -> Iterator[Sessions]:
 class Claimant:
     """A consumer: it claims, takes and acknowledges as the transport does."""
 
-    def __init__(
-        self, connection: Connection, tables: BrokerTables = TABLES, lease: float | None = None
-    ) -> None:
-        self.connection, self.tables = connection, tables
+    def __init__(self, connection: Connection, lease: float | None = None) -> None:
+        self.connection = connection
         self.prepared = PreparedConnection(connections.driver(connection))
-        self.id = consumers.register(connection, tables, "tests", lease)
-        claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
-        self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
+        self.id = consumers.register(connection, "tests", lease)
+        self._claim = claim_sql.CLAIM if lease is None else claim_sql.CLAIM_LEASED
+        self._claim_on = claim_sql.CLAIM_ON if lease is None else claim_sql.CLAIM_LEASED_ON
 
     def claim(
         self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()
@@ -63,7 +59,7 @@ class Claimant:
 
     def begin_claim(self, queue: str) -> None:
         """Sends a claim, whose answer `end_claim` waits for."""
-        ids = array([queue_id(self.connection, queue, self.tables)])
+        ids = array([queue_id(self.connection, queue)])
         self.prepared.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
         self.prepared.flush()
 
@@ -75,11 +71,11 @@ class Claimant:
         self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()
     ) -> list[ClaimedMessage]:
         """Takes from the queues for good, and acknowledges."""
-        return self._run(self.tables.take, queues, at_most, acked)
+        return self._run(claim_sql.TAKE, queues, at_most, acked)
 
     def claim_on(self, *marks: tuple[str, int, int], at_most: int = 1000) -> list[ClaimedMessage]:
         """Claims from marks on: queue, priority, lowest id."""
-        ids = array([queue_id(self.connection, queue, self.tables) for queue, *_ in marks])
+        ids = array([queue_id(self.connection, queue) for queue, *_ in marks])
         priorities, lowest = array([m[1] for m in marks]), array([m[2] for m in marks])
         number, mine = b"%d" % at_most, b"%d" % self.id
         return deliveries(
@@ -88,33 +84,31 @@ class Claimant:
 
     def ack(self, *messages: int) -> int:
         """Acknowledges messages, and returns how many that deleted."""
-        result = self.prepared.run(self.tables.ack, array(messages), b"%d" % self.id)
+        result = self.prepared.run(message_ends.ACK, array(messages), b"%d" % self.id)
         return result.command_tuples or 0
 
     def requeue(
         self, messages: Sequence[int], *, limit: int | None = None, counts: bool = True
     ) -> list[int]:
         """Requeues what it has claimed; returns what was locked."""
-        return consumers.requeue(
-            self.connection, self.tables, self.id, messages, limit=limit, counts=counts
-        )
+        return consumers.requeue(self.connection, self.id, messages, limit=limit, counts=counts)
 
     def reject(self, messages: Sequence[int]) -> list[int]:
         """Rejects what it has claimed; returns what was locked."""
-        return consumers.reject(self.connection, self.tables, self.id, messages)
+        return consumers.reject(self.connection, self.id, messages)
 
     def unsubscribe(self, queues: Sequence[int]) -> None:
         """Consumes from queues (ids) no more."""
-        consumers.unsubscribe(self.connection, self.tables, self.id, queues)
+        consumers.unsubscribe(self.connection, self.id, queues)
 
     def leave(self) -> None:
         """Ends in order."""
-        consumers.leave(self.connection, self.tables, self.id)
+        consumers.leave(self.connection, self.id)
 
     def _run(
         self, statement: Statement, queues: Sequence[str], most: int, acked: Sequence[int]
     ) -> list[ClaimedMessage]:
-        ids = array([queue_id(self.connection, queue, self.tables) for queue in queues])
+        ids = array([queue_id(self.connection, queue) for queue in queues])
         mine = b"%d" % self.id
         return deliveries(self.prepared.run(statement, ids, b"%d" % most, mine, array(acked)))
 
@@ -152,17 +146,15 @@ def dead(connection: Connection) -> list[int]:
     return list(connection.scalars(text("SELECT pgbeat.dead_consumers()")))
 
 
-def queue_id(connection: Connection, name: str, tables: BrokerTables = TABLES) -> int:
+def queue_id(connection: Connection, name: str) -> int:
     """Returns the queue's id."""
-    statement = tables.text("SELECT id FROM {queue} WHERE name = :name")
+    statement = text("SELECT id FROM kombu_queue WHERE name = :name")
     return int(connection.execute(statement, {"name": name}).scalar_one())
 
 
-def put(
-    connection: Connection, queue: str, *payloads: str, tables: BrokerTables = TABLES, **fields: Any
-) -> None:
+def put(connection: Connection, queue: str, *payloads: str, **fields: Any) -> None:
     """Puts messages; `fields` are those of `Message`."""
-    tables.put(connection, [Message(queue, payload, **fields) for payload in payloads])
+    messages.put(connection, [Message(queue, payload, **fields) for payload in payloads])
 
 
 def payloads(found: Iterable[ClaimedMessage]) -> list[str]:
@@ -171,27 +163,28 @@ def payloads(found: Iterable[ClaimedMessage]) -> list[str]:
 
 
 def rows(connection: Connection, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """Returns the statement's rows; `{message}`, `{queue}` and so on stand for the tables."""
-    return [tuple(row) for row in connection.execute(TABLES.text(statement), values)]
+    """Returns the statement's rows."""
+    return [tuple(row) for row in connection.execute(text(statement), values)]
 
 
 def state(connection: Connection) -> dict[str, tuple[Any, ...]]:
     """Returns for each message: visible, claimed by, deliveries, redelivered."""
     found = rows(
-        connection, "SELECT payload, visible, claimed_by, deliveries, redelivered FROM {message}"
+        connection,
+        "SELECT payload, visible, claimed_by, deliveries, redelivered FROM kombu_message",
     )
     return {payload: tuple(rest) for payload, *rest in found}
 
 
 def depths(connection: Connection) -> dict[str, int]:
     """Messages waiting in each queue that a test has made."""
-    found = queues.all_queues(connection, TABLES)
+    found = queues.all_queues(connection)
     return {each.name: each.waiting for each in found if each.name != "celery"}
 
 
 def bindings(connection: Connection) -> list[tuple[str, str, str]]:
     """Returns the bindings that a test has made: queue, exchange, routing key."""
-    return [found for found in exchanges.bindings(connection, TABLES) if found[0] != "celery"]
+    return [found for found in exchanges.bindings(connection) if found[0] != "celery"]
 
 
 def later(connection: Connection, interval: str) -> str:

@@ -5,7 +5,6 @@ from functools import partial
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings
 from pgbeat.monitoring import prometheus
 from tests.support.rows import Sql, make_schedule
@@ -31,7 +30,7 @@ def read(text: bytes) -> Sample:
 
 def scrape(connection: Connection, settings: Settings) -> Sample:
     """Returns the samples of a scrape."""
-    return read(prometheus.render(connection, settings, BrokerTables())[0])
+    return read(prometheus.render(connection, settings, has_broker=True)[0])
 
 
 def value(found: Sample, name: str, **labels: str) -> float | None:

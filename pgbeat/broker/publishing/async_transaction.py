@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker import own_tables
+from pgbeat.broker.messages import Message, put
 from pgbeat.broker.publishing import predeclare
 from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.publishing.transaction import (
@@ -58,7 +59,6 @@ class AsyncInTransaction(OutboxConnection):
             )
         self._session, self._app = session, app
         self._held = HeldPublishes()
-        self._tables = BrokerTables.named(app.conf.broker_transport_options or {})
         self._database: Any = None
         self._block: transaction_blocks.Block | None = None
         self._channel: _HeldChannel | None = None
@@ -79,7 +79,7 @@ class AsyncInTransaction(OutboxConnection):
     def _check(self, session: Any) -> None:
         connection = opened(session)
         require_broker(connection, self._app)
-        self._tables.require(connection)
+        own_tables.require(connection)
         self._database = identity.cached(connection)
 
     async def __aexit__(
@@ -106,22 +106,22 @@ class AsyncInTransaction(OutboxConnection):
         calls = dict(self._held.calls)
         for message in messages:
             calls |= predeclare.queue(message.queue)
-        predeclare.declare(self._app, connection, self._tables, calls)
-        self._held.declare(connection, self._tables)
+        predeclare.declare(self._app, connection, calls)
+        self._held.declare(connection)
         self._put(connection, messages)
 
     def _put(self, connection: Connection, messages: list[Message]) -> None:
         to_queues = [message for message in messages if message.queue is not None]
         if to_queues:
-            self._tables.put(connection, to_queues)
+            put(connection, to_queues)
         for message in messages:
-            if message.queue is None and not self._tables.put(connection, [message]):
+            if message.queue is None and not put(connection, [message]):
                 joined = self._channel.joined if self._channel is not None else None
                 check_snapshot(connection, joined, message.exchange)
 
     def channel_for(self, broker: Any) -> _HeldChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        if broker.tables != self._tables or broker.database_identity() != self._database:
+        if broker.database_identity() != self._database:
             return None
         if self._channel is None:
             self._channel = _HeldChannel(self.transport)

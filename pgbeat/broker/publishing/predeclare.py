@@ -13,12 +13,12 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 from pgbeat import config
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker import messages
 from pgbeat.database import connections, lock_waits
 
 logger = logging.getLogger("pgbeat")
 
-Call = Callable[[Connection, BrokerTables], Any]
+Call = Callable[[Connection], Any]
 
 #: The app's attribute for what this process has created, or failed to create.
 _MADE = "_pgbeat_declared_ahead"
@@ -27,19 +27,17 @@ _PATIENCE = 1.0
 _ISOLATION = text("SELECT current_setting('transaction_isolation')")
 
 
-def declare(
-    app: Celery, connection: Connection, tables: BrokerTables, calls: Mapping[Hashable, Call]
-) -> None:
+def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call]) -> None:
     """Makes each call once in this process, on another connection, and commits.
 
     `connection` is the caller's. If its snapshot would not see the result, or if a call fails, the
     caller's transaction must make the calls itself.
     """
     made: set[Hashable] = vars(app).setdefault(_MADE, set())
-    fresh = {key: call for key, call in calls.items() if (tables, key) not in made}
+    fresh = {key: call for key, call in calls.items() if key not in made}
     if not fresh or connection.scalar(_ISOLATION) != "read committed":
         return
-    made.update((tables, key) for key in fresh)
+    made.update(fresh)
     try:
         with (
             connections.kept(config.broker_database(app.conf), "pgbeat submit") as own,
@@ -47,7 +45,7 @@ def declare(
         ):
             lock_waits.limit_waiting(own, _PATIENCE)
             for call in fresh.values():
-                call(own, tables)
+                call(own)
     except Exception:
         logger.debug("The caller's transaction creates a queue itself", exc_info=True)
 
@@ -55,11 +53,11 @@ def declare(
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[Hashable, Call]:
     """Returns a call for `declare`, by its key."""
     key = repr((function, args, kwargs))
-    return {key: lambda connection, tables: function(connection, tables, *args, **kwargs)}
+    return {key: lambda connection: function(connection, *args, **kwargs)}
 
 
 def queue(name: str | None) -> dict[Hashable, Call]:
     """Returns the call that creates a queue; none without a name."""
     if name is None:
         return {}
-    return {("queue", name): lambda connection, tables: tables.declare(connection, [name])}
+    return {("queue", name): lambda connection: messages.declare(connection, [name])}

@@ -10,8 +10,8 @@ from kombu import Exchange, Queue
 from kombu.exceptions import EncodeError, OperationalError
 from sqlalchemy import Connection
 
-from pgbeat.broker import external_brokers
-from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message, Withdrawn
+from pgbeat.broker import external_brokers, messages, own_tables
+from pgbeat.broker.messages import JOB_HEADER, Message, Withdrawn
 from pgbeat.broker.payloads import JOB
 from pgbeat.broker.publishing import predeclare, reserved
 from pgbeat.broker.publishing.json_values import unreadable
@@ -214,10 +214,10 @@ class HeldPublishes:
         """Takes a declaration."""
         self.calls |= predeclare.call(function, *args, **kwargs)
 
-    def declare(self, connection: Connection, tables: BrokerTables) -> None:
+    def declare(self, connection: Connection) -> None:
         """Makes the declarations."""
         for call in self.calls.values():
-            call(connection, tables)
+            call(connection)
         self.calls.clear()
 
     def clear(self) -> None:
@@ -235,7 +235,6 @@ class TransactionPublisher:
         self, app: Celery, send: Callable[[Celery, TaskMessage, Any], None] = apply_async
     ) -> None:
         self.app, self._send = app, send
-        self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
         #: Whether the transport is pgbeat's, which keeps messages until they are acknowledged.
         self.keeps_claimed = delays_in_table(app.conf)
         self._outbox = HeldPublishes()
@@ -253,14 +252,14 @@ class TransactionPublisher:
         if self.is_prepared and not again:
             return
         self.is_prepared = True
-        self.tables.adopt(connection)
+        own_tables.adopt(connection)
         for name, queue in self.app.amqp.queues.items():
             try:
                 check_name(name)
             except ValueError:  # Celery keeps invalid names, too; their publish has failed
                 continue
             queue(self._connection.default_channel).declare()
-        self._outbox.declare(connection, self.tables)
+        self._outbox.declare(connection)
 
     def publish(self, message: TaskMessage) -> str | None:
         """Makes the message, by a template if possible."""
@@ -316,18 +315,18 @@ class TransactionPublisher:
 
     def put(self, connection: Connection, batch: Iterable[Message]) -> None:
         """Writes messages, and before them their queues."""
-        messages = list(batch)
+        batch = list(batch)
         if not connections.is_autocommit(connection):  # the caller's, and may stay open
             calls = dict(self._outbox.calls)
-            for message in messages:
+            for message in batch:
                 calls |= predeclare.queue(message.queue)
-            predeclare.declare(self.app, connection, self.tables, calls)
-        self._outbox.declare(connection, self.tables)
-        self.tables.put(connection, messages)
+            predeclare.declare(self.app, connection, calls)
+        self._outbox.declare(connection)
+        messages.put(connection, batch)
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> dict[str, Withdrawn]:
         """Deletes these jobs' unclaimed messages, and returns them by the jobs' ids."""
-        return self.tables.withdraw(connection, job_ids)
+        return messages.withdraw(connection, job_ids)
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         """Writes a message to the workers that revokes these jobs."""

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from pgbeat.broker import exchanges
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker import exchanges, messages, own_tables
+from pgbeat.broker.messages import Message
 from pgbeat.broker.publishing import predeclare
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
@@ -71,8 +71,8 @@ def _is_begun(connection: Connection) -> bool:
 class _Immediate:
     """Writes at once over the caller's connection."""
 
-    def __init__(self, session: Opened, tables: BrokerTables, app: Celery) -> None:
-        self._session, self.tables, self._app = session, tables, app
+    def __init__(self, session: Opened, app: Celery) -> None:
+        self._session, self._app = session, app
 
     @property
     def connection(self) -> Connection:
@@ -82,15 +82,15 @@ class _Immediate:
     def write(self, message: Message) -> int:
         """Writes a message; returns how many rows one for an exchange became."""
         connection = self.connection
-        predeclare.declare(self._app, connection, self.tables, predeclare.queue(message.queue))
-        return self.tables.put(connection, [message])
+        predeclare.declare(self._app, connection, predeclare.queue(message.queue))
+        return messages.put(connection, [message])
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         connection = self.connection
         if function in DECLARATIONS:
             call = predeclare.call(function, *args, **kwargs)
-            predeclare.declare(self._app, connection, self.tables, call)
-        return function(connection, self.tables, *args, **kwargs)
+            predeclare.declare(self._app, connection, call)
+        return function(connection, *args, **kwargs)
 
 
 class _FailedInBlock(DBAPIError):
@@ -199,10 +199,8 @@ class InTransaction(OutboxConnection):
     def __init__(self, session: Opened, app: Celery) -> None:
         self._app = app
         self.require_broker(session)
-        self._open = _Immediate(
-            session, BrokerTables.named(app.conf.broker_transport_options or {}), app
-        )
-        self._open.tables.require(self._open.connection)
+        self._open = _Immediate(session, app)
+        own_tables.require(self._open.connection)
         self._blocks: list[transaction_blocks.Block] = []
         self._channel: BlockChannel | None = None
         super().__init__(self._open, delays=delays_in_table(app.conf))
@@ -244,8 +242,6 @@ class InTransaction(OutboxConnection):
 
     def channel_for(self, broker: Any) -> BlockChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        if broker.tables != self._open.tables:
-            return None
         if broker.database_identity() != identity.cached(self._open.connection):
             return None
         if self._channel is None:

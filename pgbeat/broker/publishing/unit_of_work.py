@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.access import audit
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Audited, Author, Changed, Row
+from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
@@ -178,9 +179,9 @@ class UnitOfWork:
 
 
 def _require_tables(connection: Connection, publisher: Publisher) -> None:
-    if isinstance(publisher, TransactionPublisher) and publisher.tables not in connection.info:
-        publisher.tables.require(connection)
-        connection.info[publisher.tables] = True
+    if isinstance(publisher, TransactionPublisher) and "pgbeat_tables" not in connection.info:
+        own_tables.require(connection)
+        connection.info["pgbeat_tables"] = True
 
 
 class _DryRun(Exception):

@@ -8,7 +8,6 @@ import time
 from collections import deque
 
 from pgbeat.broker import message_ends
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport.claims import Request
 from pgbeat.database.prepared import array
 
@@ -21,8 +20,8 @@ _INTERVAL = 0.003
 class Acks:
     """One consumer's acknowledgements. Any thread may add to them; one at a time takes them."""
 
-    def __init__(self, tables: BrokerTables, consumer: int) -> None:
-        self._tables, self._consumer = tables, consumer
+    def __init__(self, consumer: int) -> None:
+        self._consumer = consumer
         self._plain: deque[int] = deque()
         self._of_jobs: deque[int] = deque()
         #: When acceptances may be sent again (`time.monotonic()`).
@@ -56,7 +55,7 @@ class Acks:
         worker = message_ends.accepting_worker()
         accepted_by = None if worker is None else b"%d" % worker
         parameters = (_take(self._of_jobs), b"%d" % self._consumer, accepted_by)
-        return Request(self._tables.accept, parameters)
+        return Request(message_ends.ACCEPT, parameters)
 
     def next(self, *, at_once: bool = False) -> Request | None:
         """Returns the next statement to send; with `at_once`, even if acceptances are not due."""
@@ -66,7 +65,7 @@ class Acks:
         request = self.accept(now)
         if request is None and self._plain:
             parameters = (self.take_plain(), b"%d" % self._consumer)
-            request = Request(self._tables.ack, parameters)
+            request = Request(message_ends.ACK, parameters)
         return request
 
 

@@ -18,8 +18,8 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat.broker import consumers, exchanges, ports, queues
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker import claim_sql, consumers, exchanges, messages, own_tables, ports, queues
+from pgbeat.broker.messages import Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
@@ -63,7 +63,6 @@ class Broker:
 
     def __init__(self, url: URL, options: Options) -> None:
         self.url, self.options = url, options
-        self.tables = options.tables
         #: Held while the working connection is used.
         self.lock = threading.RLock()
         #: How each publish commits; a setting of the session would be lost behind a pooler.
@@ -129,7 +128,7 @@ class Broker:
             # Each time: `pgbeat migrate` may have run since the last connection.
             migrate.check(connection)
             if not self._has_tables:
-                self.tables.adopt(connection)
+                own_tables.adopt(connection)
                 self._has_tables = True
             # Prepared statements would stay in a pooler's session, in the way of other clients.
             prepares = poolers.keeps_session(connection, self._engine)
@@ -239,7 +238,7 @@ class Broker:
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a domain function with the working connection, in a transaction."""
         with self.work() as (connection, _), connections.transaction(connection):
-            return function(connection, self.tables, *args, **kwargs)
+            return function(connection, *args, **kwargs)
 
     def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a domain function that executes a single statement, without a transaction.
@@ -249,7 +248,7 @@ class Broker:
         with self.work() as (connection, prepared):
             isolated = connections.transaction(connection) if prepared.isolates else nullcontext()
             with isolated:
-                return function(connection, self.tables, *args, **kwargs)
+                return function(connection, *args, **kwargs)
 
     def publish(self, message: Message, transient: bool = False) -> int:
         """Publishes and commits a message; returns how many queues got it.
@@ -261,7 +260,7 @@ class Broker:
             raise psycopg.OperationalError(str(self._unreachable))
         if message.new_job is not None:
             with self.work() as working:
-                is_written = ports.job_writer().write_at_once(working, self.tables, message)
+                is_written = ports.job_writer().write_at_once(working, message)
             return 1 if is_written else int(self.do(_put_with_job, message))
         commit = b"off" if transient else self._commit
         if message.queue is not None:
@@ -270,7 +269,7 @@ class Broker:
             return 0
         parameters = (*_parameters(message, commit), message.routing_key.encode())
         with self.work() as (_, prepared):
-            count = _count(prepared.run(self.tables.route_one, *parameters))
+            count = _count(prepared.run(messages.ROUTE_ONE, *parameters))
             if count == 0 and transient and not self.do(exchanges.is_bound, message.exchange):
                 # Mostly events. Their first consumer may miss those of half a second.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
@@ -280,11 +279,11 @@ class Broker:
         """Puts a message into its queue."""
         parameters = _parameters(*published)
         with self.work() as (_, prepared):
-            count = _count(prepared.run(self.tables.put_one, *parameters))
+            count = _count(prepared.run(messages.PUT_ONE, *parameters))
             if count == 0:
                 # A missing queue is created, as by kombu's virtual transports.
                 self.do(queues.declare, published.message.queue)
-                count = _count(prepared.run(self.tables.put_one, *parameters))
+                count = _count(prepared.run(messages.PUT_ONE, *parameters))
         return count
 
     def _put_all(self, batch: "Sequence[_Published]") -> list[int | None]:
@@ -294,7 +293,7 @@ class Broker:
         """
         rows = connections.recordset(each.message for each in batch).encode()
         with self.work() as (_, prepared):
-            result = prepared.run(self.tables.put_all, rows, batch[0].commit)
+            result = prepared.run(messages.PUT_ALL, rows, batch[0].commit)
         missing = {result.get_value(row, 0) for row in range(result.ntuples)}
         names = [(each.message.queue or "").encode() for each in batch]
         return [None if name in missing else 1 for name in names]
@@ -307,7 +306,7 @@ class Broker:
     def take(self, queue: int) -> ClaimedMessage | None:
         """Takes the queue's next message, without acknowledgement."""
         with self.work() as (_, prepared):
-            found = deliveries(prepared.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
+            found = deliveries(prepared.run(claim_sql.TAKE, b"{%d}" % queue, b"1", b"0", b"{}"))
         return found[0] if found else None
 
     def disown(self) -> None:
@@ -322,10 +321,10 @@ class Broker:
         self._unbound.clear()
 
 
-def _put_with_job(connection: Connection, tables: BrokerTables, message: Message) -> int:
+def _put_with_job(connection: Connection, message: Message) -> int:
     """Writes a message with the job that it makes, which may have to wait or exist already."""
     left = ports.job_writer().write(connection, [message], is_own=True)
-    return tables.put(connection, left) or 1
+    return messages.put(connection, left) or 1
 
 
 def _open(engine: Engine) -> Connection:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from psycopg.pq.abc import PGresult
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker import claim_sql
 from pgbeat.broker.transport.lease import lapsed
 from pgbeat.broker.transport.queue_states import QueueStates
 from pgbeat.database.prepared import Parameter, Statement, array
@@ -73,14 +73,11 @@ class Request(NamedTuple):
 class Claims:
     """The claims of one consumer."""
 
-    def __init__(
-        self, tables: BrokerTables, consumer: int, states: QueueStates, *, is_leased: bool = False
-    ) -> None:
+    def __init__(self, consumer: int, states: QueueStates, *, is_leased: bool = False) -> None:
         self._consumer, self._states = consumer, states
-        self._take = tables.take
         #: From the queues' start, and from marks.
-        self._deep = tables.claim_leased if is_leased else tables.claim
-        self._shallow = tables.claim_leased_on if is_leased else tables.claim_on
+        self._deep = claim_sql.CLAIM_LEASED if is_leased else claim_sql.CLAIM
+        self._shallow = claim_sql.CLAIM_LEASED_ON if is_leased else claim_sql.CLAIM_ON
         #: By queue and priority, the id from which claims continue.
         self._marks: dict[tuple[int, int], int] = {}
         self._deep_at = 0.0
@@ -115,7 +112,7 @@ class Claims:
         is_deep = is_deep or len(of) > _MOST_MARKED
         if len(of) > 1:
             random.shuffle(of)  # queues take turns
-        statement = self._deep if acked else self._take
+        statement = self._deep if acked else claim_sql.TAKE
         parameters: tuple[Parameter, ...] = (
             array(of), b"%d" % limit, b"%d" % self._consumer, acks,
         )  # fmt: skip

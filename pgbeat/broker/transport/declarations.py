@@ -29,7 +29,6 @@ _PAUSE = 0.25
 
 def briefly(
     connection: Any,
-    tables: Any,
     patience: float,
     function: Callable[..., Any],
     *args: Any,
@@ -37,7 +36,7 @@ def briefly(
 ) -> Any:
     """Calls a domain function that must not wait for a lock longer than `patience` (seconds)."""
     lock_waits.limit_waiting(connection, patience)
-    return function(connection, tables, *args, **kwargs)
+    return function(connection, *args, **kwargs)
 
 
 def after_lease(lease: float, declare: Callable[[], T]) -> T:

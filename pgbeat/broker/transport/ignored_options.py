@@ -29,7 +29,7 @@ _INSTEAD = {
         "unacked_restore_limit unacked_restore_interval unacked_restore_throttle "
         "visibility_timeout peek_lock peek_lock_seconds ack_deadline_seconds "
         "ack_modify_batch_size",
-    "use another database, or the options queue_tablename and message_tablename":
+    "use another database":
         "global_keyprefix queue_name_prefix data_folder_in data_folder_out control_folder",
     "not needed: a process has one connection that publishes and one that consumes":
         "max_connections channel_max pool_size pool_timeout pool_recycle pool_pre_ping "

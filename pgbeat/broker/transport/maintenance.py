@@ -12,7 +12,6 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from pgbeat.broker import consumers, dead_letters, discards, orphaned_messages
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 
@@ -40,10 +39,8 @@ class MadeAvailable(NamedTuple):
 class BrokerMaintenance:
     """One consumer's share of the maintenance."""
 
-    def __init__(
-        self, connection: Connection, tables: BrokerTables, options: Options, consumer: int
-    ) -> None:
-        self._connection, self._tables, self._options = connection, tables, options
+    def __init__(self, connection: Connection, options: Options, consumer: int) -> None:
+        self._connection, self._options = connection, options
         self._consumer = consumer
         now = time.monotonic()
         #: When the next run is due, by the monotonic clock.
@@ -53,11 +50,11 @@ class BrokerMaintenance:
 
     def run(self, now: float) -> MadeAvailable:
         """Does the maintenance that is due, and schedules the next run."""
-        due = consumers.due_maintenance(self._connection, self._tables, self._consumer)
+        due = consumers.due_maintenance(self._connection, self._consumer)
         requeued, promoted = bool(due.dead) and self._release_dead(due.dead), 0
         if due.has_expired:
             with connections.transaction(self._connection):
-                discards.expire(self._connection, self._tables)
+                discards.expire(self._connection)
         next_due = due.next_due
         if next_due is not None and next_due <= 0:
             promoted = self._promote()
@@ -78,9 +75,9 @@ class BrokerMaintenance:
         """Requeues the messages that dead consumers had claimed; returns whether there were any."""
         released = 0
         with connections.transaction(self._connection):
-            if consumers.try_maintenance_lock(self._connection, self._tables):
+            if consumers.try_maintenance_lock(self._connection):
                 limit = self._options.limit
-                released = consumers.release_dead(self._connection, self._tables, dead, limit=limit)
+                released = consumers.release_dead(self._connection, dead, limit=limit)
         if released:
             logger.warning("Released %d messages that dead consumers had claimed", released)
         return released > 0
@@ -88,7 +85,7 @@ class BrokerMaintenance:
     def _sweep(self, consumer_count: int) -> bool:
         """Releases claims of unknown consumers; returns whether there were any."""
         began = time.monotonic()
-        unknown = consumers.unknown(self._connection, self._tables)
+        unknown = consumers.unknown(self._connection)
         ended = time.monotonic()
         interval = _SWEEP * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
         self._sweep_at = ended + max(interval, (ended - began) / _SWEEP_SHARE)
@@ -97,18 +94,16 @@ class BrokerMaintenance:
     def _promote(self) -> int:
         """Promotes delayed messages that are due; returns how many."""
         with connections.transaction(self._connection):
-            if not consumers.try_maintenance_lock(self._connection, self._tables):
+            if not consumers.try_maintenance_lock(self._connection):
                 return 0
-            return consumers.promote(self._connection, self._tables, _BATCH)
+            return consumers.promote(self._connection, _BATCH)
 
     def _prune(self, consumer_count: int) -> None:
         """Deletes a batch of old dead letters and orphaned messages."""
-        has_more = orphaned_messages.delete(self._connection, self._tables, _BATCH) >= _BATCH
+        has_more = orphaned_messages.delete(self._connection, _BATCH) >= _BATCH
         if self._options.dead_letter_days:
             seconds = self._options.dead_letter_days * 86400
-            dropped = dead_letters.drop(
-                self._connection, self._tables, older_than=seconds, limit=_BATCH
-            )
+            dropped = dead_letters.drop(self._connection, older_than=seconds, limit=_BATCH)
             has_more = has_more or dropped >= _BATCH
         interval = _PRUNE * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
         self._prune_at = time.monotonic() + (_AT_ONCE if has_more else interval)

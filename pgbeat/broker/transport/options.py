@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport import ignored_options
 from pgbeat.config import postgres_url
-from pgbeat.errors import ConfigError, Problems
+from pgbeat.config.app_broker import TABLES, misnamed_tables
+from pgbeat.errors import ConfigError
 from pgbeat.suggest import nearest
 
 #: Options that kombu and Celery read.
@@ -45,13 +45,6 @@ def _commit(value: Any) -> str | None:
     raise ValueError(f"{value!r} is not one of {', '.join(_COMMITS)}")
 
 
-def _table(value: Any) -> str:
-    # Other tables have this name with a suffix, and Postgres cuts names at 63 bytes.
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= 48:
-        raise ValueError(f"{value!r} is not a table's name of at most 48 bytes")
-    return value
-
-
 def _url(value: Any) -> URL | None:
     return None if value is None else postgres_url(str(value))
 
@@ -70,9 +63,6 @@ def _option(default: Any, read: Callable[[Any], Any]) -> Any:
 class Options:
     """The options with their defaults. Times are seconds."""
 
-    #: Names of the two tables.
-    queue_tablename: str = _option(BrokerTables.queue, _table)
-    message_tablename: str = _option(BrokerTables.message, _table)
     #: Whether a publish waits for the server's disk: Postgres's synchronous_commit, by default the
     #: server's. Transient messages (delivery_mode 1) never wait.
     synchronous_commit: str | None = _option(None, _commit)
@@ -101,9 +91,9 @@ class Options:
 
         Raises `ConfigError` that lists every mistake.
         """
-        problems, values, ignored = Problems(), {}, {}
+        problems, values, ignored = misnamed_tables(given), {}, {}
         for key, value in given.items():
-            if key in _KOMBU:
+            if key in _KOMBU or key in TABLES:
                 continue
             if key in ignored_options.OPTIONS:
                 ignored[key] = ignored_options.OPTIONS[key]
@@ -118,11 +108,6 @@ class Options:
         problems.raise_if_any(ConfigError, subject="broker_transport_options are wrong")
         ignored_options.warn("Options (broker_transport_options)", ignored)
         return cls(**values)
-
-    @property
-    def tables(self) -> BrokerTables:
-        """The broker's tables."""
-        return BrokerTables(self.queue_tablename, self.message_tablename)
 
     @property
     def limit(self) -> int | None:

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from amqp.protocol import queue_declare_ok_t
 from kombu import Connection as BrokerConnection
 
-from pgbeat.broker import exchanges
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker import exchanges, messages
+from pgbeat.broker.messages import Message
 from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.transport import Transport
@@ -20,7 +20,7 @@ class MessageSink(Protocol):
         """Takes a message."""
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a domain function with the connection and the broker's tables."""
+        """Calls a domain function with the connection."""
 
 
 class OutboxChannel(Channel):
@@ -58,8 +58,8 @@ class OutboxChannel(Channel):
         self.closed = True
 
 
-def _declare(connection: Any, tables: BrokerTables, queue: str) -> None:
-    tables.declare(connection, [queue])
+def _declare(connection: Any, queue: str) -> None:
+    messages.declare(connection, [queue])
 
 
 #: Domain functions that create a queue, an exchange or a binding.

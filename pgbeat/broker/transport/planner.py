@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from psycopg.pq.abc import PGresult
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport.acks import Acks
 from pgbeat.broker.transport.claims import Claims, Intake, Request
 from pgbeat.broker.transport.queue_states import QueueStates
@@ -32,12 +31,10 @@ LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
 class Planner:
     """Chooses statements by queue states, acknowledgements and the channels' credit."""
 
-    def __init__(
-        self, tables: BrokerTables, consumer: int, *, batch_size: int, is_leased: bool = False
-    ) -> None:
+    def __init__(self, consumer: int, *, batch_size: int, is_leased: bool = False) -> None:
         self.states = QueueStates()
-        self.acks = Acks(tables, consumer)
-        self.claims = Claims(tables, consumer, self.states, is_leased=is_leased)
+        self.acks = Acks(consumer)
+        self.claims = Claims(consumer, self.states, is_leased=is_leased)
         #: Consuming channels, which take turns.
         self.intakes: deque[Intake] = deque()
         self._batch_size = batch_size

@@ -46,7 +46,7 @@ class Session:
         self, broker: "Broker", connection: Connection, lease: float | None = None
     ) -> None:
         self._broker, self._connection = broker, connection
-        self._tables, self._options = broker.tables, broker.options
+        self._options = broker.options
         self.pid = os.getpid()
         #: By the monotonic clock.
         self.opened_at = time.monotonic()
@@ -73,9 +73,7 @@ class Session:
             settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": commit}
             connections.configure(connection, settings)
         #: The consumer's id.
-        self.id = consumers.register(
-            connection, broker.tables, f"{socket.gethostname()}:{os.getpid()}", lease
-        )
+        self.id = consumers.register(connection, f"{socket.gethostname()}:{os.getpid()}", lease)
         #: Seconds that its lease lasts; 0 if it lives as long as its connection.
         self.lease = lease or 0.0
         self._lease: Lease | None = None
@@ -87,10 +85,10 @@ class Session:
         self._raw = cast(WatchedConnection, connections.driver(connection))
         self.prepared = PreparedConnection(self._raw, self._listens, isolates)
         self._plan = Planner(
-            broker.tables, self.id, batch_size=self._options.batch_size, is_leased=not self._listens
+            self.id, batch_size=self._options.batch_size, is_leased=not self._listens
         )
         self._settlements = Settlements()
-        self._maintenance = BrokerMaintenance(connection, broker.tables, broker.options, self.id)
+        self._maintenance = BrokerMaintenance(connection, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
     # ----- queues
@@ -101,7 +99,7 @@ class Session:
             if intake not in self._plan.intakes:
                 self._plan.intakes.append(intake)
             if new := self._plan.states.add(queues):
-                self._fragile |= consumers.subscribe(self._connection, self._tables, self.id, new)
+                self._fragile |= consumers.subscribe(self._connection, self.id, new)
                 self._leave()
                 self._listen("LISTEN", new)
         self.wake()
@@ -117,13 +115,13 @@ class Session:
                     self._fragile.difference_update(fragile)
                     with connections.transaction(self._connection):
                         self._unsubscribe(fragile)
-                        broker_queues.delete_abandoned(self._connection, self._tables, fragile)
+                        broker_queues.delete_abandoned(self._connection, fragile)
             if not intake.acked and not intake.taken and intake in self._plan.intakes:
                 self._plan.intakes.remove(intake)
 
     def _unsubscribe(self, queues: list[int]) -> None:
         if queues:
-            consumers.unsubscribe(self._connection, self._tables, self.id, queues)
+            consumers.unsubscribe(self._connection, self.id, queues)
 
     def _leave(self) -> None:
         """Stops awaiting and listening to queues that are no longer consumed."""
@@ -150,7 +148,7 @@ class Session:
                 with self.alone():
                     self._flush_acks()
                     with connections.transaction(self._connection):
-                        consumers.leave(self._connection, self._tables, self.id)
+                        consumers.leave(self._connection, self.id)
         except Exception as error:
             logger.debug("Others must release this consumer's claims: %s", error)
         finally:
@@ -228,7 +226,7 @@ class Session:
 
         def requeue(messages: Sequence[int]) -> list[int]:
             left = consumers.requeue(
-                self._connection, self._tables, self.id, messages,
+                self._connection, self.id, messages,
                 limit=self._options.limit, counts=counts,
             )  # fmt: skip
             self._start_over()
@@ -243,7 +241,7 @@ class Session:
         """Moves claimed messages to the dead letters."""
 
         def reject(messages: Sequence[int]) -> list[int]:
-            return consumers.reject(self._connection, self._tables, self.id, messages, reason)
+            return consumers.reject(self._connection, self.id, messages, reason)
 
         if messages:
             with self.alone():

@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json, Length, Next, example
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
@@ -89,10 +88,10 @@ def list_dead(
     """Lists dead letters, the newest first."""
     before = read(after, moment, number)
     with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        rows = dead_letters.find(connection, tables, queue=queue, before=before, limit=limit + 1)
+        backend.require_broker(connection)
+        rows = dead_letters.find(connection, queue=queue, before=before, limit=limit + 1)
         if not rows and queue is not None:
-            queues.get(connection, tables, queue)
+            queues.get(connection, queue)
     page, following = split(rows, limit, "died_at", "id")
     dead = [FoundDeadLetter.model_validate(_shown(row)) for row in page]
     return DeadPage(dead=dead, next=following)
@@ -106,8 +105,8 @@ def get_dead(
 ) -> DeadDetail:
     """Returns a dead letter with its message."""
     with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        rows = dead_letters.find(connection, tables, ids=[letter_id])
+        backend.require_broker(connection)
+        rows = dead_letters.find(connection, ids=[letter_id])
     if not rows:
         raise NotFound(f"there is no dead letter {letter_id}")
     row = rows[0]
@@ -115,11 +114,10 @@ def get_dead(
     return DeadDetail.model_validate(_shown(row) | {"payload": payload})
 
 
-def _choose(connection: Connection, tables: BrokerTables, body: DeadChoice) -> dict[int, str]:
+def _choose(connection: Connection, body: DeadChoice) -> dict[int, str]:
     older_than = body.older_than if isinstance(body, DeadDrop) else None
     return control.choose(
         connection,
-        tables,
         ids=body.ids or (),
         queue=body.queue,
         older_than=older_than,
@@ -135,9 +133,9 @@ def _said(count: int, done: str) -> str:
 def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> DeadDone:
     """Puts dead letters back into their queues, and counts their deliveries from 0 again."""
     with backend.unit(caller) as unit:
-        tables = backend.tables(unit.connection)
-        chosen = _choose(unit.connection, tables, body)
-        count = control.requeue(unit, tables, chosen)
+        backend.require_broker(unit.connection)
+        chosen = _choose(unit.connection, body)
+        count = control.requeue(unit, chosen)
     homeless = sum(not name for name in chosen.values())
     return DeadDone(message=_said(count, "requeued"), count=count, homeless=homeless)
 
@@ -148,7 +146,7 @@ def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone
     if body.older_than is not None and not timedelta(0) <= body.older_than < _LONGEST:
         raise InvalidJob.of("older_than", "out_of_range", "older_than: must be 0 s to 30 years")
     with backend.unit(caller) as unit:
-        tables = backend.tables(unit.connection)
-        chosen = _choose(unit.connection, tables, body)
-        count = control.drop(unit, tables, chosen)
+        backend.require_broker(unit.connection)
+        chosen = _choose(unit.connection, body)
+        count = control.drop(unit, chosen)
     return DeadDone(message=_said(count, "dropped"), count=count)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from pgbeat.broker.own_tables import expected_tables
+from pgbeat.broker import own_tables
 from pgbeat.database import connections, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
@@ -203,6 +203,6 @@ def _reasons(backend: Backend, *, of_beats: bool = False) -> list[str]:
 def prometheus_metrics(backend: TheBackend, caller: TheScraper) -> Response:
     """Returns all metrics in Prometheus' text format, which name schedules, queues and lanes."""
     with backend.session() as connection:
-        tables = expected_tables(backend.settings.url, backend.celery.conf)
-        body, kind = prometheus.render(connection, backend.settings, tables)
+        has_broker = own_tables.are_expected(backend.settings.url, backend.celery.conf)
+        body, kind = prometheus.render(connection, backend.settings, has_broker)
     return Response(body, headers={"Content-Type": kind})

@@ -68,7 +68,8 @@ def list_queues(
 ) -> QueueList:
     """Lists the queues with how many messages wait, are delayed, claimed or dead."""
     with backend.transaction() as connection:
-        rows = queues.all_queues(connection, backend.tables(connection))
+        backend.require_broker(connection)
+        rows = queues.all_queues(connection)
     return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
 
 
@@ -76,7 +77,8 @@ def list_queues(
 def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
     """Keeps consumers from claiming messages. They still finish what they have claimed."""
     with backend.unit(caller) as unit:
-        row, _ = control.pause(unit, backend.tables(unit.connection), name)
+        backend.require_broker(unit.connection)
+        row, _ = control.pause(unit, name)
     return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
 
 
@@ -84,7 +86,8 @@ def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queue
 def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
     """Lets consumers claim messages again."""
     with backend.unit(caller) as unit:
-        row, _ = control.resume(unit, backend.tables(unit.connection), name)
+        backend.require_broker(unit.connection)
+        row, _ = control.resume(unit, name)
     return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
 
 
@@ -92,9 +95,9 @@ def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queu
 def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
     """Deletes the waiting and delayed messages of a queue. Claimed and dead ones stay."""
     with backend.work(caller) as unit:
-        tables = backend.tables(unit.connection)
-        count = control.purge(unit, tables, name)
-        row = queues.get(unit.connection, tables, name)
+        backend.require_broker(unit.connection)
+        count = control.purge(unit, name)
+        row = queues.get(unit.connection, name)
     return QueuePurged(
         message=f"Queue '{name}' purged: {count} message{'' if count == 1 else 's'} deleted",
         queue=_found(row),

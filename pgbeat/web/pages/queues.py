@@ -32,13 +32,13 @@ def queues_page(visit: ViewerVisit, dead: str = "") -> Response:
     rows, letters, why = [], [], ""
     with visit.reading() as connection:
         try:
-            tables = visit.backend.tables(connection)
+            visit.backend.require_broker(connection)
         except NotFound as error:
             why = str(error)
         else:
-            found = queues.all_queues(connection, tables)
+            found = queues.all_queues(connection)
             rows = [row for row in found if not row.is_internal]
-            letters = dead_letters.find(connection, tables, queue=dead or None, limit=_DEAD + 1)
+            letters = dead_letters.find(connection, queue=dead or None, limit=_DEAD + 1)
     return visit.page(
         "queues.html",
         "queues",
@@ -56,7 +56,8 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
     """Shows the load of a queue, who consumes from it, and its newest jobs."""
     asked = str(query.of({"queue": name}))
     with visit.reading() as connection:
-        row = queues.get(connection, visit.backend.tables(connection), name)
+        visit.backend.require_broker(connection)
+        row = queues.get(connection, name)
         chart = load_chart.chart(
             connection, visit.namespace, span, queue=name,
             here=lambda each: path("queues", name, span=each),
@@ -80,14 +81,14 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
     if verb not in ("purge", "pause", "resume"):
         raise unknown_verb(fields)
     with visit.backend.work(visit.caller) as unit:
-        tables = visit.backend.tables(unit.connection)
+        visit.backend.require_broker(unit.connection)
         if verb == "purge":
-            count = control.purge(unit, tables, name)
+            count = control.purge(unit, name)
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
         else:
             with unit.transaction():
                 change = control.pause if verb == "pause" else control.resume
-                change(unit, tables, name)
+                change(unit, name)
             said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
     here = path("queues", name) if fields.get("from") == "queue" else path("queues")
     return visit.redirect(here, said)
@@ -102,10 +103,10 @@ def change_dead(visit: AdminVisit, fields: Fields) -> Response:
     if number is None:
         raise NotFound(f"there is no dead letter {fields.get('id', '')[:80]!r}")
     with visit.backend.unit(visit.caller) as unit:
-        tables = visit.backend.tables(unit.connection)
-        chosen = control.choose(unit.connection, tables, ids=[number])
+        visit.backend.require_broker(unit.connection)
+        chosen = control.choose(unit.connection, ids=[number])
         change = control.requeue if verb == "requeue" else control.drop
-        count = change(unit, tables, chosen)
+        count = change(unit, chosen)
     if not count:
         said = "It can't be put back: its queue was deleted before."
     elif verb == "drop":

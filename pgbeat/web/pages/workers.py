@@ -21,7 +21,8 @@ def workers_page(visit: ViewerVisit) -> Response:
         rows = worker_usage.listing(connection, visit.namespace)
         if delays_in_table(visit.backend.celery.conf):
             try:
-                found = queues.all_queues(connection, visit.backend.tables(connection))
+                visit.backend.require_broker(connection)
+                found = queues.all_queues(connection)
             except NotFound:
                 found = []
             unserved = [each for each in found if each.is_unserved]

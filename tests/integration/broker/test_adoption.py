@@ -124,6 +124,38 @@ def test_adopted_tables_are_like_new_ones(stock: str, ask: Sql, sql: Sql) -> Non
     assert schema(ask) == schema(sql)
 
 
+OTHERS = {"Their queues": "kombu_queue", "their_messages": "kombu_message"}
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_tables_of_other_names_are_renamed(
+    stock: str, ask: Sql, sql: Sql, is_installed: bool
+) -> None:
+    """Once, however often the migration runs."""
+    url = postgres_url(stock)
+    for theirs, name in OTHERS.items():
+        ask(f'ALTER TABLE {name} RENAME TO "{theirs}"')
+    if is_installed:
+        migrate.upgrade(url)
+    assert dict(migrate.upgrade(url, rename=OTHERS).renamed) == OTHERS
+    assert not migrate.upgrade(url, rename=OTHERS).renamed
+    assert is_adopted(ask)
+    assert ask("SELECT count(*) FROM kombu_message WHERE visible") == [(21,)]
+    assert {line[:3] for line in schema(ask)} == {line[:3] for line in schema(sql)}
+
+
+def test_no_table_is_replaced_by_a_renamed_one(stock: str, ask: Sql) -> None:
+    url = postgres_url(stock)
+    with pytest.raises(SchemaError, match="there is no table 'gone' to rename"):
+        migrate.upgrade(url, rename={"gone": "nor_this"})
+    ask("CREATE TABLE theirs (id integer)")
+    with pytest.raises(SchemaError, match="there is a table of that name"):
+        migrate.upgrade(url, rename={"theirs": "kombu_queue"})
+    migrate.upgrade(url)
+    with pytest.raises(SchemaError, match="a build of pgbeat before the first release"):
+        migrate.upgrade(url, rename={"kombu_message": "another"})
+
+
 def test_ten_migrations_at_once(stock: str, ask: Sql) -> None:
     together([lambda: migrate.upgrade(postgres_url(stock))] * 10)
     assert is_adopted(ask)

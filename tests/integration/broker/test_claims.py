@@ -6,10 +6,9 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import queues
+from pgbeat.broker import messages, queues
 from pgbeat.broker.messages import Message
 from tests.support.broker_sessions import (
-    TABLES,
     Claimant,
     Sessions,
     depths,
@@ -47,7 +46,7 @@ def test_a_claim_is_over_all_queues_and_counts_deliveries(
     assert {(d.deliveries, d.redelivered) for d in found} == {(1, False)}
     assert rows(
         connection,
-        "SELECT payload, visible, claimed_by, deliveries FROM {message} ORDER BY payload",
+        "SELECT payload, visible, claimed_by, deliveries FROM kombu_message ORDER BY payload",
     ) == [
         ("a1", False, consumer.id, 1), ("a2", True, None, 0),
         ("b1", False, consumer.id, 1), ("b2", False, consumer.id, 1), ("c1", True, None, 0),
@@ -61,11 +60,11 @@ def test_a_claim_skips_delayed_expired_and_paused_messages(
     put(connection, "q", "expired", ttl=0)
     put(connection, "q", "due", ttl=3_600_000)
     put(connection, "paused", "held")
-    queues.set_paused(connection, TABLES, "paused", True)
+    queues.set_paused(connection, "paused", True)
     consumer = opened.consumer()
     assert payloads(consumer.claim("q", "paused")) == ["due"]
     assert consumer.take("q", "paused") == []
-    queues.set_paused(connection, TABLES, "paused", False)
+    queues.set_paused(connection, "paused", False)
     assert payloads(consumer.take("q", "paused")) == ["held"]
 
 
@@ -75,12 +74,12 @@ def test_acknowledgements_travel_with_claims(opened: Sessions, connection: Conne
     first = one.claim("q", at_most=2)
     assert payloads(one.claim("q", at_most=1, acked=[d.id for d in first])) == ["3"]
     assert payloads(one.take("q", acked=[])) == ["4"]
-    left = rows(connection, "SELECT id, payload FROM {message}")
+    left = rows(connection, "SELECT id, payload FROM kombu_message")
     assert [payload for _, payload in left] == ["3"]
     # What one claimed only one may acknowledge.
     assert other.ack(left[0][0]) == 0
     assert other.claim("q", acked=[left[0][0]]) == []
-    assert rows(connection, "SELECT payload FROM {message}") == [("3",)]
+    assert rows(connection, "SELECT payload FROM kombu_message") == [("3",)]
     assert one.ack(left[0][0]) == 1
     assert one.ack(left[0][0]) == 0
 
@@ -91,7 +90,7 @@ def test_taken_messages_are_deleted(opened: Sessions, connection: Connection) ->
     found = opened.consumer().take("q", at_most=2)
     assert payloads(found) == ["high", "low"]
     assert {(d.deliveries, d.redelivered) for d in found} == {(1, False)}
-    assert rows(connection, "SELECT payload FROM {message}") == [("low too",)]
+    assert rows(connection, "SELECT payload FROM kombu_message") == [("low too",)]
 
 
 def test_claims_go_on_from_marks(opened: Sessions, connection: Connection) -> None:
@@ -100,7 +99,7 @@ def test_claims_go_on_from_marks(opened: Sessions, connection: Connection) -> No
     put(connection, "q", "p0 second")
     put(connection, "q", "p5 second", priority=5)
     put(connection, "r", "another")
-    ids = {payload: id for id, payload in rows(connection, "SELECT id, payload FROM {message}")}
+    ids = {payload: id for id, payload in rows(connection, "SELECT id, payload FROM kombu_message")}
     consumer = opened.consumer()
     marks = [("q", 5, ids["p5 first"] + 1), ("q", 0, ids["p0 second"])]
     assert payloads(consumer.claim_on(*marks, at_most=1)) == ["p5 second"]
@@ -128,7 +127,7 @@ def test_no_two_sessions_get_the_same_message(
     opened: Sessions, connection: Connection, way: str
 ) -> None:
     count = 700
-    TABLES.put(connection, [Message("q", str(n), priority=n % 3) for n in range(count)])
+    messages.put(connection, [Message("q", str(n), priority=n % 3) for n in range(count)])
 
     def work(consumer: Claimant) -> list[str]:
         acked: list[int] = []

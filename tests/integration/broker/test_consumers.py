@@ -9,10 +9,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import consumers, dead_letters, discards, queues
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from tests.support.broker_sessions import (
-    TABLES,
     Sessions,
     dead,
     depths,
@@ -31,7 +29,7 @@ from tests.support.threads import repeating, together
 
 def reasons(connection: Connection) -> dict[str, tuple[str, str, int]]:
     """The dead letters: queue, reason, deliveries."""
-    found = dead_letters.find(connection, TABLES)
+    found = dead_letters.find(connection)
     return {letter.payload: (letter.queue, letter.reason, letter.deliveries) for letter in found}
 
 
@@ -49,11 +47,11 @@ def test_a_consumer_lives_as_long_as_its_session(opened: Sessions, connection: C
     assert dead(connection) == []
     one.die(connection)
     assert dead(connection) == [one.id]
-    due = consumers.due_maintenance(connection, TABLES)
+    due = consumers.due_maintenance(connection)
     assert (due.dead, due.consumers) == ([one.id], 2)
-    consumers.release_dead(connection, TABLES, [one.id], limit=None)
+    consumers.release_dead(connection, [one.id], limit=None)
     assert registered(connection) == {other.id}
-    assert consumers.due_maintenance(connection, TABLES).dead == []
+    assert consumers.due_maintenance(connection).dead == []
 
 
 def test_a_registering_consumer_is_not_dead(opened: Sessions, connection: Connection) -> None:
@@ -61,14 +59,14 @@ def test_a_registering_consumer_is_not_dead(opened: Sessions, connection: Connec
     seen: list[list[int]] = []
     with repeating(lambda: seen.append(dead(watcher))):
         for _ in range(100):
-            consumers.register(connection, TABLES, "tests")
+            consumers.register(connection, "tests")
         until(lambda: len(seen) > 20)
     assert [found for found in seen if found] == []
 
 
 def test_a_lease_is_a_life_without_a_session(opened: Sessions, connection: Connection) -> None:
     passing = opened.open()
-    leased = consumers.register(passing, TABLES, "tests", lease=60)
+    leased = consumers.register(passing, "tests", lease=60)
     passing.close()
     assert dead(connection) == []
 
@@ -81,7 +79,7 @@ def test_a_lease_is_a_life_without_a_session(opened: Sessions, connection: Conne
     let_it_run_out()
     assert dead(connection) == [leased]
     assert not consumers.renew(connection, leased, 60)  # others may count it as dead already
-    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
+    consumers.release_dead(connection, dead(connection), limit=None)
     assert not consumers.renew(connection, leased, 60)
     assert registered(connection) == set()
 
@@ -91,8 +89,8 @@ def test_a_consumer_never_releases_itself(opened: Sessions, connection: Connecti
     connection.execute(
         text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
     )
-    assert consumers.due_maintenance(one.connection, TABLES, one.id).dead == []
-    assert consumers.due_maintenance(connection, TABLES).dead == [one.id]
+    assert consumers.due_maintenance(one.connection, one.id).dead == []
+    assert consumers.due_maintenance(connection).dead == [one.id]
 
 
 def test_a_consumer_that_is_alive_again_is_not_released(
@@ -103,7 +101,7 @@ def test_a_consumer_that_is_alive_again_is_not_released(
     session, leased = opened.consumer(), opened.consumer(lease=60)
     session.claim("q", at_most=1)
     leased.claim("q")
-    assert consumers.release_dead(connection, TABLES, [session.id, leased.id], limit=None) == 0
+    assert consumers.release_dead(connection, [session.id, leased.id], limit=None) == 0
     assert registered(connection) == {session.id, leased.id}
     assert depths(connection) == {"q": 0}
 
@@ -114,27 +112,27 @@ def test_claims_of_unknown_consumers_are_released(opened: Sessions, connection: 
     lost, other = opened.consumer(), opened.consumer()
     lost.claim("q", at_most=1)
     other.claim("q", at_most=1)
-    assert consumers.unknown(connection, TABLES) == []
+    assert consumers.unknown(connection) == []
     connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = :id"), {"id": lost.id})
-    assert consumers.unknown(connection, TABLES) == [lost.id]
-    assert consumers.release_dead(connection, TABLES, [lost.id], limit=20) == 1
+    assert consumers.unknown(connection) == [lost.id]
+    assert consumers.release_dead(connection, [lost.id], limit=20) == 1
     assert state(connection)["1"] == (True, None, 1, True)
     assert state(connection)["2"] == (False, other.id, 1, False)
-    assert consumers.unknown(connection, TABLES) == []
+    assert consumers.unknown(connection) == []
 
 
 def test_subscribed_consumers_are_counted(opened: Sessions, connection: Connection) -> None:
     one, other = opened.consumer(), opened.consumer()
-    queue = queues.declare(connection, TABLES, "q").id
+    queue = queues.declare(connection, "q").id
     for consumer in (one, one, other):
-        consumers.subscribe(consumer.connection, TABLES, consumer.id, [queue])
-    assert queues.declare(connection, TABLES, "q").consumers == 2
+        consumers.subscribe(consumer.connection, consumer.id, [queue])
+    assert queues.declare(connection, "q").consumers == 2
     one.unsubscribe([queue])
     one.unsubscribe([queue])
-    assert queues.declare(connection, TABLES, "q").consumers == 1
+    assert queues.declare(connection, "q").consumers == 1
     other.die(connection)
-    consumers.release_dead(connection, TABLES, [other.id], limit=None)
-    assert queues.declare(connection, TABLES, "q").consumers == 0
+    consumers.release_dead(connection, [other.id], limit=None)
+    assert queues.declare(connection, "q").consumers == 0
 
 
 # -- requeued -------------------------------------------------------------------------------------
@@ -190,11 +188,11 @@ def test_an_unstarted_delivery_does_not_count(opened: Sessions, connection: Conn
 def test_a_limit_of_deliveries_ends_among_the_dead_letters(
     opened: Sessions, connection: Connection
 ) -> None:
-    queues.declare(connection, TABLES, "own", arguments={"x-delivery-limit": 2})
+    queues.declare(connection, "own", arguments={"x-delivery-limit": 2})
     put(connection, "own", "poison")
     put(connection, "q", "also", priority=4)
     consumer = opened.consumer()
-    before = rows(connection, "SELECT payload, enqueued_at FROM {message}")
+    before = rows(connection, "SELECT payload, enqueued_at FROM kombu_message")
     for round in (1, 2, 3):
         found = consumer.claim("own", "q")
         ids = [d.id for d in found]
@@ -204,9 +202,11 @@ def test_a_limit_of_deliveries_ends_among_the_dead_letters(
         "poison": ("own", "delivered 2 times, the last time rejected", 2),
         "also": ("q", "delivered 3 times, the last time rejected", 3),
     }
-    kept = rows(connection, "SELECT payload, enqueued_at FROM {dead}")
+    kept = rows(connection, "SELECT payload, enqueued_at FROM kombu_message_dead")
     assert sorted(kept) == sorted(before)
-    assert rows(connection, "SELECT priority FROM {dead} WHERE payload = 'also'") == [(4,)]
+    assert rows(connection, "SELECT priority FROM kombu_message_dead WHERE payload = 'also'") == [
+        (4,)
+    ]
 
 
 def test_without_a_limit_it_comes_back_for_ever(opened: Sessions, connection: Connection) -> None:
@@ -224,7 +224,7 @@ def test_rejected_messages_are_dead_letters(opened: Sessions, connection: Connec
     one, other = opened.consumer(), opened.consumer()
     (mine,) = one.claim("q", at_most=1)
     (theirs,) = other.claim("q", at_most=1)
-    (waiting,) = rows(connection, "SELECT id FROM {message} WHERE payload = 'waiting'")[0]
+    (waiting,) = rows(connection, "SELECT id FROM kombu_message WHERE payload = 'waiting'")[0]
     one.reject([mine.id, theirs.id, waiting])
     assert reasons(connection) == {"mine": ("q", "rejected", 1)}
     assert set(state(connection)) == {"other's", "waiting"}
@@ -239,12 +239,12 @@ def test_claims_of_dead_consumers_are_released(opened: Sessions, connection: Con
     one.claim("q", at_most=2)
     other.claim("q", at_most=1)
     one.die(connection)
-    assert consumers.release_dead(connection, TABLES, dead(connection), limit=20) == 2
+    assert consumers.release_dead(connection, dead(connection), limit=20) == 2
     assert state(connection) == {
         "a": (True, None, 1, True), "b": (True, None, 1, True),
         "c": (False, other.id, 1, False), "d": (True, None, 0, False),
     }  # fmt: skip
-    assert consumers.release_dead(connection, TABLES, [one.id], limit=20) == 0
+    assert consumers.release_dead(connection, [one.id], limit=20) == 0
 
 
 @pytest.mark.parametrize("way", ["die", "requeue"])
@@ -260,10 +260,10 @@ def test_messages_of_ended_jobs_are_not_requeued(
     claimed = one.claim("q")
     if way == "die":
         one.die(connection)
-        assert consumers.release_dead(connection, TABLES, [one.id], limit=1) == 8
+        assert consumers.release_dead(connection, [one.id], limit=1) == 8
     else:
         ids = [message.id for message in claimed]
-        consumers.requeue(connection, TABLES, one.id, ids, limit=20)
+        consumers.requeue(connection, one.id, ids, limit=20)
     back = set(reasons(connection) if way == "die" else payloads(opened.consumer().claim("q")))
     assert back == {"none", "pending", "running", "failed"}
 
@@ -274,7 +274,7 @@ def test_a_message_that_kills_dies_itself(opened: Sessions, connection: Connecti
         victim = opened.consumer()
         assert payloads(victim.claim("q")) == ["poison"]
         victim.die(connection)
-        consumers.release_dead(connection, TABLES, dead(connection), limit=3)
+        consumers.release_dead(connection, dead(connection), limit=3)
     assert state(connection) == {}
     assert reasons(connection) == {
         "poison": ("q", "delivered 3 times, the last time to a consumer that died", 3)
@@ -302,9 +302,9 @@ def test_nothing_is_forgotten_that_was_locked_at_the_release(
     consumer.die(connection)
     holder.execute(text("BEGIN"))
     holder.execute(text("SELECT FROM kombu_message WHERE payload = 'held' FOR UPDATE"))
-    assert consumers.release_dead(connection, TABLES, dead(connection), limit=None) == 1
+    assert consumers.release_dead(connection, dead(connection), limit=None) == 1
     holder.execute(text("ROLLBACK"))
-    assert consumers.release_dead(connection, TABLES, dead(connection), limit=None) == 1
+    assert consumers.release_dead(connection, dead(connection), limit=None) == 1
     assert depths(connection) == {"q": 2}
     assert registered(connection) == set()
 
@@ -318,27 +318,11 @@ def test_several_release_the_same_dead(opened: Sessions, connection: Connection)
         victim.die(connection)
     ids = [victim.id for victim in victims]
     survivors = [opened.open() for _ in range(3)]
-    together([partial(consumers.release_dead, own, TABLES, ids, limit=None) for own in survivors])
-    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
+    together([partial(consumers.release_dead, own, ids, limit=None) for own in survivors])
+    consumers.release_dead(connection, dead(connection), limit=None)
     assert depths(connection) == {"q": 300}
     assert {deliveries for _, _, deliveries, _ in state(connection).values()} == {1}
     assert registered(connection) == set()
-
-
-def test_other_tables_have_their_own_dead(opened: Sessions, connection: Connection) -> None:
-    """Consumers of other tables in this database don't release these claims."""
-    tables = BrokerTables("other_queue", "other_message")
-    tables.adopt(connection)
-    put(connection, "q", "m")
-    consumer = opened.consumer()
-    consumer.claim("q")
-    consumer.die(connection)
-    theirs = consumers.due_maintenance(connection, tables)
-    if theirs.dead:
-        consumers.release_dead(connection, tables, theirs.dead, limit=None)
-    ours = consumers.due_maintenance(connection, TABLES)
-    assert ours.dead == [consumer.id]
-    assert consumers.release_dead(connection, TABLES, ours.dead, limit=None) == 1
 
 
 # -- plans ----------------------------------------------------------------------------------------
@@ -357,12 +341,12 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
     calls: dict[str, Callable[[], object]]
     for known in filled(connection):
         calls = {
-            "due_maintenance": lambda: consumers.due_maintenance(connection, TABLES),
-            "promote": lambda: consumers.promote(connection, TABLES),
-            "expire": lambda: discards.expire(connection, TABLES),
-            "requeue": lambda: consumers.requeue(connection, TABLES, 9, [5, 6], limit=20),
-            "reject": lambda: consumers.reject(connection, TABLES, 9, [5, 6]),
-            "release_dead": lambda: consumers.release_dead(connection, TABLES, [9, 10], limit=20),
+            "due_maintenance": lambda: consumers.due_maintenance(connection),
+            "promote": lambda: consumers.promote(connection),
+            "expire": lambda: discards.expire(connection),
+            "requeue": lambda: consumers.requeue(connection, 9, [5, 6], limit=20),
+            "reject": lambda: consumers.reject(connection, 9, [5, 6]),
+            "release_dead": lambda: consumers.release_dead(connection, [9, 10], limit=20),
         }
         for name, call in calls.items():
             # A queue that is deleted is not looked for by an index.
@@ -376,7 +360,7 @@ def test_queues_are_locked_in_one_order(opened: Sessions, connection: Connection
     """By a worker that connects again, and by whoever releases what it had before."""
     one = opened.consumer()
     for name in ("b", "a"):
-        queues.declare(connection, TABLES, name, owner=one.id, arguments={"x-expires": 60000})
+        queues.declare(connection, name, owner=one.id, arguments={"x-expires": 60000})
     one.die(connection)
     holder, again, other = opened.open(), opened.open(), opened.open()
     again.exec_driver_sql("SET enable_seqscan = off")  # it finds them by name: a, then b
@@ -388,12 +372,12 @@ def test_queues_are_locked_in_one_order(opened: Sessions, connection: Connection
 
     def release() -> None:
         with connections.transaction(other):
-            consumers.release_dead(other, TABLES, [one.id], limit=None)
+            consumers.release_dead(other, [one.id], limit=None)
 
     with ThreadPoolExecutor(2) as pool:
         with connections.transaction(holder):
             holder.exec_driver_sql("SELECT FROM kombu_queue WHERE name = 'a' FOR UPDATE")
-            used = pool.submit(queues.use, again, TABLES, ["a", "b"])
+            used = pool.submit(queues.use, again, ["a", "b"])
             waiting(1)
             released = pool.submit(release)
             waiting(2)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import dead_letters, queues
-from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put, rows
+from tests.support.broker_sessions import Sessions, depths, payloads, put, rows
 from tests.support.threads import together
 
 
@@ -29,23 +29,23 @@ def test_the_newest_are_found_first(opened: Sessions, connection: Connection) ->
     kill(opened, "q", "1", "2")
     kill(opened, "r", "3")
     kill(opened, "q", "4")
-    everything = dead_letters.find(connection, TABLES)
+    everything = dead_letters.find(connection)
     assert names(everything) == ["4", "3", "2", "1"]
     assert {(d.queue, d.reason, d.deliveries) for d in everything} == {
         ("q", "rejected", 1), ("r", "rejected", 1),
     }  # fmt: skip
-    assert names(dead_letters.find(connection, TABLES, queue="q", limit=2)) == ["4", "2"]
+    assert names(dead_letters.find(connection, queue="q", limit=2)) == ["4", "2"]
     ids = [letter.id for letter in everything[1:3]]
-    assert names(dead_letters.find(connection, TABLES, ids=ids)) == ["3", "2"]
-    assert names(dead_letters.find(connection, TABLES, ids=ids, queue="r")) == ["3"]
-    assert dead_letters.find(connection, TABLES, ids=[]) == []
+    assert names(dead_letters.find(connection, ids=ids)) == ["3", "2"]
+    assert names(dead_letters.find(connection, ids=ids, queue="r")) == ["3"]
+    assert dead_letters.find(connection, ids=[]) == []
 
 
 def test_a_task_is_known_by_its_name(opened: Sessions, connection: Connection) -> None:
     whole = {"body": "", "headers": {"task": "tests.add", "id": "abc"}, "properties": {}}
     odd = ["{}", "[]", "null", "no JSON", '{"headers": null}', '{"headers": {"task": 1}}']
     kill(opened, "q", json.dumps(whole), *odd)
-    found = [(d.task, d.task_id) for d in dead_letters.find(connection, TABLES)]
+    found = [(d.task, d.task_id) for d in dead_letters.find(connection)]
     assert found == [(None, None)] * len(odd) + [("tests.add", "abc")]
 
 
@@ -53,16 +53,16 @@ def test_requeued_letters_start_over(opened: Sessions, connection: Connection) -
     """In the order of their deaths, with a delivery count of 0; said to be delivered again."""
     kill(opened, "q", "1", "2", priority=3)
     kill(opened, "r", "3")
-    ages = rows(connection, "SELECT payload, enqueued_at FROM {dead} WHERE queue = 'q'")
-    assert dead_letters.requeue(connection, TABLES, queue="q") == 2
+    ages = rows(connection, "SELECT payload, enqueued_at FROM kombu_message_dead WHERE queue = 'q'")
+    assert dead_letters.requeue(connection, queue="q") == 2
     assert depths(connection) == {"q": 2, "r": 0}
-    assert rows(connection, "SELECT payload, enqueued_at FROM {message}") == ages
+    assert rows(connection, "SELECT payload, enqueued_at FROM kombu_message") == ages
     found = opened.consumer().claim("q")
     assert payloads(found) == ["1", "2"]
     assert {(d.priority, d.deliveries, d.redelivered) for d in found} == {(3, 1, True)}
-    assert names(dead_letters.find(connection, TABLES)) == ["3"]
-    assert dead_letters.requeue(connection, TABLES, ids=[]) == 0
-    assert dead_letters.requeue(connection, TABLES) == 1
+    assert names(dead_letters.find(connection)) == ["3"]
+    assert dead_letters.requeue(connection, ids=[]) == 0
+    assert dead_letters.requeue(connection) == 1
     assert depths(connection) == {"q": 0, "r": 1}
 
 
@@ -81,7 +81,7 @@ def test_a_letter_is_kept_whatever_ids_there_are(
             put(consumer.connection, "q", name)
         ids = [found.id for found in consumer.claim("q")]
         assert consumer.requeue(ids, limit=1) == []
-    found = dead_letters.find(connection, TABLES)
+    found = dead_letters.find(connection)
     assert sorted(names(found)) == ["1", "2", "3", "4", "5"]
     assert len({letter.id for letter in found}) == 5
     assert depths(connection) == {"q": 0}
@@ -90,15 +90,15 @@ def test_a_letter_is_kept_whatever_ids_there_are(
 def test_a_letter_whose_queue_is_gone(opened: Sessions, connection: Connection) -> None:
     """Its queue is created again; if its queue is unknown, the letter stays."""
     kill(opened, "gone", "1")
-    queues.delete(connection, TABLES, "gone")
+    queues.delete(connection, "gone")
     consumer = opened.consumer()
     put(connection, "unknown", "2")
     (found,) = consumer.claim("unknown")
     connection.execute(text("DELETE FROM kombu_queue WHERE name = 'unknown'"))
     consumer.reject([found.id])
-    assert dead_letters.requeue(connection, TABLES) == 1
+    assert dead_letters.requeue(connection) == 1
     assert depths(connection) == {"gone": 1}
-    (left,) = dead_letters.find(connection, TABLES)
+    (left,) = dead_letters.find(connection)
     assert (left.payload, left.queue) == ("2", "")
 
 
@@ -111,34 +111,34 @@ def test_letters_are_dropped_by_queue_id_and_age(opened: Sessions, connection: C
             "WHERE payload IN ('old', 'r')"
         )
     )
-    assert dead_letters.drop(connection, TABLES, queue="q", older_than=86_000) == 1
-    assert set(names(dead_letters.find(connection, TABLES))) == {"new", "other", "r"}
-    (other,) = (d for d in dead_letters.find(connection, TABLES) if d.payload == "other")
-    assert dead_letters.drop(connection, TABLES, ids=[other.id]) == 1
-    assert dead_letters.drop(connection, TABLES, older_than=2 * 86_400) == 0
-    assert dead_letters.drop(connection, TABLES, queue="r") == 1
-    assert dead_letters.drop(connection, TABLES) == 1
-    assert dead_letters.find(connection, TABLES) == []
+    assert dead_letters.drop(connection, queue="q", older_than=86_000) == 1
+    assert set(names(dead_letters.find(connection))) == {"new", "other", "r"}
+    (other,) = (d for d in dead_letters.find(connection) if d.payload == "other")
+    assert dead_letters.drop(connection, ids=[other.id]) == 1
+    assert dead_letters.drop(connection, older_than=2 * 86_400) == 0
+    assert dead_letters.drop(connection, queue="r") == 1
+    assert dead_letters.drop(connection) == 1
+    assert dead_letters.find(connection) == []
 
 
 def test_chosen_letters_are_locked(opened: Sessions, connection: Connection) -> None:
     kill(opened, "q", "1", "2")
-    first, second = reversed(dead_letters.find(connection, TABLES))
+    first, second = reversed(dead_letters.find(connection))
     chooser = opened.open()
     chooser.execute(text("BEGIN"))
-    assert dead_letters.choose(chooser, TABLES, ids=[first.id]) == {first.id: "q"}
+    assert dead_letters.choose(chooser, ids=[first.id]) == {first.id: "q"}
     with ThreadPoolExecutor(1) as pool:
-        requeued = pool.submit(dead_letters.requeue, opened.open(), TABLES)
-        assert dead_letters.drop(chooser, TABLES, ids=[first.id]) == 1
+        requeued = pool.submit(dead_letters.requeue, opened.open())
+        assert dead_letters.drop(chooser, ids=[first.id]) == 1
         chooser.execute(text("COMMIT"))
         assert requeued.result() == 1
-    assert dead_letters.find(connection, TABLES) == []
-    assert rows(connection, "SELECT payload FROM {message}") == [(second.payload,)]
+    assert dead_letters.find(connection) == []
+    assert rows(connection, "SELECT payload FROM kombu_message") == [(second.payload,)]
 
 
 def test_no_letter_is_requeued_twice(opened: Sessions, connection: Connection) -> None:
     kill(opened, "q", *map(str, range(30)))
     own = [opened.open() for _ in range(3)]
-    requeued = together([partial(dead_letters.requeue, mine, TABLES) for mine in own])
+    requeued = together([partial(dead_letters.requeue, mine) for mine in own])
     assert sum(requeued) == 30
     assert depths(connection) == {"q": 30}

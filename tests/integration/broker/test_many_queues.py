@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
+from pgbeat.broker import messages
 from pgbeat.broker.messages import Message
-from tests.support.broker_sessions import TABLES, Claimant, Sessions, put
+from tests.support.broker_sessions import Claimant, Sessions, put
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, kombu, publish
 from tests.support.processes import until
@@ -20,7 +21,7 @@ SLOTS = 64
 def declare(connection: Connection, count: int) -> list[str]:
     """So many queues."""
     names = [f"queue {n}" for n in range(count)]
-    TABLES.declare(connection, names)
+    messages.declare(connection, names)
     return names
 
 
@@ -117,7 +118,7 @@ def test_a_publisher_to_many_queues_takes_few_locks(
 ) -> None:
     names, publisher = declare(connection, 500), opened.open()
     publisher.execute(text("BEGIN"))
-    TABLES.put(publisher, [Message(name, "m") for name in names])
+    messages.put(publisher, [Message(name, "m") for name in names])
     (count,) = locks(connection)
     assert count <= SLOTS
     publisher.execute(text("ROLLBACK"))

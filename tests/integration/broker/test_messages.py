@@ -10,12 +10,19 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat.broker import dead_letters, exchanges, queues
+from pgbeat.broker import (
+    claim_sql,
+    dead_letters,
+    exchanges,
+    message_ends,
+    messages,
+    own_tables,
+    queues,
+)
 from pgbeat.broker.messages import Message
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from tests.support.broker_sessions import (
-    TABLES,
     Plans,
     Sessions,
     depths,
@@ -34,8 +41,8 @@ from tests.support.broker_sessions import (
 
 def test_messages_are_put_in_the_order_given(connection: Connection) -> None:
     names = [str(n) for n in range(500)]
-    TABLES.put(connection, [Message(f"q{int(n) % 3}", n) for n in names])
-    found = rows(connection, "SELECT payload FROM {message} ORDER BY id")
+    messages.put(connection, [Message(f"q{int(n) % 3}", n) for n in names])
+    found = rows(connection, "SELECT payload FROM kombu_message ORDER BY id")
     assert [payload for (payload,) in found] == names
 
 
@@ -57,15 +64,15 @@ def test_a_delayed_message_is_invisible(connection: Connection) -> None:
     put(connection, "q", "now", available_at=later(connection, "-1 hour"))
     assert rows(
         connection,
-        "SELECT payload, visible, available_at > now() + interval '59 minutes' FROM {message} "
+        "SELECT payload, visible, available_at > now() + interval '59 minutes' FROM kombu_message "
         "ORDER BY payload",
     ) == [("later", False, True), ("now", True, None)]
 
 
 def test_a_message_lives_as_long_as_it_or_its_queue_says(connection: Connection) -> None:
-    queues.declare(connection, TABLES, "short", arguments={"x-message-ttl": 2000})
+    queues.declare(connection, "short", arguments={"x-message-ttl": 2000})
     hour = later(connection, "1 hour")
-    TABLES.put(
+    messages.put(
         connection,
         [
             Message("short", "queue's"),
@@ -80,7 +87,8 @@ def test_a_message_lives_as_long_as_it_or_its_queue_says(connection: Connection)
     seconds = dict(
         rows(
             connection,
-            "SELECT payload, extract(epoch FROM expires_at - enqueued_at)::float8 FROM {message}",
+            "SELECT payload, extract(epoch FROM expires_at - enqueued_at)::float8 "
+            "FROM kombu_message",
         )
     )
     assert seconds.pop("from then") == pytest.approx(3603, abs=2)
@@ -90,13 +98,13 @@ def test_a_message_lives_as_long_as_it_or_its_queue_says(connection: Connection)
 
 
 def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
-    queues.declare(connection, TABLES, "three", arguments={"x-max-priority": 3})
-    queues.declare(connection, TABLES, "all", arguments={"x-max-priority": 1000})
+    queues.declare(connection, "three", arguments={"x-max-priority": 3})
+    queues.declare(connection, "all", arguments={"x-max-priority": 1000})
     for queue in ("three", "all", "plain"):
-        TABLES.put(connection, [Message(queue, str(p), priority=p) for p in (1, 5, 255)])
+        messages.put(connection, [Message(queue, str(p), priority=p) for p in (1, 5, 255)])
     found = rows(
         connection,
-        "SELECT q.name, m.priority FROM {message} m JOIN {queue} q ON q.id = m.queue_id "
+        "SELECT q.name, m.priority FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
         "ORDER BY m.id",
     )
     assert found == [
@@ -109,19 +117,19 @@ def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
 def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> None:
     """The statement of a single publish makes the row that a batch of one makes."""
     prepared, hour = opened.consumer().prepared, later(connection, "1 hour")
-    queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 4, "x-message-ttl": 5000})
+    queues.declare(connection, "q", arguments={"x-max-priority": 4, "x-message-ttl": 5000})
     many = [Message("q", "m"), Message("q", "m", 9, hour, 70, job_id=str(uuid.uuid4()))]
-    TABLES.put(connection, many)
+    messages.put(connection, many)
     for m in many:
         eta = m.available_at.encode() if m.available_at else None
         ttl = b"%d" % m.ttl if m.ttl else None
         job = m.job_id.encode() if m.job_id else None
         parameters = (b"q", b"m", b"%d" % m.priority, eta, ttl, None, job)
-        assert prepared.run(TABLES.put_one, *parameters).command_tuples == 1
+        assert prepared.run(messages.PUT_ONE, *parameters).command_tuples == 1
     batch1, batch2, one1, one2 = rows(
         connection,
         "SELECT visible, payload, version, priority, available_at, deliveries, redelivered, "
-        "expires_at - coalesce(available_at, enqueued_at), queue_id, job_id FROM {message} "
+        "expires_at - coalesce(available_at, enqueued_at), queue_id, job_id FROM kombu_message "
         "ORDER BY id",
     )
     assert (batch1, batch2) == (one1, one2)
@@ -130,9 +138,9 @@ def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> N
 
 def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
     consumer = opened.consumer()
-    result = consumer.prepared.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
+    result = consumer.prepared.run(messages.PUT_ONE, b"none", b"m", b"0", None, None, None, None)
     assert result.command_tuples == 0
-    assert rows(consumer.connection, "SELECT FROM {message}") == []
+    assert rows(consumer.connection, "SELECT FROM kombu_message") == []
 
 
 # -- messages of jobs -----------------------------------------------------------------------------
@@ -142,7 +150,7 @@ def jobs_messages(connection: Connection, *names: str, queue: str = "q") -> list
     """Messages of jobs; the jobs."""
     found = [str(uuid.uuid4()) for _ in names]
     batch = [Message(queue, name, job_id=job) for name, job in zip(names, found, strict=True)]
-    TABLES.put(connection, batch)
+    messages.put(connection, batch)
     return found
 
 
@@ -159,13 +167,13 @@ def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connect
     )  # fmt: skip
     put(connection, "q", "of no job")
     everything = [claimed, waiting, delayed, stock, str(uuid.uuid4())]
-    assert TABLES.carrying(connection, everything) == {claimed, waiting, delayed}
-    assert TABLES.withdraw(connection, everything).keys() == {waiting, delayed}
-    assert TABLES.carrying(connection, everything) == {claimed}
-    left = rows(connection, "SELECT payload FROM {message} ORDER BY id")
+    assert messages.carrying(connection, everything) == {claimed, waiting, delayed}
+    assert messages.withdraw(connection, everything).keys() == {waiting, delayed}
+    assert messages.carrying(connection, everything) == {claimed}
+    left = rows(connection, "SELECT payload FROM kombu_message ORDER BY id")
     assert left == [("claimed",), ("taken by a stock worker",), ("of no job",)]
-    assert not TABLES.withdraw(connection, [])
-    assert not TABLES.carrying(connection, [])
+    assert not messages.withdraw(connection, [])
+    assert not messages.carrying(connection, [])
 
 
 def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
@@ -176,8 +184,8 @@ def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
     other = opened.open()
     with connections.transaction(other):
         other.execute(text("SELECT FROM kombu_message FOR UPDATE"))
-        assert not TABLES.withdraw(connection, [job])
-    assert TABLES.withdraw(connection, [job]).keys() == {job}
+        assert not messages.withdraw(connection, [job])
+    assert messages.withdraw(connection, [job]).keys() == {job}
 
 
 def test_a_dead_letter_and_its_requeued_message_are_of_the_same_job(opened: Sessions) -> None:
@@ -185,19 +193,19 @@ def test_a_dead_letter_and_its_requeued_message_are_of_the_same_job(opened: Sess
     (job,) = jobs_messages(consumer.connection, "m")
     (found,) = consumer.claim("q")
     consumer.reject([found.id])
-    query = "SELECT job_id::text FROM {%s}"
-    assert rows(consumer.connection, query % "dead") == [(job,)]
-    assert TABLES.carrying(consumer.connection, [job]) == set()
-    assert dead_letters.requeue(consumer.connection, TABLES, queue="q") == 1
-    assert rows(consumer.connection, query % "message") == [(job,)]
+    query = "SELECT job_id::text FROM kombu_message"
+    assert rows(consumer.connection, query + "_dead") == [(job,)]
+    assert messages.carrying(consumer.connection, [job]) == set()
+    assert dead_letters.requeue(consumer.connection, queue="q") == 1
+    assert rows(consumer.connection, query) == [(job,)]
 
 
 def test_jobs_messages_are_found_by_the_index(connection: Connection) -> None:
     for known in filled(connection):
         (job,) = jobs_messages(connection, "m", queue="q1")
         with plans(connection) as seen:
-            TABLES.withdraw(connection, [job])
-            TABLES.carrying(connection, [job])
+            messages.withdraw(connection, [job])
+            messages.carrying(connection, [job])
         assert "kombu_message" not in seen.scanned(), (known, seen.nodes)
         assert "kombu_message_job" in seen.indexes(), (known, seen.nodes)
 
@@ -225,34 +233,34 @@ ROUTES = [
 def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
     consumer = opened.consumer()
     for name, type, queue, bound in BINDINGS:
-        queues.declare(consumer.connection, TABLES, queue)
-        exchanges.declare(consumer.connection, TABLES, name, type)
-        exchanges.bind(consumer.connection, TABLES, queue, name, bound, type)
+        queues.declare(consumer.connection, queue)
+        exchanges.declare(consumer.connection, name, type)
+        exchanges.bind(consumer.connection, queue, name, bound, type)
     for exchange, key, reached in ROUTES:
         before = Counter(depths(consumer.connection))
-        TABLES.put(consumer.connection, [Message(None, "m", exchange=exchange, routing_key=key)])
+        messages.put(consumer.connection, [Message(None, "m", exchange=exchange, routing_key=key)])
         after = Counter(depths(consumer.connection))
         assert after - before == Counter(reached), (exchange, key)
         one = (exchange.encode(), b"m", b"0", None, None, None, None, key.encode())
-        assert consumer.prepared.run(TABLES.route_one, *one).command_tuples == len(reached)
+        assert consumer.prepared.run(messages.ROUTE_ONE, *one).command_tuples == len(reached)
         assert Counter(depths(consumer.connection)) - after == Counter(reached), (exchange, key)
 
 
 def test_routed_messages_obey_each_queues_limits(opened: Sessions) -> None:
     consumer = opened.consumer()
     connection = consumer.connection
-    exchanges.declare(connection, TABLES, "x", "fanout")
+    exchanges.declare(connection, "x", "fanout")
     for name, ttl, top in (("a", 1000, 2), ("b", 2000, None)):
         given = {"x-message-ttl": ttl, "x-max-priority": top}
-        queues.declare(connection, TABLES, name, arguments=given)
-        exchanges.bind(connection, TABLES, name, "x", "", "fanout")
-    TABLES.put(connection, [Message(None, "m", priority=7, exchange="x")])
+        queues.declare(connection, name, arguments=given)
+        exchanges.bind(connection, name, "x", "", "fanout")
+    messages.put(connection, [Message(None, "m", priority=7, exchange="x")])
     one = (b"x", b"m", b"7", None, None, None, None, b"")
-    consumer.prepared.run(TABLES.route_one, *one)
+    consumer.prepared.run(messages.ROUTE_ONE, *one)
     found = rows(
         connection,
         "SELECT q.name, m.priority, extract(epoch FROM m.expires_at - m.enqueued_at)::int "
-        "FROM {message} m JOIN {queue} q ON q.id = m.queue_id ORDER BY 1, m.id",
+        "FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id ORDER BY 1, m.id",
     )
     assert found == [("a", 2, 1), ("a", 2, 1), ("b", 7, 2), ("b", 7, 2)]
 
@@ -263,23 +271,23 @@ def test_routed_messages_obey_each_queues_limits(opened: Sessions) -> None:
 def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Connection) -> None:
     """What `missing_privileges` lists is what it takes, and no more."""
     role = f"publisher_{uuid.uuid4().hex[:8]}"
-    exchanges.declare(connection, TABLES, "x", "fanout")
+    exchanges.declare(connection, "x", "fanout")
     connection.execute(text(f"CREATE ROLE {role}"))
     try:
         consumer = opened.consumer()
         consumer.connection.execute(text(f"SET ROLE {role}"))
         with pytest.raises(ProgrammingError, match="permission denied"):
             put(consumer.connection, "q", "m")
-        missing = TABLES.missing_privileges(consumer.connection)
+        missing = own_tables.missing_privileges(consumer.connection)
         assert "INSERT on kombu_message" in missing
         for privilege in missing:
             kind = "SEQUENCE " if "sequence" in privilege else ""
             what, name = privilege.split(" on ")
             connection.execute(text(f"GRANT {what} ON {kind}{name} TO {role}"))
-        assert TABLES.missing_privileges(consumer.connection) == []
+        assert own_tables.missing_privileges(consumer.connection) == []
         put(consumer.connection, "q", "m", available_at=later(connection, "1 second"))
-        TABLES.put(consumer.connection, [Message(None, "m", exchange="x")])
-        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, None, None)
+        messages.put(consumer.connection, [Message(None, "m", exchange="x")])
+        consumer.prepared.run(messages.PUT_ONE, b"q", b"m", b"0", None, None, None, None)
         assert depths(connection) == {"q": 1}
     finally:
         connection.execute(text(f"DROP OWNED BY {role}"))
@@ -289,11 +297,11 @@ def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Con
 # -- plans ----------------------------------------------------------------------------------------
 
 PREPARED: dict[Statement, list[Any]] = {
-    TABLES.claim: [[1, 2, 3], 100, 7, [1, 2, 3]],
-    TABLES.take: [[1, 2, 3], 100, 7, []],
-    TABLES.ack: [[1, 2, 3, 4, 5], 7],
-    TABLES.put_one: ["q1", "m", 0, None, None, None, None],
-    TABLES.route_one: ["x", "m", 0, None, None, None, None, "a.b"],
+    claim_sql.CLAIM: [[1, 2, 3], 100, 7, [1, 2, 3]],
+    claim_sql.TAKE: [[1, 2, 3], 100, 7, []],
+    message_ends.ACK: [[1, 2, 3, 4, 5], 7],
+    messages.PUT_ONE: ["q1", "m", 0, None, None, None, None],
+    messages.ROUTE_ONE: ["x", "m", 0, None, None, None, None, "a.b"],
 }
 
 
@@ -307,7 +315,7 @@ def generic(connection: Connection, statement: Statement, parameters: list[Any])
 
 def test_statements_use_their_indexes(opened: Sessions, connection: Connection) -> None:
     """However the server came to know the table, whose rows come and go."""
-    exchanges.declare(connection, TABLES, "x", "direct")
+    exchanges.declare(connection, "x", "direct")
     for known in filled(connection):
         for statement, parameters in PREPARED.items():
             seen = generic(connection, statement, parameters)
@@ -316,16 +324,16 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
                 assert "kombu_message_ready" in seen.indexes(), (known, statement, seen.nodes)
                 reads = [n for n in seen.nodes if "kombu_message_ready" in n.get("Index Name", "")]
                 assert {n["Node Type"] for n in reads} == {"Index Scan"}  # in its order
-        exchanges.bind(connection, TABLES, "q1", "x", "k", "direct")
+        exchanges.bind(connection, "q1", "x", "k", "direct")
         with plans(connection) as batch:
             put(connection, "q1", "m")
-            TABLES.put(connection, [Message(None, "m", exchange="x", routing_key="k")])
+            messages.put(connection, [Message(None, "m", exchange="x", routing_key="k")])
         touched = [n for n in batch.nodes if n.get("Relation Name") == "kombu_message"]
         assert {n["Node Type"] for n in touched} == {"ModifyTable"}, known
     # Among so many they still come in order.
     wanted = rows(
         connection,
-        "SELECT id FROM {message} WHERE queue_id = 3 AND visible "
+        "SELECT id FROM kombu_message WHERE queue_id = 3 AND visible "
         "ORDER BY priority DESC, id LIMIT 50",
     )
     found = opened.consumer().claim("q3", at_most=50)
@@ -335,17 +343,17 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
 def test_claims_from_marks_read_their_queue_alone(connection: Connection) -> None:
     """A short queue's next message, beside 100 000 newer ones of other queues."""
     driver = connections.driver(connection)
-    TABLES.declare(connection, ["short", "long"])
+    messages.declare(connection, ["short", "long"])
     put(connection, "short", *map(str, range(200)))
     short, long = queue_id(connection, "short"), queue_id(connection, "long")
-    (last,) = rows(connection, "SELECT max(id) FROM {message}")[0]
+    (last,) = rows(connection, "SELECT max(id) FROM kombu_message")[0]
     driver.execute("SET session_replication_role = replica")
     driver.execute(
         "INSERT INTO kombu_message (payload, queue_id) "
         f"SELECT 'payload', {long} FROM generate_series(1, 100000)"
     )
     driver.execute("ANALYZE kombu_message")
-    seen = generic(connection, TABLES.claim_on, [[short], 100, 7, [], [0], [last]])
+    seen = generic(connection, claim_sql.CLAIM_ON, [[short], 100, 7, [], [0], [last]])
     assert "kombu_message_ready" in seen.indexes(), seen.nodes
 
 
@@ -359,7 +367,7 @@ def test_a_session_may_lose_its_connection_in_a_claim(opened: Sessions, database
         other.execute("SELECT pg_terminate_backend(%s)", [pid])
         with pytest.raises(psycopg.OperationalError):
             mine = b"%d" % consumer.id
-            consumer.prepared.run(TABLES.claim, b"{%d}" % queue, b"100", mine, b"{}")
+            consumer.prepared.run(claim_sql.CLAIM, b"{%d}" % queue, b"100", mine, b"{}")
         assert other.execute("SELECT count(*) FROM kombu_message WHERE visible").fetchone() == (
             100,
         )

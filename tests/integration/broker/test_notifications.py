@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, dead_letters, discards, queues
+from pgbeat.broker import consumers, dead_letters, discards, messages, queues
 from pgbeat.broker.messages import Message
 from pgbeat.database import channels
 from tests.support.broker_sessions import (
-    TABLES,
     Claimant,
     Sessions,
     dead,
@@ -41,7 +40,7 @@ def notified(consumer: Claimant, publisher: Connection) -> list[str]:
 @pytest.fixture
 def waiter(opened: Sessions, connection: Connection) -> Claimant:
     """A consumer that listens to the queues `q` and `r`, and does not wait yet."""
-    TABLES.declare(connection, ["q", "r"])
+    messages.declare(connection, ["q", "r"])
     consumer = opened.consumer()
     consumer.listen("q", "r")
     consumer.listen()
@@ -57,7 +56,7 @@ def test_only_waiting_consumers_are_notified(waiter: Claimant, connection: Conne
     put(connection, "q", "1")
     assert notified(waiter, connection) == [""]
     put(connection, "q", "2", "3", "4")  # as one
-    TABLES.put(connection, [Message("q", "5"), Message("q", "6")])
+    messages.put(connection, [Message("q", "5"), Message("q", "6")])
     assert notified(waiter, connection) == ["", ""]
     waiter.leaves("q")
     put(connection, "q", "busy again")
@@ -152,7 +151,7 @@ def test_requeued_messages_are_announced(
     consumer.requeue([one.id])
     assert notified(waiter, connection) == ["again"]
     consumer.die(connection)
-    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
+    consumers.release_dead(connection, dead(connection), limit=None)
     assert notified(waiter, connection) == ["again"]
     assert payloads(waiter.claim("q")) == ["1", "2"]
 
@@ -164,7 +163,7 @@ def test_due_messages_are_announced(waiter: Claimant, connection: Connection) ->
     put(connection, "q", "soon", available_at=later(connection, "2 seconds"))
     assert notified(waiter, connection) == ["delayed"]
     connection.execute(text("UPDATE kombu_message SET available_at = now() WHERE payload = 'soon'"))
-    assert consumers.promote(connection, TABLES) == 1
+    assert consumers.promote(connection) == 1
     assert notified(waiter, connection) == [""]
     assert payloads(waiter.claim("q")) == ["soon"]
 
@@ -174,7 +173,7 @@ def test_requeued_dead_letters_are_announced(waiter: Claimant, connection: Conne
     (found,) = waiter.claim("q")
     waiter.reject([found.id])
     waiter.waits("q")
-    assert dead_letters.requeue(connection, TABLES) == 1
+    assert dead_letters.requeue(connection) == 1
     assert notified(waiter, connection) == [""]
 
 
@@ -183,8 +182,8 @@ def test_unchanged_bindings_are_not_announced(opened: Sessions, connection: Conn
     listener.listen()
     put(connection, "q", "m", ttl=0)
     consumer.leave()
-    discards.expire(connection, TABLES)
-    queues.delete(connection, TABLES, "q")
+    discards.expire(connection)
+    queues.delete(connection, "q")
     connection.execute(text(f"SELECT pg_notify('{channels.BROKER}', 'the last')"))
     assert until(listener.heard) == ["the last"]
 
@@ -230,7 +229,7 @@ def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> No
             put(own, f"q{pair}", str(n))
             assert claimed[pair].acquire(timeout=20), f"message {n} of q{pair} woke no consumer"
 
-    TABLES.declare(connection, [f"q{pair}" for pair in range(pairs)])
+    messages.declare(connection, [f"q{pair}" for pair in range(pairs)])
     with ThreadPoolExecutor(3 * pairs) as pool:
         running = []
         for pair in range(pairs):

@@ -5,8 +5,7 @@ import json
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import orphaned_messages
-from pgbeat.broker.messages import BrokerTables
-from tests.support.broker_sessions import TABLES, Sessions, depths, filled, later, plans, put, rows
+from tests.support.broker_sessions import Sessions, depths, filled, later, plans, put, rows
 from tests.support.command_line import Sql
 from tests.support.rows import make_job
 
@@ -20,7 +19,7 @@ def delivered_by_stock(connection: Connection, *payloads: str) -> None:
 
 def left(connection: Connection) -> set[str]:
     """Returns the messages in the table."""
-    return {payload for (payload,) in rows(connection, "SELECT payload FROM {message}")}
+    return {payload for (payload,) in rows(connection, "SELECT payload FROM kombu_message")}
 
 
 def test_what_the_stock_transport_delivered(opened: Sessions, connection: Connection) -> None:
@@ -29,9 +28,9 @@ def test_what_the_stock_transport_delivered(opened: Sessions, connection: Connec
     opened.consumer().claim("q", at_most=1)
     put(connection, "q", "waiting")
     put(connection, "q", "delayed", available_at=later(connection, "1 hour"))
-    assert orphaned_messages.delete(connection, TABLES, limit=2) == 2
-    assert orphaned_messages.delete(connection, TABLES, limit=2) == 1
-    assert orphaned_messages.delete(connection, TABLES, limit=2) == 0
+    assert orphaned_messages.delete(connection, limit=2) == 2
+    assert orphaned_messages.delete(connection, limit=2) == 1
+    assert orphaned_messages.delete(connection, limit=2) == 0
     assert left(connection) == {"claimed", "waiting", "delayed"}
 
 
@@ -42,9 +41,9 @@ def test_messages_of_queues_that_are_gone(connection: Connection, sql: Sql) -> N
         put(connection, queue, f"{queue} 1", f"{queue} 2")
     put(connection, "gone", "a job's", job_id=job_id)
     connection.execute(text("DELETE FROM kombu_queue WHERE name LIKE '%gone'"))
-    assert orphaned_messages.delete(connection, TABLES, limit=3) == 3
-    assert orphaned_messages.delete(connection, TABLES, limit=3) == 2
-    assert orphaned_messages.delete(connection, TABLES, limit=3) == 0
+    assert orphaned_messages.delete(connection, limit=3) == 3
+    assert orphaned_messages.delete(connection, limit=3) == 2
+    assert orphaned_messages.delete(connection, limit=3) == 0
     assert depths(connection) == {"kept": 2}
     assert sql("SELECT job_id::text, how FROM pgbeat.message_ends") == [(job_id, "deleted")]
 
@@ -53,13 +52,6 @@ def test_only_indexes_are_read(connection: Connection) -> None:
     """However the server came to know the table."""
     for known in filled(connection):
         with plans(connection) as seen:
-            orphaned_messages.delete(connection, TABLES)
+            orphaned_messages.delete(connection)
         assert "kombu_message" not in seen.scanned(), (known, json.dumps(seen.nodes, indent=1))
         assert {"kombu_message_useless", "kombu_message_ready"} <= seen.indexes()
-
-
-def test_tables_that_were_adopted_later_have_the_index(connection: Connection) -> None:
-    tables = BrokerTables("other_queue", "other_message")
-    tables.adopt(connection)
-    statement = text("SELECT count(*) FROM pg_indexes WHERE indexname = 'other_message_useless'")
-    assert connection.scalar(statement) == 1

@@ -11,7 +11,6 @@ from pgbeat.broker import consumers, discards, exchanges, queues
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
 from tests.support.broker_sessions import (
-    TABLES,
     Claimant,
     Sessions,
     bindings,
@@ -33,8 +32,8 @@ def names(connection: Connection) -> list[str]:
 
 def subscribe(consumer: Claimant, queue: str) -> int:
     """The consumer consumes from the queue; its id."""
-    found = queues.declare(consumer.connection, TABLES, queue)
-    consumers.subscribe(consumer.connection, TABLES, consumer.id, [found.id])
+    found = queues.declare(consumer.connection, queue)
+    consumers.subscribe(consumer.connection, consumer.id, [found.id])
     return found.id
 
 
@@ -42,37 +41,38 @@ def subscribe(consumer: Claimant, queue: str) -> int:
 
 
 def test_a_queue_is_declared_once(opened: Sessions, connection: Connection) -> None:
-    made = queues.declare(connection, TABLES, "q")
+    made = queues.declare(connection, "q")
     assert (made.messages, made.consumers) == (0, 0)
     put(connection, "q", "1", "2")
     put(connection, "q", "later", available_at=later(connection, "1 hour"))
     subscribe(opened.consumer(), "q")
-    assert queues.declare(connection, TABLES, "q") == (made.id, 2, 1)
-    assert queues.find(connection, TABLES, "q") == (made.id, 2, 1)
-    assert queues.find(connection, TABLES, "none") is None
+    assert queues.declare(connection, "q") == (made.id, 2, 1)
+    assert queues.find(connection, "q") == (made.id, 2, 1)
+    assert queues.find(connection, "none") is None
 
 
 def test_what_a_declaration_leaves_out_stays(connection: Connection) -> None:
     all_four = {
         "x-max-priority": 5, "x-message-ttl": "1000", "x-expires": 60_000.0, "x-delivery-limit": 3,
     }  # fmt: skip
-    kept = "SELECT max_priority, message_ttl, expires, delivery_limit FROM {queue} WHERE name = 'q'"
-    queues.declare(connection, TABLES, "q", arguments=all_four)
+    columns = "max_priority, message_ttl, expires, delivery_limit"
+    kept = f"SELECT {columns} FROM kombu_queue WHERE name = 'q'"
+    queues.declare(connection, "q", arguments=all_four)
     assert rows(connection, kept) == [(5, 1000, 60_000, 3)]
-    queues.declare(connection, TABLES, "q")
-    queues.declare(connection, TABLES, "q", arguments={"x-other": 1, "x-max-priority": None})
+    queues.declare(connection, "q")
+    queues.declare(connection, "q", arguments={"x-other": 1, "x-max-priority": None})
     assert rows(connection, kept) == [(5, 1000, 60_000, 3)]
-    queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 9, "x-message-ttl": 0})
+    queues.declare(connection, "q", arguments={"x-max-priority": 9, "x-message-ttl": 0})
     assert rows(connection, kept) == [(9, 0, 60_000, 3)]
 
 
 def test_wrong_declarations_are_explained(connection: Connection) -> None:
     for name, says in (("", "has 0"), ("x" * 201, "1 to 200 characters.*has 201")):
         with pytest.raises(ValueError, match=says):
-            queues.declare(connection, TABLES, name)
+            queues.declare(connection, name)
     for key, value in product(queues.ARGUMENTS, ("high", -1, [])):
         with pytest.raises(ValueError, match=f"{key} must be a whole number"):
-            queues.declare(connection, TABLES, "q", arguments={key: value})
+            queues.declare(connection, "q", arguments={key: value})
     assert names(connection) == []
 
 
@@ -81,24 +81,24 @@ def test_wrong_declarations_are_explained(connection: Connection) -> None:
 
 def test_an_exclusive_queue_is_its_owners_alone(opened: Sessions, connection: Connection) -> None:
     owner, other = opened.consumer(), opened.consumer()
-    mine = queues.declare(owner.connection, TABLES, "q", owner=owner.id, caller=owner.id)
+    mine = queues.declare(owner.connection, "q", owner=owner.id, caller=owner.id)
     put(connection, "q", "m")
-    assert queues.declare(owner.connection, TABLES, "q", caller=owner.id) == (mine.id, 1, 0)
+    assert queues.declare(owner.connection, "q", caller=owner.id) == (mine.id, 1, 0)
     for caller in (other.id, None):
         with pytest.raises(QueueLocked, match="'q' is exclusive to another running process"):
-            queues.declare(other.connection, TABLES, "q", caller=caller)
+            queues.declare(other.connection, "q", caller=caller)
     owner.die(connection)
     # Its process is dead: the next owner need not wait for the release, and gets an empty queue.
-    again = queues.declare(other.connection, TABLES, "q", owner=other.id, caller=other.id)
+    again = queues.declare(other.connection, "q", owner=other.id, caller=other.id)
     assert (again.id == mine.id, again.messages) == (False, 0)
 
 
 def test_an_exclusive_queue_goes_with_its_owner(opened: Sessions, connection: Connection) -> None:
     owner, other = opened.consumer(), opened.consumer()
     for name, consumer in (("own", owner), ("other's", other)):
-        queues.declare(consumer.connection, TABLES, name, owner=consumer.id, caller=consumer.id)
-    exchanges.declare(connection, TABLES, "x", "direct")
-    exchanges.bind(connection, TABLES, "own", "x", "", "direct")
+        queues.declare(consumer.connection, name, owner=consumer.id, caller=consumer.id)
+    exchanges.declare(connection, "x", "direct")
+    exchanges.bind(connection, "own", "x", "", "direct")
     owner.leave()
     assert names(connection) == ["other's"]
     assert bindings(connection) == []
@@ -112,42 +112,42 @@ def test_a_queue_is_deleted_with_all_that_is_its(opened: Sessions, connection: C
         put(connection, name, "1", "2", "3")
         put(connection, name, "later", available_at=later(connection, "1 hour"))
         for exchange, goes in (("shared", True), ("own-" + name, True), ("durable", False)):
-            exchanges.declare(connection, TABLES, exchange, "direct", auto_delete=goes)
-            exchanges.bind(connection, TABLES, name, exchange, "k", "direct")
+            exchanges.declare(connection, exchange, "direct", auto_delete=goes)
+            exchanges.bind(connection, name, exchange, "k", "direct")
     opened.consumer().claim("q", "stays", at_most=1)
     consumer = opened.consumer()
     subscribe(consumer, "q")
-    assert queues.delete(connection, TABLES, "q") in (2, 3)  # that waited
-    assert queues.delete(connection, TABLES, "q") == 0
+    assert queues.delete(connection, "q") in (2, 3)  # that waited
+    assert queues.delete(connection, "q") == 0
     assert names(connection) == ["stays"]
-    assert rows(connection, "SELECT count(*) FROM {message}") == [(4,)]
+    assert rows(connection, "SELECT count(*) FROM kombu_message") == [(4,)]
     assert bindings(connection) == [
         ("stays", "durable", "k"), ("stays", "own-stays", "k"), ("stays", "shared", "k"),
     ]  # fmt: skip
     # An exchange that deletes itself goes with its last binding.
-    found = {exchange for (exchange,) in rows(connection, "SELECT name FROM {exchange}")}
+    found = {exchange for (exchange,) in rows(connection, "SELECT name FROM kombu_queue_exchange")}
     assert found & {"own-q", "own-stays", "shared", "durable"} == {"own-stays", "shared", "durable"}
-    assert rows(connection, "SELECT FROM {consumer}") == []
+    assert rows(connection, "SELECT FROM kombu_queue_consumer") == []
 
 
 def test_a_queue_in_use_may_be_spared(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     queue = subscribe(consumer, "q")
-    assert queues.delete(connection, TABLES, "q", if_unused=True) == 0
+    assert queues.delete(connection, "q", if_unused=True) == 0
     assert names(connection) == ["q"]
     consumer.unsubscribe([queue])
     put(connection, "q", "m")
-    assert queues.delete(connection, TABLES, "q", if_unused=True, if_empty=True) == 0
+    assert queues.delete(connection, "q", if_unused=True, if_empty=True) == 0
     assert names(connection) == ["q"]
-    assert queues.purge(connection, TABLES, "q") == 1
-    queues.delete(connection, TABLES, "q", if_unused=True, if_empty=True)
+    assert queues.purge(connection, "q") == 1
+    queues.delete(connection, "q", if_unused=True, if_empty=True)
     assert names(connection) == []
 
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> None:
     one, two, three = opened.consumer(), opened.consumer(), opened.consumer()
     for name in ("unused", "used", "lasting"):
-        queues.declare(one.connection, TABLES, name, auto_delete=name != "lasting")
+        queues.declare(one.connection, name, auto_delete=name != "lasting")
     for consumer, name in product((one, two, three), ("used", "lasting")):
         subscribe(consumer, name)
     queue = subscribe(one, "used")
@@ -157,32 +157,32 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> N
     two.leave()
     assert names(one.connection) == ["lasting", "unused", "used"]
     three.die(one.connection)
-    consumers.release_dead(one.connection, TABLES, [three.id], limit=None)
+    consumers.release_dead(one.connection, [three.id], limit=None)
     assert names(one.connection) == ["lasting", "unused"]
 
 
 def test_an_unused_queue_expires(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     for name in ("unused", "declared", "consumed"):
-        queues.declare(connection, TABLES, name, arguments={"x-expires": 60_000})
-    queues.declare(connection, TABLES, "for ever")
+        queues.declare(connection, name, arguments={"x-expires": 60_000})
+    queues.declare(connection, "for ever")
     queue = subscribe(consumer, "consumed")
 
     def two_minutes_later() -> list[str]:
         connection.execute(text("UPDATE kombu_queue SET used_at = used_at - interval '2 minutes'"))
-        queues.declare(connection, TABLES, "declared")
-        assert consumers.due_maintenance(connection, TABLES).has_expired is (
+        queues.declare(connection, "declared")
+        assert consumers.due_maintenance(connection).has_expired is (
             "unused" in names(connection) or queue_is_free
         )
-        discards.expire(connection, TABLES)
+        discards.expire(connection)
         return names(connection)
 
     queue_is_free = False
-    assert not consumers.due_maintenance(connection, TABLES).has_expired
+    assert not consumers.due_maintenance(connection).has_expired
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     consumer.unsubscribe([queue])
-    discards.expire(connection, TABLES)  # its time begins now
+    discards.expire(connection)  # its time begins now
     assert names(connection) == ["consumed", "declared", "for ever"]
     queue_is_free = True
     assert two_minutes_later() == ["declared", "for ever"]
@@ -196,13 +196,13 @@ def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection
         for _ in range(40):
             name = chance.choice("ab")
             with connections.transaction(mine):
-                queues.declare(mine, TABLES, name)
+                queues.declare(mine, name)
             with connections.transaction(mine):
-                exchanges.declare(mine, TABLES, "x", "topic", auto_delete=True)
-                exchanges.bind(mine, TABLES, name, "x", "#", "topic")
+                exchanges.declare(mine, "x", "topic", auto_delete=True)
+                exchanges.bind(mine, name, "x", "#", "topic")
                 put(mine, name, "m")
             with connections.transaction(mine):
-                chance.choice([queues.delete, queues.purge])(mine, TABLES, name)
+                chance.choice([queues.delete, queues.purge])(mine, name)
 
     together([partial(work, opened.open(), seed) for seed in range(4)])
 
@@ -218,10 +218,10 @@ def test_purge_spares_claimed_messages(opened: Sessions, connection: Connection)
     put(connection, "q", "stock")
     connection.execute(text("UPDATE kombu_message SET visible = false WHERE payload = 'stock'"))
     assert payloads(opened.consumer().claim("q", at_most=1)) == ["claimed"]
-    assert queues.purge(connection, TABLES, "q") == 3
-    assert queues.purge(connection, TABLES, "q") == 0
-    assert queues.purge(connection, TABLES, "none") == 0
-    left = {payload for (payload,) in rows(connection, "SELECT payload FROM {message}")}
+    assert queues.purge(connection, "q") == 3
+    assert queues.purge(connection, "q") == 0
+    assert queues.purge(connection, "none") == 0
+    left = {payload for (payload,) in rows(connection, "SELECT payload FROM kombu_message")}
     assert left - {"stock"} == {"claimed", "m"}
 
 
@@ -234,37 +234,37 @@ def test_a_queue_is_looked_at_without_the_others(connection: Connection) -> None
     scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'kombu_message'")
     with connections.transaction(connection):
         before = connection.scalar(scans)
-        found = queues.get(connection, TABLES, "q30")
+        found = queues.get(connection, "q30")
         assert (found.waiting, found.delayed, found.claimed, found.dead) == (10, 1, 0, 0)
-        queues.set_paused(connection, TABLES, "q30", True)
-        assert queues.purge(connection, TABLES, "q30") == 11
+        queues.set_paused(connection, "q30", True)
+        assert queues.purge(connection, "q30") == 11
         assert connection.scalar(scans) == before
 
 
 def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     put(connection, "q", "m")
-    assert queues.set_paused(connection, TABLES, "q", True)
-    assert not queues.set_paused(connection, TABLES, "q", True)
+    assert queues.set_paused(connection, "q", True)
+    assert not queues.set_paused(connection, "q", True)
     assert consumer.claim("q") == []
     put(connection, "q", "more")  # is welcome
     with connections.transaction(connection):
-        queues.declare(connection, TABLES, "q")  # changes nothing
+        queues.declare(connection, "q")  # changes nothing
     assert consumer.claim("q") == []
-    assert queues.set_paused(connection, TABLES, "q", False)
-    assert not queues.set_paused(connection, TABLES, "q", False)
+    assert queues.set_paused(connection, "q", False)
+    assert not queues.set_paused(connection, "q", False)
     assert payloads(consumer.claim("q")) == ["m", "more"]
     for paused in (True, False):
         with pytest.raises(NotFound, match="no queue 'nowhere'"):
-            queues.set_paused(connection, TABLES, "nowhere", paused)
+            queues.set_paused(connection, "nowhere", paused)
 
 
 def test_a_resumed_queue_is_announced(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     subscribe(consumer, "q")
     consumer.listen("q")
-    queues.set_paused(connection, TABLES, "q", True)
-    queues.set_paused(connection, TABLES, "q", False)
+    queues.set_paused(connection, "q", True)
+    queues.set_paused(connection, "q", False)
     assert until(consumer.heard) == ["again"]
 
 
@@ -272,27 +272,27 @@ def test_a_resumed_queue_is_announced(opened: Sessions, connection: Connection) 
 
 
 def test_an_exchange_goes_with_its_bindings(connection: Connection) -> None:
-    queues.declare(connection, TABLES, "q")
+    queues.declare(connection, "q")
     for exchange in ("x", "y"):
-        exchanges.declare(connection, TABLES, exchange, "direct")
-        exchanges.bind(connection, TABLES, "q", exchange, "k", "direct")
-    exchanges.delete(connection, TABLES, "x", if_unused=True)
-    assert exchanges.is_bound(connection, TABLES, "x")
-    exchanges.delete(connection, TABLES, "x")
-    assert not exchanges.is_bound(connection, TABLES, "x")
+        exchanges.declare(connection, exchange, "direct")
+        exchanges.bind(connection, "q", exchange, "k", "direct")
+    exchanges.delete(connection, "x", if_unused=True)
+    assert exchanges.is_bound(connection, "x")
+    exchanges.delete(connection, "x")
+    assert not exchanges.is_bound(connection, "x")
     assert bindings(connection) == [("q", "y", "k")]
 
 
 def test_bindings_are_made_once_and_announced(opened: Sessions, connection: Connection) -> None:
     listener = opened.consumer()
     listener.listen()
-    queues.declare(connection, TABLES, "q")
+    queues.declare(connection, "q")
     for key in ("a", "b", "a"):
-        exchanges.bind(connection, TABLES, "q", "x", key, "direct")
-    exchanges.bind(connection, TABLES, "missing", "x", "a", "direct")
+        exchanges.bind(connection, "q", "x", key, "direct")
+    exchanges.bind(connection, "missing", "x", "a", "direct")
     assert bindings(connection) == [("q", "x", "a"), ("q", "x", "b")]
-    exchanges.unbind(connection, TABLES, "q", "x", "a")
-    exchanges.unbind(connection, TABLES, "q", "x", "a")
+    exchanges.unbind(connection, "q", "x", "a")
+    exchanges.unbind(connection, "q", "x", "a")
     assert bindings(connection) == [("q", "x", "b")]
     assert set(until(listener.heard)) == {"bindings"}
 
@@ -368,20 +368,20 @@ def test_a_hash_alone_matches_every_key(connection: Connection) -> None:
 def test_queues_are_listed_with_their_numbers(opened: Sessions, connection: Connection) -> None:
     put(connection, "busy", *"123456")
     put(connection, "busy", "later", available_at=later(connection, "1 hour"))
-    queues.declare(connection, TABLES, "idle")
-    queues.set_paused(connection, TABLES, "idle", True)
+    queues.declare(connection, "idle")
+    queues.set_paused(connection, "idle", True)
     one, two = opened.consumer(), opened.consumer()
     for consumer in (one, two):
         subscribe(consumer, "busy")
     claimed = one.claim("busy", at_most=3)
     one.reject([claimed[0].id])
     two.die(connection)
-    busy, idle = (q for q in queues.all_queues(connection, TABLES) if q.name != "celery")
+    busy, idle = (q for q in queues.all_queues(connection) if q.name != "celery")
     assert busy[:6] == ("busy", 3, 1, 2, 1, 1)
     assert busy.paused_at is None
     assert idle[:7] == ("idle", 0, 0, 0, 0, 0, None)
     assert idle.paused_at is not None
-    alone = queues.get(connection, TABLES, "busy")
+    alone = queues.get(connection, "busy")
     assert alone._replace(age=None) == busy._replace(age=None)
     for age in (alone.age, busy.age):
         assert age is not None and 0 <= age.total_seconds() < 60

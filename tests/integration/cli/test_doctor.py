@@ -17,7 +17,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import poolers
 from pgbeat.database.tables import metadata
 from pgbeat.monitoring.server_checks import Check
-from tests.support.broker_sessions import TABLES, Sessions, put, queue_id
+from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
@@ -237,7 +237,7 @@ def test_queues_that_nobody_alive_consumes(opened: Sessions, database: str) -> N
         put(living.connection, queue, "message")
     for consumer, queue in ((living, "kept"), (dead, "claimed")):
         consumers.subscribe(
-            consumer.connection, TABLES, consumer.id, [queue_id(consumer.connection, queue)]
+            consumer.connection, consumer.id, [queue_id(consumer.connection, queue)]
         )
     dead.claim("claimed")
     assert checked(database)["queues"].detail == "messages, but no living consumer: forgotten"

@@ -153,21 +153,13 @@ def test_where_the_brokers_tables_are_missing(empty_database: str, command: list
     assert "`pgbeat -A APP migrate`" in refused(run(empty_database, *command), 1)
 
 
-def test_the_tables_of_an_app(database: str, app: Celery, sql: Sql) -> None:
-    app.conf.broker_transport_options = {
-        "queue_tablename": "Own queues", "message_tablename": "Own messages",
-    }  # fmt: skip
-    assert "`pgbeat -A APP migrate`" in refused(run_with(app, "queues"), 1)
-    sql("""SELECT pgbeat.adopt_broker('Own queues', 'Own messages')""")
-    app.send_task("tests.add", queue="mine")
-    assert [cells(text)[:2] for text in run_with(app, "queues").stdout.splitlines()[1:]] == [
-        ["mine", "1"]
-    ]
-    assert run_with(app, "queues", "purge", "mine", "--yes").stdout == (
-        "Deleted 1 message from queue 'mine'.\n"
-    )
-    sql("INSERT INTO kombu_queue (name) VALUES ('other')")
-    assert "'other'" in refused(run_with(app, "queues", "pause", "other"), 1)
+def test_an_app_that_names_the_tables_otherwise(database: str, app: Celery) -> None:
+    for scheme in ("pgbeat", "sqla"):
+        app.conf.broker_url = f"{scheme}+{sqlalchemy_url(database)}"
+        app.conf.broker_transport_options = {"queue_tablename": "q"}
+        assert "`pgbeat migrate --queue-table NAME`" in refused(run_with(app, "queues"), 2)
+        app.conf.broker_transport_options = {"queue_tablename": "kombu_queue"}
+        assert run_with(app, "queues").exit_code == 0
 
 
 def test_an_app_whose_broker_is_elsewhere(database: str, app: Celery) -> None:

@@ -97,7 +97,7 @@ def schemas(connection: Connection) -> list[str]:
 
 
 def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
-    assert migrate.upgrade(engine.url) == (None, migrate.newest(), ())
+    assert migrate.upgrade(engine.url) == (None, migrate.newest(), (), {})
     with engine.connect() as connection:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
@@ -144,7 +144,7 @@ def test_again_changes_nothing(engine: Engine) -> None:
     migrate.upgrade(engine.url)
     with engine.connect() as connection:
         before = contents(connection)
-    assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest(), [])
+    assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest(), [], {})
     with engine.connect() as connection:
         assert contents(connection) == before
 
@@ -323,7 +323,7 @@ def test_a_schema_of_a_build_before_the_baseline_is_refused(
     with engine.begin() as connection:
         assert contents(connection) == before
         connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
-    assert migrate.upgrade(engine.url) == (None, migrate.newest(), ())
+    assert migrate.upgrade(engine.url) == (None, migrate.newest(), (), {})
 
 
 def test_a_program_may_use_the_schema_of_the_version_before(
@@ -439,7 +439,7 @@ def test_what_someone_dropped_is_named_and_made_again(
     with engine.connect() as connection:
         assert migrate.missing(connection, migrate.newest()) == [lost]
     newest = migrate.newest()
-    assert migrate.upgrade(engine.url) == (newest, newest, [lost])
+    assert migrate.upgrade(engine.url) == (newest, newest, [lost], {})
     with engine.connect() as connection:
         assert migrate.missing(connection, newest) == []
         assert contents(connection) == before

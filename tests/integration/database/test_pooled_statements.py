@@ -5,7 +5,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from celery import Celery
-from kombu import Connection
 from sqlalchemy import text
 
 from pgbeat.cli.target import Target
@@ -14,7 +13,6 @@ from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from pgbeat.web.backend import Backend
 from tests.support.pgbouncer import needs_pgbouncer, pooler
-from tests.support.rows import Sql
 
 
 def test_statements_of_different_sql_have_different_names() -> None:
@@ -22,36 +20,6 @@ def test_statements_of_different_sql_have_different_names() -> None:
     assert one.name != other.name
     assert one.name == Statement("put", "SELECT 1").name
     assert len(one.name) < 64  # the server cuts what is longer
-
-
-@needs_pgbouncer
-def test_a_message_is_put_into_its_own_apps_table(database: str, sql: Sql, tmp_path: Path) -> None:
-    """Two apps with tables of their own, and the pooler gives the one the other's session."""
-    with pooler(database, tmp_path, default_pool_size=2) as pooled:
-        url = f"pgbeat+{pooled.url}"
-        tables = {"queue_tablename": "b_queue", "message_tablename": "b_message"}
-        with (
-            Connection(url) as one,
-            Connection(url, transport_options=tables) as other,
-            psycopg.connect(pooled.url) as blocker,
-        ):
-            ours, theirs = one.SimpleQueue("work"), other.SimpleQueue("work")
-            ours.put("a")  # prepares in the pooler's only session …
-            blocker.execute("SELECT 1")  # … which is taken now
-            theirs.put("b")
-            blocker.commit()
-            blocker.execute("SELECT 1")
-            for _ in range(3):
-                ours.put("a")
-                theirs.put("b")
-            blocker.commit()
-            ours.put("a")
-            theirs.put("b")
-    assert sql("SELECT DISTINCT payload::json ->> 'body', count(*) FROM kombu_message GROUP BY 1") \
-        == [("YQ==", 5)]  # fmt: skip
-    assert sql("SELECT DISTINCT payload::json ->> 'body', count(*) FROM b_message GROUP BY 1") == [
-        ("Yg==", 5)
-    ]
 
 
 @needs_pgbouncer

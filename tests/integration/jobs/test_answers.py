@@ -12,7 +12,7 @@ from celery.result import AsyncResult
 
 import pgbeat
 from pgbeat.broker import discards
-from pgbeat.broker.messages import REASON_HEADER, BrokerTables
+from pgbeat.broker.messages import REASON_HEADER
 from pgbeat.database import connections
 from pgbeat.jobs import bulk, control, executions, rescue, submit_group
 from pgbeat.jobs import model as jobs
@@ -166,7 +166,7 @@ def test_one_that_expires(app: Celery, sql: Sql, desk: Desk) -> None:
     result = app.tasks["answers.plain"].apply_async((1,), expires=60)
     sql("UPDATE kombu_message SET expires_at = now()")
     with connections.transaction(desk.connection):
-        discards.expire(desk.connection, BrokerTables())
+        discards.expire(desk.connection)
     assert why(result).startswith("expired: no worker took its message")
 
 
@@ -198,7 +198,7 @@ def test_a_purge(app: Celery, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> No
     plain = app.tasks["answers.plain"].delay(1)
     summed = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
     with connections.transaction(desk.connection):
-        assert discards.purge(desk.connection, BrokerTables(), "celery") == 2
+        assert discards.purge(desk.connection, "celery") == 2
     assert why(plain) == "its message was purged from queue 'celery'"
     rescue.rescue(desk.connection, desk.publisher, desk.settings)
     with pytest.raises(ChordError, match="was purged"):

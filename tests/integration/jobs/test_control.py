@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
 from pgbeat.broker import exchanges
+from pgbeat.broker import messages as broker_messages
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import (
@@ -43,7 +44,6 @@ from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.submissions import SubmittedJob
-from tests.support.broker_sessions import TABLES
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
 from tests.support.problems import raises
@@ -546,10 +546,10 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
 def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
     with connections.transaction(desk.connection):
         exchanges.declare(
-            desk.connection, TABLES, "celery.pidbox", "fanout", durable=False, auto_delete=False
+            desk.connection, "celery.pidbox", "fanout", durable=False, auto_delete=False
         )
-        TABLES.declare(desk.connection, ["a worker's"])
-        exchanges.bind(desk.connection, TABLES, "a worker's", "celery.pidbox", "", "fanout")
+        broker_messages.declare(desk.connection, ["a worker's"])
+        exchanges.bind(desk.connection, "a worker's", "celery.pidbox", "", "fanout")
     heard = (
         "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
         "WHERE q.name = 'a worker''s'"

@@ -8,7 +8,6 @@ import pytest
 from celery import Celery
 
 from pgbeat.broker import discards
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
@@ -17,8 +16,6 @@ from pgbeat.jobs.rescue import Rescuer
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import transport_url
-
-TABLES = BrokerTables()
 
 
 @pytest.fixture
@@ -51,12 +48,12 @@ def test_a_purge_cancels_jobs_in_its_transaction(ward: Ward) -> None:
         "WHERE job_id = %s", later,
     )  # fmt: skip
     with pytest.raises(ZeroDivisionError), connections.transaction(ward.connection):
-        assert discards.purge(ward.connection, TABLES, "celery") == 2
+        assert discards.purge(ward.connection, "celery") == 2
         assert end_of(ward, waits) == PURGED
         raise ZeroDivisionError
     assert ward.state(waits) == "pending"
     with connections.transaction(ward.connection):
-        discards.purge(ward.connection, TABLES, "celery")
+        discards.purge(ward.connection, "celery")
     assert [end_of(ward, job_id) for job_id in (waits, later)] == [PURGED, PURGED]
     sweep(ward)
     assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
@@ -66,7 +63,7 @@ def test_a_claimed_message_is_not_purged(ward: Ward) -> None:
     job_id = ward.job()
     ward.sql("UPDATE kombu_message SET visible = false, claimed_by = 1")
     with connections.transaction(ward.connection):
-        assert discards.purge(ward.connection, TABLES, "celery") == 0
+        assert discards.purge(ward.connection, "celery") == 0
     assert ward.state(job_id) == "pending"
 
 
@@ -84,7 +81,7 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
     with psycopg.connect(ward.dsn) as other:
         other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked])
         with connections.transaction(ward.connection):
-            discards.purge(ward.connection, TABLES, "celery")
+            discards.purge(ward.connection, "celery")
         assert [ward.state(job_id) for job_id in (in_lane, locked)] == ["pending", "pending"]
         rescuer = Rescuer(ward.publisher, ward.settings)
         assert rescuer.rescue(ward.connection) == {lanes.Room("default", "one", UUID(in_lane))}
@@ -98,7 +95,7 @@ def test_an_expired_message_cancels_its_job(ward: Ward) -> None:
     expired, kept = ward.job(max_attempts=3), ward.job()
     ward.sql("UPDATE kombu_message SET expires_at = now() WHERE job_id = %s", expired)
     with connections.transaction(ward.connection):
-        discards.expire(ward.connection, TABLES)
+        discards.expire(ward.connection)
     what = "expired: no worker took its message from queue 'celery' in time"
     assert end_of(ward, expired) == ("cancelled", what, None)
     assert ward.state(kept) == "pending"
@@ -107,7 +104,7 @@ def test_an_expired_message_cancels_its_job(ward: Ward) -> None:
 def test_the_jobs_of_a_queue_that_is_deleted(ward: Ward) -> None:
     job_id = ward.job(max_attempts=3)
     with connections.transaction(ward.connection):
-        assert discards.delete_queue(ward.connection, TABLES, "celery") == 1
+        assert discards.delete_queue(ward.connection, "celery") == 1
     what = "its message was deleted from queue 'celery' with the queue"
     assert end_of(ward, job_id) == ("cancelled", what, None)
 
@@ -118,7 +115,7 @@ def test_what_a_worker_lost_and_was_purged_then_is_not_tried_again(ward: Ward) -
     job_id = ward.job(max_attempts=3)
     ward.run(job_id, 1, began=30.0, acks=False)
     with connections.transaction(ward.connection):
-        discards.purge(ward.connection, TABLES, "celery")
+        discards.purge(ward.connection, "celery")
     assert ward.state(job_id) == "running"
     sweep(ward)
     state, _, again = end_of(ward, job_id)

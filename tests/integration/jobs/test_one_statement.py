@@ -273,14 +273,6 @@ def test_a_missing_queue_is_made(app: Celery, sql: Sql, statements: list[bool]) 
     ) == [(job.id,)]
 
 
-def test_tables_of_other_names(database: str, sql: Sql, statements: list[bool]) -> None:
-    app = make_app(database)
-    app.conf.broker_transport_options = {"queue_tablename": "q", "message_tablename": "m"}
-    jobs_made = [pgbeat.submit("jobs.add", 1, app=app).id for _ in range(2)]
-    assert statements == [False, False]
-    assert [job_id for (job_id,) in sql("SELECT job_id FROM m ORDER BY id")] == jobs_made
-
-
 def test_errors_are_those_of_the_steps(app: Celery, sql: Sql) -> None:
     pgbeat.submit("jobs.add", 1, app=app)
     before = rows(sql)

@@ -6,7 +6,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import migrate
 from pgbeat.jobs import executions
@@ -170,7 +169,7 @@ def test_counts_have_an_end(
 def test_without_the_broker_here_there_are_no_queues(
     connection: Connection, settings: Settings
 ) -> None:
-    names = {name for name, _ in read(prometheus.render(connection, settings, None)[0])}
+    names = {name for name, _ in read(prometheus.render(connection, settings)[0])}
     assert "pgbeat_leader" in names and "pgbeat_queue_messages" not in names
 
 
@@ -206,7 +205,7 @@ def _version() -> str:
 
 
 def test_names_keep_to_prometheus_conventions(connection: Connection, settings: Settings) -> None:
-    text = prometheus.render(connection, settings, BrokerTables())[0].decode()
+    text = prometheus.render(connection, settings, has_broker=True)[0].decode()
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("pgbeat_")
         assert not family.name.endswith(("_ms", "_minutes", "_count"))

@@ -329,17 +329,6 @@ def test_a_statement_that_fails(app: Celery, engine: Engine, sql: Sql) -> None:
     assert waiting(sql) == 0
 
 
-def test_tables_of_other_names(database: str, engine: Engine, connect: Connect) -> None:
-    named = {"queue_tablename": "their_queue", "message_tablename": "their_message"}
-    app = make_app(transport_url(database), broker_transport_options=named)
-    inbox = Inbox(connect(**named), "celery")
-    with Session(engine) as session:
-        result = add(app).apply_async(connection=pgbeat.in_transaction(session, app))
-        session.commit()
-    app.close()
-    assert inbox.get()[0].headers["id"] == result.id
-
-
 def test_the_current_app_is_the_default(database: str, engine: Engine, connect: Connect) -> None:
     from celery import _state
 

@@ -193,22 +193,6 @@ def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
             assert sql("DELETE FROM commits RETURNING value") == [(seen,), ("off",), (seen,)]
 
 
-def test_tables_of_other_names(connect: Connect, sql: Sql) -> None:
-    """Two brokers in one database, which know nothing of each other."""
-    named = {"queue_tablename": 'The "Queues"', "message_tablename": "select"}
-    ours, theirs = connect(), connect(**named)
-    publish(ours, "q", "ours")
-    publish(theirs, "q", "theirs")
-    inbox = Inbox(theirs, "q")
-    (message,) = inbox.get()
-    assert message.payload == "theirs"
-    message.requeue()
-    assert inbox.bodies() == ["theirs"]
-    assert inbox.all_there_is() == []
-    assert Inbox(ours, "q").bodies() == ["ours"]
-    assert sql('SELECT count(*) FROM "select"') == [(0,)]
-
-
 # -- lost -----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from kombu import Connection
 from sqlalchemy import text
 
 from pgbeat.broker import consumers
-from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put
+from tests.support.broker_sessions import Sessions, depths, payloads, put
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Inbox, publish
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
@@ -69,10 +69,8 @@ def test_a_paused_pooler(bouncer: Pooler, sql: Sql, opened: Sessions) -> None:
         publish(connection, "q", *range(4))
         inbox.get(2)
         bouncer.command("PAUSE")
-        until(lambda: consumers.due_maintenance(watcher, TABLES).dead)
-        consumers.release_dead(
-            watcher, TABLES, consumers.due_maintenance(watcher, TABLES).dead, limit=20
-        )
+        until(lambda: consumers.due_maintenance(watcher).dead)
+        consumers.release_dead(watcher, consumers.due_maintenance(watcher).dead, limit=20)
         assert sql("SELECT count(*) FROM kombu_message WHERE claimed_by IS NOT NULL") == [(0,)]
         bouncer.command("RESUME")
         with pytest.raises(connection.connection_errors):

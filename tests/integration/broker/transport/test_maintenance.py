@@ -8,7 +8,7 @@ from pgbeat.broker import consumers
 from pgbeat.broker.transport.maintenance import BrokerMaintenance, MadeAvailable
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
-from tests.support.broker_sessions import TABLES, Sessions, later, payloads, put
+from tests.support.broker_sessions import Sessions, later, payloads, put
 
 
 def test_one_does_it_at_a_time(opened: Sessions) -> None:
@@ -23,9 +23,9 @@ def test_one_does_it_at_a_time(opened: Sessions) -> None:
         )
     )
     one.die(watcher)
-    maintenance = BrokerMaintenance(opened.open(), TABLES, Options(), 0)
+    maintenance = BrokerMaintenance(opened.open(), Options(), 0)
     with connections.transaction(watcher):
-        assert consumers.try_maintenance_lock(watcher, TABLES)
+        assert consumers.try_maintenance_lock(watcher)
         assert maintenance.run(time.monotonic()) == MadeAvailable()
         assert maintenance.next_at - time.monotonic() < 0.1
         assert payloads(opened.consumer().claim("q")) == []
@@ -36,7 +36,7 @@ def test_one_does_it_at_a_time(opened: Sessions) -> None:
 def test_when_to_look_again(opened: Sessions) -> None:
     """Sooner where something is due sooner, or where few share the work."""
     connection = opened.open()
-    maintenance = BrokerMaintenance(connection, TABLES, Options(), 1)
+    maintenance = BrokerMaintenance(connection, Options(), 1)
     maintenance.run(time.monotonic())
     assert 0.5 < maintenance.next_at - time.monotonic() < 1
     put(connection, "q", "soon", available_at=later(connection, "0.3 seconds"))
@@ -49,7 +49,7 @@ def test_claims_of_unknown_consumers_are_swept_up(opened: Sessions) -> None:
     put(watcher, "q", "m")
     lost.claim("q")
     watcher.execute(text("DELETE FROM pgbeat.consumers"))
-    maintenance = BrokerMaintenance(opened.open(), TABLES, Options(), 0)
+    maintenance = BrokerMaintenance(opened.open(), Options(), 0)
     now = time.monotonic()
     assert maintenance.run(now + 30).requeued
     assert not maintenance.run(now + 30).requeued

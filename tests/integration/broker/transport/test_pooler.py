@@ -69,8 +69,8 @@ def test_claims_are_released_when_the_lease_has_run_out(pooled: str, sql: Sql) -
         message = queue.get(timeout=10)
         sql("UPDATE kombu_message SET claimed_by = -1")
         sql(
-            "INSERT INTO pgbeat.consumers (id, tables, name, started_at, lease_until) "
-            "VALUES (-1, 'kombu_message', 'gone', now(), now() - interval '1 s')"
+            "INSERT INTO pgbeat.consumers (id, name, started_at, lease_until) "
+            "VALUES (-1, 'gone', now(), now() - interval '1 s')"
         )
         again = queue.get(timeout=10)
         assert again.payload == message.payload

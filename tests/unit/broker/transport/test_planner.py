@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker import claim_sql, message_ends
 from pgbeat.broker.transport.claims import ClaimedMessage, Request
 from pgbeat.broker.transport.planner import AWAIT, LEAVE, Planner
-
-TABLES = BrokerTables()
 
 
 class Channel:
@@ -61,7 +59,7 @@ ALIVE = (None, None, None, b"1", None, b"0.001")
 
 
 def planner(*channels: Channel, is_leased: bool = False) -> Planner:
-    made = Planner(TABLES, 7, batch_size=100, is_leased=is_leased)
+    made = Planner(7, batch_size=100, is_leased=is_leased)
     for channel in channels:
         made.intakes.append(channel)
         made.states.add([*channel.acked, *channel.taken])
@@ -87,7 +85,7 @@ def drained(channel: Channel) -> Planner:
 def test_a_claim_asks_for_what_the_channel_has_room_for() -> None:
     channel = Channel(1, free=3)
     request = planner(channel).next(0.0)
-    assert request is not None and request.statement is TABLES.claim
+    assert request is not None and request.statement is claim_sql.CLAIM
     assert request.parameters[:3] == (b"{1}", b"3", b"7")
     answer(request, message(5), message(4), ALIVE)
     assert [found.id for found in channel.received] == [4, 5]
@@ -119,7 +117,7 @@ def test_a_queue_whose_claims_are_full_is_not_awaited_any_more() -> None:
 def test_a_consumer_with_a_lease_awaits_nothing() -> None:
     plan = planner(Channel(1), is_leased=True)
     request = plan.next(0.0)
-    assert request is not None and request.statement is TABLES.claim_leased
+    assert request is not None and request.statement is claim_sql.CLAIM_LEASED
     answer(request, ALIVE)
     assert plan.next(0.0) is None
 
@@ -164,7 +162,7 @@ def test_acknowledgements_travel_with_a_claim_or_alone() -> None:
     answer(request, ALIVE)
     plan.acks.add(10, starts_job=False)
     request = plan.next(0.0)
-    assert request is not None and request.statement is TABLES.ack
+    assert request is not None and request.statement is message_ends.ACK
 
 
 def test_a_busy_channel_waits_for_more_credit() -> None:
