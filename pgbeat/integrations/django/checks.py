@@ -44,6 +44,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
     try:
         own = databases.url()
         loaded = schema.settings()
+        is_joined = is_own_broker(app.conf, own) and delays_in_table(app.conf)
     except ConfigError as error:
         return [Error(f"pgbeat can't be used: {error}", id="pgbeat.E002")]
     driver = connections[databases.alias()].Database.__name__
@@ -55,7 +56,6 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
                 id="pgbeat.E003",
             )
         ]
-    is_joined = is_own_broker(app.conf, own) and delays_in_table(app.conf)
     return list(_warnings(app, is_joined=is_joined, where=place(loaded.url)))
 
 
