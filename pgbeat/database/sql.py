@@ -13,7 +13,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_PART = re.compile(r"\{(\w+)\}")
+_PART = re.compile(r"\{([a-z]\w*)\}")
 
 
 def load(file: str, name: str = "", /, **parts: str) -> str:

@@ -1,5 +1,5 @@
 -- Says what :words are, and no more.
-SELECT '{}'::jsonb
+SELECT '{}'::jsonb, '[0-9]{8}'
 -- name: all
 SELECT count(*) {those}
 
