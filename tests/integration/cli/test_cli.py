@@ -10,6 +10,7 @@ import uuid
 from importlib import import_module
 from pathlib import Path
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -388,6 +389,24 @@ def test_migrate_names_and_restores_what_is_missing(database: str, sql: Sql) -> 
     assert (checked.exit_code, lost[0] in checked.stdout) == (1, True)
     assert read(database, "migrate")["restored"] == lost
     assert run(database, "migrate", "--check").exit_code == 0
+
+
+def test_migrate_says_what_it_renames(empty_database: str) -> None:
+    """Here tables of kombu's SQLAlchemy transport; the audit log has it, too."""
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE q (id bigint PRIMARY KEY, name varchar(200) UNIQUE)")
+        connection.execute(
+            "CREATE TABLE m (id bigint PRIMARY KEY, visible boolean, timestamp timestamp, "
+            "payload text NOT NULL, version smallint NOT NULL, queue_id bigint)"
+        )
+    names = ["--queue-table", "q", "--message-table", "m"]
+    assert run(empty_database, "migrate", *names).stdout.splitlines()[1:] == [
+        "Table q is kombu_queue now.",
+        "Table m is kombu_message now.",
+    ]
+    assert read(empty_database, "migrate", *names)["renamed"] == {}
+    (entry,) = read(empty_database, "audit")
+    assert entry["after"]["renamed"] == {"q": "kombu_queue", "m": "kombu_message"}
 
 
 def test_a_schema_from_the_future(database: str, sql: Sql) -> None:
