@@ -8,7 +8,6 @@ SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer
 -- A consumer that lives by a lease locks its row, so that it can't be deleted during the claim.
 -- name: leased
 {registered} AND c.lease_until >= clock_timestamp() FOR KEY SHARE
-
 -- name: from_the_start
 SELECT r.tid
       FROM (SELECT w.queue_id

@@ -76,7 +76,6 @@ m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer
 -- name: left
 ARRAY(SELECT m.id FROM kombu_message m
                    WHERE {claimed} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))
-
 -- name: reject
 WITH mine AS (SELECT m.id FROM kombu_message m WHERE {claimed} FOR UPDATE SKIP LOCKED),
     dead AS (
@@ -101,7 +100,6 @@ WITH locked AS (
 -- name: their_queues
 q.owner = ANY (:dead)
     OR q.id IN (SELECT queue_id FROM kombu_queue_consumer WHERE consumer_id = ANY (:dead))
-
 -- name: abandon
 WITH gone AS (
     DELETE FROM kombu_queue_consumer WHERE consumer_id = ANY (:dead) RETURNING queue_id)

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
-from sqlalchemy.sql.elements import TextClause
 
 from pgbeat.broker import message_ends
 from pgbeat.database import channels, sql
@@ -156,12 +154,10 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
     return number
 
 
-@cache
-def _delete(which: str) -> TextClause:
-    return text(sql.load(_SQL, "delete", which=which, note=message_ends.note("deleted")))
-
-
-_UNUSED, _EMPTY = sql.load(_SQL, "unused"), sql.load(_SQL, "empty")
+_DELETE_NAMED, _DELETE_ABANDONED, _DELETE_EXPIRED, _DELETE_OWNED = (
+    text(sql.load(_SQL, "delete", which=sql.load(_SQL, w), note=message_ends.note("deleted")))
+    for w in ("named", "abandoned", "expired", "owned")
+)
 
 
 def delete(
@@ -172,29 +168,23 @@ def delete(
     if_empty: bool = False,
 ) -> int:
     """Deletes the queue with its bindings and messages; returns how many messages waited."""
-    which = "q.name = :name"
-    if if_unused:
-        which += f" AND {_UNUSED}"
-    if if_empty:
-        which += f" AND {_EMPTY}"
-    return int(connection.execute(_delete(which), {"name": name}).scalar_one())
+    values = {"name": name, "if_unused": if_unused, "if_empty": if_empty}
+    return int(connection.execute(_DELETE_NAMED, values).scalar_one())
 
 
 def delete_abandoned(connection: Connection, queues: Sequence[int]) -> None:
     """Deletes those of the queues that are `auto_delete` and have no consumer left."""
-    which = f"q.id = ANY (:queues) AND q.auto_delete AND {_UNUSED}"
-    connection.execute(_delete(which), {"queues": list(queues)})
+    connection.execute(_DELETE_ABANDONED, {"queues": list(queues)})
 
 
 def delete_expired(connection: Connection) -> None:
     """Deletes queues that no consumer has used for the time they were declared to live unused."""
-    which = f"q.used_at + q.expires * interval '1 millisecond' < now() AND {_UNUSED}"
-    connection.execute(_delete(which))
+    connection.execute(_DELETE_EXPIRED)
 
 
 def delete_owned(connection: Connection, owners: Sequence[int]) -> None:
     """Deletes the queues that were exclusive to these consumers."""
-    connection.execute(_delete("q.owner = ANY (:owners)"), {"owners": list(owners)})
+    connection.execute(_DELETE_OWNED, {"owners": list(owners)})
 
 
 #: Messages that one call of `purge` deletes at most.

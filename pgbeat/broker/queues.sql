@@ -2,7 +2,6 @@
 SELECT q.id, (SELECT count(*) FROM kombu_message m WHERE m.queue_id = q.id AND m.visible),
            (SELECT count(*) FROM kombu_queue_consumer c WHERE c.queue_id = q.id)
       FROM kombu_queue q WHERE q.name = :name
-
 -- name: declare
 INSERT INTO kombu_queue AS q (name, durable, auto_delete, owner, max_priority, message_ttl,
            expires, delivery_limit)
@@ -27,7 +26,6 @@ SELECT q.id FROM kombu_queue q WHERE {which} ORDER BY q.id FOR UPDATE
 -- Restarts the clock of queues.
 -- name: mark_used
 UPDATE kombu_queue SET used_at = now() WHERE id = ANY (ARRAY({lock}))
-
 -- name: use
 WITH used AS ({mark_used})
 SELECT name, id FROM kombu_queue WHERE name = ANY (CAST(:names AS text[]))
@@ -56,8 +54,16 @@ WITH made AS (
 
 -- name: unused
 NOT EXISTS (SELECT FROM kombu_queue_consumer c WHERE c.queue_id = q.id)
--- name: empty
-NOT EXISTS (SELECT FROM kombu_message m WHERE m.queue_id = q.id)
+-- name: named
+q.name = :name AND (NOT :if_unused OR {unused})
+           AND (NOT :if_empty OR NOT EXISTS (SELECT FROM kombu_message m WHERE m.queue_id = q.id))
+-- name: abandoned
+q.id = ANY (:queues) AND q.auto_delete AND {unused}
+-- name: expired
+q.used_at + q.expires * interval '1 millisecond' < now() AND {unused}
+-- name: owned
+q.owner = ANY (:owners)
+
 -- No single index has all messages of a queue; three of them together do, and cost nothing where
 -- they have none.
 -- name: delete
