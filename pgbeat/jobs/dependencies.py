@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUIDType
 
+from pgbeat.database import sql
 from pgbeat.jobs import next_steps
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.model import COLUMNS, ENDED, Job
@@ -53,11 +54,7 @@ def parents_of(ended: Iterable[Ended]) -> set[UUID]:
 
 _END = text("SELECT * FROM pgbeat.end_parents(CAST(:ids AS uuid[]), CAST(:of AS uuid[]))")
 _UNBLOCK = text(
-    f"""
-    UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
-     WHERE id = ANY (CAST(:ids AS uuid[])) AND is_blocked AND unfinished_parents = 0
-    RETURNING {COLUMNS}
-    """  # noqa: S608
+    sql.load("dependencies.sql", "unblock", unblocked=next_steps.UNBLOCKED, columns=COLUMNS)
 )
 
 

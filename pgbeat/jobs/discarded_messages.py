@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import message_ends
+from pgbeat.database import sql
 from pgbeat.jobs import answers, endings
 from pgbeat.jobs.endings import Ended
 
@@ -25,23 +26,9 @@ def why(how: str, queue: str | None) -> str:
     return _WHY[how].format(queue="" if queue is None else f" from queue {queue!r}")
 
 
-_DISCARDED = """
-    SELECT e.job_id, e.how, e.queue
-      FROM pgbeat.message_ends e JOIN pgbeat.unfinished_jobs j ON j.id = e.job_id
-     WHERE e.how <> 'accepted' AND j.state IN ('pending', 'scheduled')
-       AND j.dispatched_at <= e.ended_at
-       AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
-                        WHERE n.job_id = e.job_id AND n.id > e.id)
-"""
-_WAITING = text(f"{_DISCARDED} AND j.namespace = :namespace ORDER BY e.id LIMIT 2000")
-_AMONG = text(f"{_DISCARDED} AND e.job_id = ANY (CAST(:jobs AS uuid[]))")
-# Rows that the open transaction has written.
-_OWN = text(
-    f"""{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid
-       AND j.lane IS NULL AND j.group_id IS NULL AND j.message IS NULL
-       AND NOT EXISTS (SELECT FROM pgbeat.dependencies d
-                        WHERE d.parent_id = j.id AND d.outcome IS NULL)"""
-)
+_WAITING = text(sql.load("discarded_messages.sql", "waiting"))
+_AMONG = text(sql.load("discarded_messages.sql", "among"))
+_OWN = text(sql.load("discarded_messages.sql", "own"))
 
 
 def unfinished_jobs(connection: Connection, namespace: str) -> list[str]:

@@ -3,29 +3,16 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs.model import COLUMNS, Job
 
-_IS_DUE = """state = 'scheduled' AND dispatched_at IS NULL AND NOT is_blocked
-       AND run_at <= now()"""
-_OLDEST = f"namespace = :namespace AND {_IS_DUE} ORDER BY run_at LIMIT :limit"
-
-
-def _take(which: str) -> TextClause:
-    return text(
-        f"""
-        WITH due AS (SELECT id FROM pgbeat.unfinished_jobs WHERE {which} FOR UPDATE SKIP LOCKED)
-        UPDATE pgbeat.unfinished_jobs j SET state = 'pending',
-               dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
-          FROM due WHERE j.id = due.id
-        RETURNING {COLUMNS}
-        """  # noqa: S608
-    )
-
-
-_FIND = text(f"SELECT id FROM pgbeat.unfinished_jobs WHERE {_OLDEST}")  # noqa: S608
-_TAKE_OLDEST, _TAKE_GIVEN = _take(_OLDEST), _take(f"id = ANY (CAST(:ids AS uuid[])) AND {_IS_DUE}")
+_FIND = text(sql.load("due.sql", "find"))
+_TAKE_OLDEST, _TAKE_GIVEN = (
+    text(sql.load("due.sql", "take", which=sql.load("due.sql", which), columns=COLUMNS))
+    for which in ("oldest", "given")
+)
 
 
 def find(connection: Connection, namespace: str, *, limit: int = 500) -> list[UUID]:

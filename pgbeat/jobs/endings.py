@@ -6,6 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.model import of_known
 
@@ -47,28 +48,13 @@ def columns_except(*changed: str) -> list[str]:
 
 _KEPT = columns_except("state", "finished_at", "error", "awaits_approval", "retried_by")
 _END = text(
-    f"""
-    WITH mine AS (
-        SELECT id FROM pgbeat.unfinished_jobs
-         WHERE id = ANY (CAST(:ids AS uuid[]))
-           AND {of_known("state = ANY (CAST(:from AS text[]))")}
-           FOR UPDATE SKIP LOCKED),
-    moved AS (
-        DELETE FROM pgbeat.unfinished_jobs j USING mine WHERE j.id = mine.id
-        RETURNING {", ".join(f"j.{name}" for name in _KEPT)}, coalesce(:error, j.error) AS error,
-                  j.message,
-                  CASE WHEN NOT :is_final THEN pgbeat.retry_id(
-                      j.id, j.keeps_id, j.args, j.attempt, j.max_attempts, j.cancel_requested_at,
-                      CAST(:to AS text)) END AS retried_by),
-    ended AS (
-        INSERT INTO pgbeat.ended_jobs
-               ({", ".join(_KEPT)}, state, finished_at, error, awaits_approval, retried_by)
-        SELECT {", ".join(_KEPT)}, :to, greatest(now(), created_at), error, false, retried_by
-          FROM moved)
-    SELECT id, namespace, :to, lane, group_id, retried_by, dispatched_at IS NOT NULL, task, error,
-           options, message
-      FROM moved
-    """  # noqa: S608
+    sql.load(
+        "endings.sql",
+        "end",
+        is_known=of_known("state = ANY (CAST(:from AS text[]))"),
+        moved=", ".join(f"j.{name}" for name in _KEPT),
+        kept=", ".join(_KEPT),
+    )
 )
 
 
@@ -93,16 +79,7 @@ def end(
     return [Ended(*row[:7])._replace(unanswered=Unanswered(*row[7:])) for row in rows]
 
 
-_UNDECIDED = text(
-    """
-    WITH locked AS MATERIALIZED (
-        SELECT id, task, cancel_reason, options, message, cancel_requested_at
-          FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[]))
-         ORDER BY id FOR NO KEY UPDATE)
-    SELECT id, task, cancel_reason, options, message FROM locked
-     WHERE cancel_requested_at IS NOT NULL
-    """
-)
+_UNDECIDED = text(sql.load("endings.sql", "undecided"))
 
 
 def lock_undecided(
@@ -119,14 +96,7 @@ def lock_undecided(
     return {row.id: Unanswered(*row[1:]) for row in rows}
 
 
-_REQUEST = text(
-    f"""
-    UPDATE pgbeat.unfinished_jobs
-       SET cancel_requested_at = now(), cancel_requested_by = :by, cancel_reason = :reason
-     WHERE id = ANY (CAST(:ids AS uuid[])) AND {of_known("state = 'running'")}
-    RETURNING id
-    """  # noqa: S608
-)
+_REQUEST = text(sql.load("endings.sql", "request", is_running=of_known("state = 'running'")))
 
 
 def request_cancel(

@@ -269,10 +269,12 @@ NEWEST = """
      ORDER BY started_at DESC, number DESC LIMIT 1
 """
 _NEWEST = text(
-    f"""
-    SELECT {", ".join(f"e.{name}" for name in Execution._fields)}
-      FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL ({NEWEST}) AS e
-    """  # noqa: S608
+    sql.load(
+        "executions.sql",
+        "newest",
+        columns=", ".join(f"e.{name}" for name in Execution._fields),
+        newest=NEWEST,
+    )
 )
 
 

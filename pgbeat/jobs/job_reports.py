@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs import endings, executions, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -35,18 +36,7 @@ class JobReport(NamedTuple):
     is_answered: bool = True
 
 
-# Each existing job, with its execution that this worker runs or has just ended.
-_LAST = text(
-    """
-    SELECT j.id, e.id, coalesce(e.state = 'running', false), j.dispatched_at IS NOT NULL
-      FROM pgbeat.jobs j LEFT JOIN LATERAL (
-               SELECT id, state FROM pgbeat.executions
-                WHERE job_id = j.id AND worker_id = :worker
-                  AND (state = 'running' OR finished_at > now() - interval '1 minute')
-                ORDER BY number DESC LIMIT 1) AS e ON true
-     WHERE j.id = ANY (CAST(:jobs AS uuid[]))
-    """
-)
+_LAST = text(sql.load("job_reports.sql", "last"))
 
 
 def record(connection: Connection, worker: int, reports: Sequence[JobReport]) -> list[Ended]:

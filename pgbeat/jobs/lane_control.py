@@ -13,6 +13,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database import sql
 from pgbeat.database.tables import lanes as table
 from pgbeat.errors import (
     AlreadyExists,
@@ -206,20 +207,7 @@ def _lock(unit: UnitOfWork, name: str) -> Lane:
     return found or lanes.get(unit.connection, unit.namespace, name)
 
 
-# Jobs that will come into the line count too.
-_USES = text(
-    """
-    SELECT (SELECT count(*) FROM pgbeat.unfinished_jobs
-             WHERE namespace = :namespace AND lane = :lane AND dispatched_at IS NULL
-               AND state IN ('pending', 'scheduled', 'paused')),
-           (SELECT count(*) FROM pgbeat.reservations
-             WHERE namespace = :namespace AND lane = :lane),
-           ARRAY(SELECT name FROM pgbeat.schedules
-                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name),
-           ARRAY(SELECT name FROM pgbeat.templates
-                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name)
-    """
-)
+_USES = text(sql.load("lane_control.sql", "uses"))
 
 
 def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:

@@ -25,7 +25,7 @@ from pgbeat.jobs.lanes import slots
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.model import Job
 
-_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
+_NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels.SCHEDULES)
 #: How soon workers must record the ends of a lane's jobs; `None` if nothing waits for them.
 Urgency = Literal["now", "soon"] | None
 

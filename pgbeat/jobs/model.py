@@ -17,6 +17,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from pgbeat.database import sql
 from pgbeat.database.tables import jobs
 from pgbeat.errors import NotFound
 from pgbeat.jobs import ids
@@ -134,7 +135,7 @@ _AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
 _COLUMNS = [jobs.c[name] for name in Job._fields]
 #: The same in SQL, of a row `j`.
 COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
-_FIND = text(f"SELECT {COLUMNS} FROM pgbeat.jobs j WHERE j.id = ANY (CAST(:ids AS uuid[]))")  # noqa: S608
+_FIND = text(sql.load("model.sql", "find", columns=COLUMNS))
 
 
 def get(

@@ -217,7 +217,7 @@ def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
         raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
 
 
-_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
+_NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels.SCHEDULES)
 
 
 def announce(connection: Connection, job: Job) -> None:

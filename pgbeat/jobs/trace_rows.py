@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs import retries
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.trace import Attempt, Hold, Run, Trace, trace
@@ -16,30 +17,9 @@ from pgbeat.jobs.trace import Attempt, Hold, Run, Trace, trace
 MOST = 100
 
 _RUNS = text(
-    f"""
-    SELECT {", ".join(f"e.{name}" for name in Run._fields)}
-      FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.executions WHERE job_id = j.id
-            ORDER BY number DESC LIMIT :limit) AS e
-     ORDER BY e.started_at DESC, e.number DESC LIMIT :limit
-    """  # noqa: S608
+    sql.load("trace_rows.sql", "runs", columns=", ".join(f"e.{name}" for name in Run._fields))
 )
-# Of a job with more parents than these, the end of the last may not be known.
-_BLOCKED = text(
-    """
-    SELECT j.id, greatest(
-           (SELECT max(p.finished_at) FROM (
-                   SELECT parent_id FROM pgbeat.dependencies
-                    WHERE job_id = j.id AND outcome IS NOT NULL ORDER BY id DESC LIMIT 200) AS d
-                   JOIN pgbeat.jobs p ON p.id = d.parent_id),
-           (SELECT max(m.finished_at) FROM pgbeat.groups g JOIN pgbeat.jobs m ON m.group_id = g.id
-             WHERE g.id = j.group_id AND g.mode = 'sequential'
-               AND m.group_position < j.group_position),
-           (SELECT g.finished_at FROM pgbeat.groups g WHERE g.id = j.callback_of)) AS until
-      FROM unnest(CAST(:ids AS uuid[])) AS i (id) CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.jobs WHERE id = i.id LIMIT 1) AS j
-    """
-)
+_BLOCKED = text(sql.load("trace_rows.sql", "blocked"))
 _CHANGES = text(
     """
     SELECT subject, at, verb, after FROM pgbeat.audit

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Text, TextClause, cast, func, text, update
 
+from pgbeat.database import sql
 from pgbeat.database.tables import jobs
 from pgbeat.jobs.model import COLUMNS, Job, of_known
 
@@ -23,11 +24,14 @@ _BACK = """
 
 def _guarded(changes: str, state: str, also: str = "true") -> TextClause:
     return text(
-        f"""
-        UPDATE pgbeat.unfinished_jobs j SET {changes}
-         WHERE id = :id AND {of_known(state)} AND {also}
-        RETURNING {COLUMNS}
-        """  # noqa: S608
+        sql.load(
+            "transitions.sql",
+            "guarded",
+            changes=changes,
+            of_known=of_known(state),
+            also=also,
+            columns=COLUMNS,
+        )
     )
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select, text
 
+from pgbeat.database import sql
 from pgbeat.database.tables import groups, results
 from pgbeat.jobs import dependencies
 from pgbeat.jobs.model import Job
@@ -59,24 +60,10 @@ class TreeJob(NamedTuple):
 _COLUMNS = ", ".join(
     "left(j.error, 500) AS error" if name == "error" else f"j.{name}" for name in TreeJob._fields
 )
-# From a job to the one at the top: of those that it retries, or that submitted it, and so on.
-_UP = text(
-    f"""
-    WITH RECURSIVE up AS (
-        SELECT j.*, 1 AS number FROM (SELECT * FROM pgbeat.jobs WHERE id = :id LIMIT 1) AS j
-        UNION ALL
-        SELECT n.*, u.number + 1 FROM up u CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.jobs WHERE id = coalesce(u.root_id, u.retry_of)
-                  AND namespace = u.namespace LIMIT 1) AS n
-         WHERE u.number < 50)
-    SELECT {_COLUMNS} FROM up j ORDER BY number DESC
-    """  # noqa: S608
-)
-# A job that follows from others ends after they were made: older partitions are left out.
+_UP = text(sql.load("tree_rows.sql", "up", columns=_COLUMNS))
 _DOWN = text(
     " UNION ALL ".join(
-        f"(SELECT {_COLUMNS} FROM pgbeat.{table} j WHERE {key} AND namespace = :namespace "  # noqa: S608
-        f"{more} LIMIT :limit)"
+        sql.load("tree_rows.sql", "down", columns=_COLUMNS, table=table, key=key, more=more)
         for key in (
             "root_id = ANY (CAST(:ids AS uuid[]))",
             "retry_of = ANY (CAST(:ids AS uuid[]))",

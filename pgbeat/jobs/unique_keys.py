@@ -9,6 +9,7 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.database import sql
 from pgbeat.errors import NotUnique
 
 
@@ -19,34 +20,9 @@ class UniqueKey(NamedTuple):
     key: str
 
 
-# Transactions that make jobs with the same key must wait for each other.
-_ID = "hashtextextended(CAST(:namespace AS text) || '/' || task || '/' || key, 1050)"
-_DISTINCT = """
-      FROM (SELECT DISTINCT task, key
-              FROM unnest(CAST(:tasks AS text[]), CAST(:keys AS text[])) AS k (task, key)
-             ORDER BY task, key) AS k
-"""
-_LOCK = text(f"SELECT pgbeat.lock_key(:namespace, task, key) {_DISTINCT}")
-_TRY_LOCK = text(f"SELECT task, key, pg_try_advisory_xact_lock({_ID}) {_DISTINCT}")
-# The task is an expression, so that jobs are found by their keys, which few have.
-_FIND = text(
-    """
-    SELECT k.task, k.key, j.id, j.state
-      FROM unnest(CAST(:tasks AS text[]), CAST(:keys AS text[]), CAST(:seconds AS float8[]))
-               AS k (task, key, seconds)
-           CROSS JOIN LATERAL (
-               SELECT id, state, created_at FROM pgbeat.unfinished_jobs
-                WHERE namespace = :namespace AND unique_key = k.key AND task || '' = k.task
-               UNION ALL (
-               SELECT id, state, created_at FROM pgbeat.ended_jobs
-                WHERE namespace = :namespace AND unique_key = k.key AND task || '' = k.task
-                  AND k.seconds > 0
-                  AND created_at > now() - k.seconds * interval '1 second'
-                  AND finished_at > now() - CAST(:longest AS float8) * interval '1 second'
-                ORDER BY created_at DESC LIMIT 1)
-               ORDER BY created_at DESC LIMIT 1) AS j
-    """
-)
+_LOCK = text(sql.load("unique_keys.sql", "lock"))
+_TRY_LOCK = text(sql.load("unique_keys.sql", "try_lock"))
+_FIND = text(sql.load("unique_keys.sql", "find"))
 
 
 def try_lock(connection: Connection, namespace: str, keys: Iterable[UniqueKey]) -> set[UniqueKey]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from sqlalchemy import Connection, text
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database import sql
 from pgbeat.database.missing import not_found
 from pgbeat.errors import InvalidInput, NoReply, WorkerRefused
 from pgbeat.jobs.workers import ALIVE
@@ -22,10 +23,7 @@ _COMMANDS = {
     "add-consumer": "add_consumer", "cancel-consumer": "cancel_consumer",
 }  # fmt: skip
 _MOST = 1000
-_NAMES = text(
-    "SELECT DISTINCT w.name FROM pgbeat.workers w "  # noqa: S608
-    f"WHERE coalesce(w.namespace, :namespace) = :namespace AND {ALIVE}"
-)
+_NAMES = text(sql.load("worker_control.sql", "names", alive=ALIVE))
 
 
 class WorkerCommand(NamedTuple):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.advisory_locks import held
 
 #: The first half of the advisory lock that a worker holds.
@@ -27,21 +27,7 @@ RELEASED = "stale_claims_released"
 #: there are any.)
 ALIVE = f"(coalesce(w.alive_until > now(), false) OR w.id IN ({held(LIFE)}))"
 
-# One statement, so that the row is never visible without the lock.
-_REGISTER = text(
-    """
-    WITH mine AS (
-        INSERT INTO pgbeat.workers AS w
-               (id, name, pid, pool, concurrency, namespace, tasks, alive_until)
-        VALUES (:id, :name, :pid, :pool, :concurrency, :namespace, CAST(:tasks AS text[]),
-                now() + make_interval(secs => CAST(:lease AS float8)))
-        ON CONFLICT (id) DO UPDATE
-           SET missing_since = NULL, tasks = excluded.tasks, alive_until = excluded.alive_until
-        RETURNING id)
-    SELECT CAST(:lease AS float8) IS NOT NULL
-           OR pg_try_advisory_lock(CAST(:life AS integer), id) FROM mine
-    """
-)
+_REGISTER = text(sql.load("workers.sql", "register"))
 
 
 def register(
@@ -138,18 +124,7 @@ def leave(connection: Connection, worker: int) -> None:
     connection.execute(_LEAVE, {"id": worker})
 
 
-_MISSING = text(
-    f"""
-    WITH known AS (
-        SELECT w.id, w.missing_since, {ALIVE} AS lives FROM pgbeat.workers w)
-    SELECT id, lives, missing_since IS NOT NULL AS is_noted,
-           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false)
-           AS is_dead,
-           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :kept), false)
-           AS is_old
-      FROM known WHERE NOT lives OR missing_since IS NOT NULL
-    """  # noqa: S608
-)
+_MISSING = text(sql.load("workers.sql", "missing", alive=ALIVE))
 _NOTE = text(
     "UPDATE pgbeat.workers SET missing_since = now() "
     "WHERE id = ANY (CAST(:ids AS integer[])) AND missing_since IS NULL"
@@ -192,20 +167,7 @@ class LostExecution(NamedTuple):
     acks_late: bool
 
 
-# A worker without a row has left. If the execution has only just begun, the worker may not be
-# registered yet.
-_ABANDONED = text(
-    """
-    SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
-      FROM pgbeat.running_executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
-     WHERE e.worker_id IS NOT NULL
-       AND coalesce(j.namespace, :namespace) = :namespace
-       AND (e.worker_id = ANY (CAST(:dead AS integer[]))
-            OR e.started_at < now() - interval '10 seconds'
-               AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
-     LIMIT :limit
-    """
-)
+_ABANDONED = text(sql.load("workers.sql", "abandoned"))
 
 
 def abandoned_executions(
@@ -244,21 +206,7 @@ _COUNT = text(
     "VALUES ('', :metric, '', '', :more) "
     "ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = c.value + :more"
 )
-_TRY_COUNT = text(
-    """
-    WITH free AS MATERIALIZED (
-        SELECT metric FROM pgbeat.counters
-         WHERE namespace = '' AND metric = :metric AND label = '' AND kind = ''
-           FOR NO KEY UPDATE SKIP LOCKED),
-    added AS (
-        UPDATE pgbeat.counters SET value = value + :more
-         WHERE namespace = '' AND metric IN (SELECT metric FROM free) AND label = '' AND kind = ''
-        RETURNING metric)
-    SELECT EXISTS (SELECT FROM added), EXISTS (
-           SELECT FROM pgbeat.counters
-            WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
-    """
-)
+_TRY_COUNT = text(sql.load("workers.sql", "try_count"))
 # What this process counted while another transaction had locked the counter.
 _to_count: Counter[str] = Counter()
 
@@ -279,7 +227,7 @@ def count(connection: Connection, metric: str, more: int) -> None:
 
 
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")
-_LIVING = text(f"SELECT count(*) FROM pgbeat.workers w WHERE {ALIVE}")  # noqa: S608
+_LIVING = text(sql.load("workers.sql", "living", alive=ALIVE))
 
 
 def number(connection: Connection) -> int:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 
+from pgbeat.database import sql
 from pgbeat.database.tables import groups
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs import ids
@@ -160,12 +161,7 @@ def progress(connection: Connection, group_ids: Iterable[UUID]) -> dict[UUID, Me
     }
 
 
-_MEMBERS = text(
-    f"""
-    SELECT {COLUMNS} FROM pgbeat.jobs j WHERE group_id = :group_id
-     ORDER BY group_position, attempt, created_at, id LIMIT :limit
-    """  # noqa: S608
-)
+_MEMBERS = text(sql.load("model.sql", "members", columns=COLUMNS))
 
 
 def members(connection: Connection, group_id: str | UUID, *, limit: int | None = None) -> list[Job]:

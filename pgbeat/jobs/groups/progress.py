@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs import next_steps
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.model import COLUMNS, ENDED, Job, lock
@@ -24,21 +25,7 @@ _LOCK = text(
      WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' ORDER BY id FOR UPDATE
     """
 )
-# A separate statement, after the lock, to see what earlier holders of the lock have written.
-_MEMBERS = text(
-    """
-    SELECT (SELECT id FROM pgbeat.ended_jobs
-             WHERE group_id = :id AND finished_at >= :since AND state = 'failed'
-               AND retried_by IS NULL LIMIT 1) AS failed,
-           (SELECT id FROM pgbeat.ended_jobs
-             WHERE group_id = :id AND finished_at >= :since AND state = 'cancelled'
-               AND retried_by IS NULL
-             LIMIT 1) AS cancelled,
-           EXISTS (SELECT FROM pgbeat.unfinished_jobs WHERE group_id = :id) AS unfinished,
-           EXISTS (SELECT FROM pgbeat.unfinished_jobs
-                    WHERE group_id = :id AND NOT is_blocked) AS moving
-    """
-)
+_MEMBERS = text(sql.load("progress.sql", "members"))
 _WAITING = text(
     """
     SELECT id FROM pgbeat.unfinished_jobs
@@ -46,31 +33,15 @@ _WAITING = text(
      ORDER BY group_position, id
     """
 )
-# Only the first waiting member, not the one after it if the first is locked.
 _UNBLOCK = text(
-    f"""
-    WITH first AS MATERIALIZED (
-        SELECT id FROM pgbeat.unfinished_jobs
-         WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND is_blocked
-         ORDER BY group_position, id LIMIT 1),
-    mine AS (
-        SELECT id FROM pgbeat.unfinished_jobs
-         WHERE id IN (SELECT id FROM first) AND state IN ('pending', 'scheduled', 'paused')
-           AND is_blocked FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
-      FROM mine WHERE j.id = mine.id
-    RETURNING {COLUMNS}
-    """  # noqa: S608
+    sql.load("progress.sql", "unblock", unblocked=next_steps.UNBLOCKED, columns=COLUMNS)
 )
 _FINISH = text(
     "UPDATE pgbeat.groups SET state = :state, finished_at = now() "
     "WHERE id = :id AND state = 'running' RETURNING callback_id, callback_outcome"
 )
 _CALL_BACK = text(
-    f"""
-    UPDATE pgbeat.unfinished_jobs j SET {next_steps.UNBLOCKED}
-     WHERE id = :id AND is_blocked RETURNING {COLUMNS}
-    """  # noqa: S608
+    sql.load("progress.sql", "call_back", unblocked=next_steps.UNBLOCKED, columns=COLUMNS)
 )
 #: The ends of a group after which its callback runs.
 _RUNS = {"completed": ("completed",), "failed": ("failed",), "finished": ("completed", "failed")}
@@ -142,27 +113,7 @@ def _call_back(
         steps.endings.append(Ending([str(callback_id)], "skipped", reason))
 
 
-# Subqueries instead of EXISTS, which Postgres may answer by reading all jobs.
-_STUCK = text(
-    """
-    SELECT g.id FROM pgbeat.groups g CROSS JOIN LATERAL (
-           SELECT (SELECT true FROM pgbeat.unfinished_jobs
-                    WHERE group_id = g.id AND NOT is_blocked
-                    LIMIT 1) AS moves,
-                  (SELECT true FROM pgbeat.unfinished_jobs
-                    WHERE group_id = g.id AND state IN ('pending', 'scheduled', 'paused')
-                    LIMIT 1) AS waits,
-                  g.cancelled_at IS NOT NULL OR g.on_failure <> 'continue' AND (
-                      SELECT true FROM pgbeat.ended_jobs
-                       WHERE group_id = g.id AND finished_at >= g.created_at
-                         AND retried_by IS NULL
-                         AND (state = 'failed' OR state = 'cancelled' AND g.mode = 'sequential')
-                       LIMIT 1) AS ends) AS found
-     WHERE g.namespace = :namespace AND g.finished_at IS NULL
-       AND (found.moves IS NULL OR found.waits AND found.ends)
-     ORDER BY g.created_at, g.id LIMIT :limit
-    """
-)
+_STUCK = text(sql.load("progress.sql", "stuck"))
 
 
 def stuck(connection: Connection, namespace: str, *, limit: int = 100) -> list[UUID]:

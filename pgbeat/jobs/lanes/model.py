@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
+from pgbeat.database import sql
 from pgbeat.database.missing import missing
 from pgbeat.database.tables import lanes
 from pgbeat.errors import InvalidJob, InvalidTimetable
@@ -167,24 +168,13 @@ class LaneUsage(NamedTuple):
 
 
 _LISTING = text(
-    f"""
-    SELECT {", ".join(f"l.{name}" for name in Lane._fields)},
-           s.jobs + d.running, w.jobs + d.waiting, least(w.oldest, d.oldest)
-      FROM pgbeat.lanes l
-           CROSS JOIN LATERAL (
-               SELECT count(*) AS jobs FROM pgbeat.unfinished_jobs j
-                WHERE j.namespace = l.namespace AND j.lane = l.name AND {HAS_SLOT}) AS s
-           CROSS JOIN LATERAL (
-               SELECT count(*) AS jobs, min(created_at) AS oldest FROM pgbeat.unfinished_jobs j
-                WHERE j.namespace = l.namespace AND j.lane = l.name AND {IS_WAITING}) AS w
-           CROSS JOIN LATERAL (
-               SELECT count(*) FILTER (WHERE started_at IS NOT NULL) AS running,
-                      count(*) FILTER (WHERE started_at IS NULL) AS waiting,
-                      min(created_at) FILTER (WHERE started_at IS NULL) AS oldest
-                 FROM pgbeat.reservations r
-                WHERE r.namespace = l.namespace AND r.lane = l.name) AS d
-     WHERE l.namespace = :namespace ORDER BY l.name
-    """  # noqa: S608
+    sql.load(
+        "model.sql",
+        "listing",
+        columns=", ".join(f"l.{name}" for name in Lane._fields),
+        has_slot=HAS_SLOT,
+        is_waiting=IS_WAITING,
+    )
 )
 
 
@@ -224,16 +214,7 @@ def parse_rate(written: str) -> tuple[int, timedelta]:
     return count, period
 
 
-# The first of each line in its order. For EXISTS, or any row, Postgres may read the whole table.
-_HAS_WAITING = text(
-    f"""
-    SELECT coalesce((
-               SELECT true FROM pgbeat.unfinished_jobs j
-                WHERE j.namespace = :namespace AND j.lane = :lane AND {IS_WAITING}
-                ORDER BY j.priority DESC LIMIT 1), false)
-        OR EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace AND lane = :lane)
-    """  # noqa: S608
-)
+_HAS_WAITING = text(sql.load("model.sql", "has_waiting", is_waiting=IS_WAITING))
 
 
 def has_waiting(connection: Connection, namespace: str, name: str) -> bool:
@@ -242,19 +223,7 @@ def has_waiting(connection: Connection, namespace: str, name: str) -> bool:
     return bool(connection.execute(_HAS_WAITING, values).scalar_one())
 
 
-_TO_DISPATCH = text(
-    f"""
-    SELECT name FROM pgbeat.lanes l
-     WHERE namespace = :namespace
-       AND (paused_at IS NULL AND coalesce((
-                SELECT true FROM pgbeat.unfinished_jobs j
-                 WHERE j.namespace = l.namespace AND j.lane = l.name AND {IS_WAITING}
-                 ORDER BY j.priority DESC LIMIT 1), false)
-            OR EXISTS (SELECT FROM pgbeat.reservations r
-                        WHERE r.namespace = l.namespace AND r.lane = l.name))
-     ORDER BY name
-    """  # noqa: S608
-)
+_TO_DISPATCH = text(sql.load("model.sql", "to_dispatch", is_waiting=IS_WAITING))
 
 
 def to_dispatch(connection: Connection, namespace: str) -> list[str]:

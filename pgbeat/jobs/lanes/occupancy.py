@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs.lanes import reservations, slots
 from pgbeat.jobs.lanes.model import HAS_SLOT, Lane
 
@@ -25,17 +26,7 @@ class SlotHolder(NamedTuple):
     is_direct: bool
 
 
-_HOLDERS = text(
-    f"""
-    SELECT CAST(id AS text), task, state, worker, dispatched_at, started_at, false
-      FROM pgbeat.unfinished_jobs j WHERE namespace = :namespace AND lane = :lane AND {HAS_SLOT}
-     UNION ALL
-    SELECT 'direct/' || id, task, 'running', created_by, started_at, started_at, true
-      FROM pgbeat.reservations
-     WHERE namespace = :namespace AND lane = :lane AND started_at IS NOT NULL
-     ORDER BY 5, 1 LIMIT :limit
-    """  # noqa: S608
-)
+_HOLDERS = text(sql.load("occupancy.sql", "holders", has_slot=HAS_SLOT))
 
 
 def holders(connection: Connection, lane: Lane, *, limit: int = 1000) -> list[SlotHolder]:

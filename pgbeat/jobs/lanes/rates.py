@@ -5,46 +5,18 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.jobs.lanes.limiter import RateQuota
 from pgbeat.jobs.lanes.model import Lane
 
 #: The keys by which a rate counts the job.
-KEYS = """
-    CASE WHEN CAST(:key AS text) IS NULL THEN ARRAY[NULL]
-         WHEN :key = 'task' THEN ARRAY[j.task]
-         WHEN :key = 'created_by' THEN ARRAY[j.created_by]
-         WHEN :key = 'tag' THEN CASE WHEN j.tags = '{}' THEN ARRAY[NULL] ELSE j.tags END
-         ELSE ARRAY[j.kwargs ->> substr(:key, length('kwargs.') + 1)] END
-"""
+KEYS = sql.load("rates.sql", "keys")
 
-# Since when a rate counts.
-_SINCE = "statement_timestamp() - CAST(:period AS interval)"
-_OF_LANE = f"""j.namespace = :namespace AND j.lane = :lane
-           AND (j.finished_at IS NULL OR j.finished_at > {_SINCE})"""
-#: The slots `j` that the lane has given within the period. A job that snoozes gets one each time,
-#: and its row knows only the last: the others count from when it began.
-_GIVEN = f"""
-    FROM (SELECT j.dispatched_at, j.id, j.task, j.created_by, j.tags, j.kwargs, j.resources
-            FROM pgbeat.jobs j WHERE {_OF_LANE} AND j.dispatched_at > {_SINCE}
-          UNION ALL
-          SELECT e.started_at, j.id, j.task, j.created_by, j.tags, j.kwargs, j.resources
-            FROM pgbeat.ended_executions e JOIN pgbeat.jobs j ON j.id = e.job_id
-           WHERE e.state = 'snoozed' AND e.started_at > {_SINCE} AND e.finished_at > {_SINCE}
-             AND {_OF_LANE}) AS j
-"""  # noqa: S608
-_BY_KEY = f"{_GIVEN} CROSS JOIN LATERAL unnest({KEYS}) AS k (key)"
-_SPENT = text(
-    f"""
-    SELECT NULL, count(*) FROM (
-        SELECT {_GIVEN} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
-    """  # noqa: S608
-)
-_SPENT_BY_KEY = text(f"SELECT k.key, count(*) {_BY_KEY} GROUP BY k.key")
+_SPENT = text(sql.load("rates.sql", "spent"))
+_SPENT_BY_KEY = text(sql.load("rates.sql", "spent_by_key"))
 
 
-_COST = "coalesce(CAST(j.resources ->> :unit AS numeric), 1)"
-_SPENT_BY_COST = text(f"SELECT k.key, sum({_COST}) {_BY_KEY} GROUP BY k.key")
+_SPENT_BY_COST = text(sql.load("rates.sql", "spent_by_cost"))
 
 
 def quota(connection: Connection, lane: Lane) -> RateQuota | None:
@@ -59,39 +31,11 @@ def quota(connection: Connection, lane: Lane) -> RateQuota | None:
     return RateQuota(lane.rate_limit, spent, str(lane.rate), has_keys=has_keys, unit=lane.rate_unit)
 
 
-# When the period no longer includes the job that was dispatched so long ago, another may go.
-_AGAIN = text(
-    f"""
-    SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
-      {_GIVEN} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
-    """  # noqa: S608
-)
-_AGAIN_BY_KEY = text(
-    f"""
-    SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timestamp())
-      FROM (SELECT (array_agg(j.dispatched_at ORDER BY j.dispatched_at DESC))[:rate] AS nth
-            {_BY_KEY} WHERE coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
-             GROUP BY k.key) AS d
-    """  # noqa: S608
-)
+_AGAIN = text(sql.load("rates.sql", "again"))
+_AGAIN_BY_KEY = text(sql.load("rates.sql", "again_by_key"))
 
 
-# When so much of a key's cost has left the period that the denied job fits: its newest jobs, summed
-# up, take the rest until the one that must leave.
-_AGAIN_BY_COST = text(
-    f"""
-    SELECT extract(epoch FROM min(f.leaves) + CAST(:period AS interval) - clock_timestamp()) FROM (
-        SELECT max(t.dispatched_at) AS leaves FROM (
-            SELECT coalesce(k.key, '') AS key, j.dispatched_at,
-                   sum({_COST}) OVER (
-                       PARTITION BY k.key ORDER BY j.dispatched_at DESC, j.id) AS total
-            {_BY_KEY}) AS t
-               JOIN unnest(CAST(:keys AS text[]), CAST(:costs AS numeric[])) AS d (key, cost)
-               USING (key)
-         WHERE t.total > greatest(CAST(:rate AS integer) - d.cost, 0)
-         GROUP BY key) AS f
-    """  # noqa: S608
-)
+_AGAIN_BY_COST = text(sql.load("rates.sql", "again_by_cost"))
 
 
 def retry_in(connection: Connection, lane: Lane, denied: Mapping[str | None, float]) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.database.advisory_locks import held
 from pgbeat.jobs.lanes.concurrency import Work
 from pgbeat.jobs.lanes.model import Lane
@@ -76,13 +77,7 @@ def reserve(
 
 
 _FIELDS = ", ".join(f"r.{name}" for name in Reservation._fields)
-_HELD = f"r.id IN ({held(LIFE)})"
-_DELETE_DEAD = text(
-    f"""
-    DELETE FROM pgbeat.reservations r
-     WHERE r.namespace = :namespace AND r.lane = :lane AND NOT {_HELD}
-    """  # noqa: S608
-)
+_DELETE_DEAD = text(sql.load("reservations.sql", "delete_dead", alive=held(LIFE)))
 
 
 def delete_dead(connection: Connection, namespace: str, lane: str) -> None:
@@ -90,12 +85,7 @@ def delete_dead(connection: Connection, namespace: str, lane: str) -> None:
     connection.execute(_DELETE_DEAD, {"namespace": namespace, "lane": lane})
 
 
-_LIVE = text(
-    f"""
-    SELECT {_FIELDS} FROM pgbeat.reservations r
-     WHERE r.namespace = :namespace AND r.lane = :lane AND {_HELD} ORDER BY r.id
-    """  # noqa: S608
-)
+_LIVE = text(sql.load("reservations.sql", "live", fields=_FIELDS, alive=held(LIFE)))
 
 
 def live(connection: Connection, namespace: str, lane: str) -> list[Reservation]:

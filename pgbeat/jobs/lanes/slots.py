@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.endings import Ended
@@ -22,44 +22,14 @@ from pgbeat.jobs.model import Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
-_OF_LANE = "j.namespace = :namespace AND j.lane = :lane"
-_HOLDERS = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {HAS_SLOT}"
-_LINE = f"FROM pgbeat.unfinished_jobs j WHERE {_OF_LANE} AND {IS_WAITING}"
-_IN_ORDER = "ORDER BY j.priority DESC, j.fair_key, j.position, j.created_at, j.id"
-_WORK = """
-    CAST(j.id AS text), j.namespace, j.lane, j.task, j.args, j.kwargs, j.tags, j.resources,
-    j.priority, j.created_by, j.schedule, j.template, CAST(j.group_id AS text), j.attempt,
-    j.fair_key
-"""
-# Rows are found again by an array: for a join, Postgres may read the whole table.
-_TAKE = """
-    UPDATE pgbeat.unfinished_jobs j SET dispatched_at = statement_timestamp()
-     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
-"""
 _TAKE_FIRST = text(
-    f"""
-    WITH mine AS (
-        SELECT j.id {_LINE} {_IN_ORDER}
-         LIMIT CASE
-             WHEN EXISTS (SELECT FROM pgbeat.reservations
-                           WHERE namespace = :namespace AND lane = :lane) THEN 0
-             WHEN CAST(:slots AS integer) IS NULL THEN :limit
-             ELSE least(:limit, greatest(0, :slots - (SELECT count(*) {_HOLDERS})))
-         END FOR UPDATE SKIP LOCKED)
-    {_TAKE} RETURNING {jobs.COLUMNS}
-    """  # noqa: S608
+    sql.load(
+        "slots.sql", "take_first", is_waiting=IS_WAITING, has_slot=HAS_SLOT, columns=jobs.COLUMNS
+    )
 )
 
 
-_TAKE_TURNS = text(
-    f"""
-    SELECT {jobs.COLUMNS} FROM pgbeat.lanes l CROSS JOIN LATERAL pgbeat.take_turns(
-           l, :limit, CAST(:job_ids AS uuid[])) AS j
-     WHERE l.namespace = :namespace AND l.name = :lane
-       AND NOT EXISTS (SELECT FROM pgbeat.reservations
-                        WHERE namespace = :namespace AND lane = :lane)
-    """  # noqa: S608
-)
+_TAKE_TURNS = text(sql.load("slots.sql", "take_turns", columns=jobs.COLUMNS))
 
 
 def take_turns(
@@ -120,7 +90,7 @@ def take_first(
 
 
 _NEXT_COLUMNS = ", ".join(f"(n.job).{name}" for name in Job._fields)
-_TAKE_NEXT = f"SELECT n.slots, {_NEXT_COLUMNS} FROM pgbeat.take_next($1, $2, $3, $4) n"  # noqa: S608
+_TAKE_NEXT = sql.load("slots.sql", "take_next", next_columns=_NEXT_COLUMNS)
 
 
 class Taken(NamedTuple):
@@ -153,15 +123,7 @@ def take_next(
     return Taken(_ordered(row[1:] for row in rows), rows[0][0] if rows else None)
 
 
-_TAKE_THESE = text(
-    f"""
-    WITH mine AS (
-        SELECT id FROM pgbeat.unfinished_jobs j
-         WHERE id = ANY (CAST(:ids AS uuid[])) AND {IS_WAITING}
-           FOR UPDATE SKIP LOCKED)
-    {_TAKE} RETURNING {jobs.COLUMNS}
-    """  # noqa: S608
-)
+_TAKE_THESE = text(sql.load("slots.sql", "take_these", is_waiting=IS_WAITING, columns=jobs.COLUMNS))
 
 
 def take(connection: Connection, ids: Collection[str]) -> list[Job]:
@@ -179,8 +141,8 @@ def _ordered(rows: Iterable[Any]) -> list[Job]:
     return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
 
 
-_COUNT = text(f"SELECT count(*) {_HOLDERS}")
-_COUNT_BY_KEY = text(f"SELECT j.fair_key, count(*) {_HOLDERS} GROUP BY j.fair_key")
+_COUNT = text(sql.load("slots.sql", "count", has_slot=HAS_SLOT))
+_COUNT_BY_KEY = text(sql.load("slots.sql", "count_by_key", has_slot=HAS_SLOT))
 
 
 def count_running(connection: Connection, lane: Lane) -> int:
@@ -198,26 +160,10 @@ class Waiting(NamedTuple):
     created_at: datetime
 
 
-_WAITING_JOBS = text(
-    f"""
-    SELECT {rates.KEYS}, j.created_at, {_WORK}
-      {_LINE} {_IN_ORDER} LIMIT :limit OFFSET :offset
-    """
-)
+_WAITING_JOBS = text(sql.load("slots.sql", "waiting_jobs", keys=rates.KEYS, is_waiting=IS_WAITING))
 
 
-_WAITING_TURNS = text(
-    f"""
-    SELECT {rates.KEYS}, j.created_at, {_WORK}
-      FROM pgbeat.lanes l
-           CROSS JOIN LATERAL pgbeat.fair_line(l, :limit + :offset, :is_limited)
-               WITH ORDINALITY AS f (id, priority, fair_key, number)
-           CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.unfinished_jobs u WHERE u.id = f.id OFFSET 0) AS j
-     WHERE l.namespace = :namespace AND l.name = :lane
-     ORDER BY f.number OFFSET :offset
-    """  # noqa: S608
-)
+_WAITING_TURNS = text(sql.load("slots.sql", "waiting_turns", keys=rates.KEYS))
 
 
 def waiting_jobs(
@@ -243,7 +189,7 @@ def waiting_jobs(
     return [Waiting(Work(*work), keys, created_at) for keys, created_at, *work in rows]
 
 
-_RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
+_RUNNING = text(sql.load("slots.sql", "running", has_slot=HAS_SLOT))
 
 
 def limiter(connection: Connection, lane: Lane) -> Limiter:
@@ -285,14 +231,7 @@ def admit_reservations(limiter: Limiter, direct: Iterable[Reservation]) -> dict[
     return denials
 
 
-_COMPLETED = text(
-    f"""
-    SELECT l.policy, l.options, {_WORK}
-      FROM pgbeat.jobs j JOIN pgbeat.lanes l ON l.namespace = j.namespace AND l.name = j.lane
-     WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.dispatched_at IS NOT NULL
-       AND l.policy = ANY (CAST(:policies AS text[]))
-    """  # noqa: S608
-)
+_COMPLETED = text(sql.load("slots.sql", "completed"))
 
 
 def notify_policies(connection: Connection, ended: Iterable[Ended]) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs.lanes.model import IS_WAITING
 from pgbeat.jobs.model import COLUMNS, Job, of_known
 from pgbeat.jobs.new_jobs import NewJob
@@ -19,56 +20,27 @@ Where = Literal["front", "back", "before", "after"]
 #: Places are counted up to here: the exact number further back is of no use.
 MOST = 10_000
 
-_LINE = (
-    f"FROM pgbeat.unfinished_jobs j WHERE namespace = :namespace AND lane = :lane AND {IS_WAITING}"
-)
-_OTHERS = f"{_LINE} AND priority = :priority AND fair_key = :fair_key AND id <> :moved"
-_BEFORE = "(position, created_at, id) < (:position, :created_at, :id)"
-_PLACE = text(
-    f"""
-    SELECT count(*) FROM (
-        SELECT {_LINE} AND fair_key = (SELECT fair_key FROM pgbeat.unfinished_jobs WHERE id = :id)
-           AND priority >= :priority AND (priority > :priority OR {_BEFORE})
-         LIMIT :limit) AS ahead
-    """  # noqa: S608
-)
-_LENGTH = text(f"SELECT count(*) FROM (SELECT {_LINE} LIMIT :limit) AS line")  # noqa: S608
+_PLACE = text(sql.load("waiting.sql", "place", is_waiting=IS_WAITING))
+_LENGTH = text(sql.load("waiting.sql", "length", is_waiting=IS_WAITING))
 _LOCK = text(
     "SELECT FROM pgbeat.lanes WHERE namespace = :namespace AND name = :lane FOR NO KEY UPDATE"
 )
-_FIRST = text(f"SELECT min(position) {_OTHERS}")
-_LAST = text(f"SELECT max(position) {_OTHERS}")
+_FIRST = text(sql.load("waiting.sql", "first", is_waiting=IS_WAITING))
+_LAST = text(sql.load("waiting.sql", "last", is_waiting=IS_WAITING))
 _AT = text("SELECT position, created_at, id FROM pgbeat.jobs WHERE id = :id")
 _NEIGHBOUR = {
-    "before": text(
-        f"""
-        SELECT position {_OTHERS} AND {_BEFORE}
-         ORDER BY position DESC, created_at DESC, id DESC LIMIT 1
-        """
-    ),
-    "after": text(
-        f"""
-        SELECT position {_OTHERS} AND (position, created_at, id) > (:position, :created_at, :id)
-         ORDER BY position, created_at, id LIMIT 1
-        """
-    ),
+    "before": text(sql.load("waiting.sql", "neighbour_before", is_waiting=IS_WAITING)),
+    "after": text(sql.load("waiting.sql", "neighbour_after", is_waiting=IS_WAITING)),
 }
 _MIDDLE = text("SELECT (CAST(:one AS numeric) + CAST(:other AS numeric)) * 0.5")
-_NUMBER = text(
-    f"""
-    UPDATE pgbeat.unfinished_jobs j SET position = n.number
-      FROM (SELECT id, row_number() OVER (ORDER BY position, created_at, id) AS number
-              {_LINE} AND priority = :priority AND fair_key = :fair_key) AS n
-     WHERE j.id = n.id
-    """  # noqa: S608
-)
+_NUMBER = text(sql.load("waiting.sql", "number", is_waiting=IS_WAITING))
 _PUT = text(
-    f"""
-    UPDATE pgbeat.unfinished_jobs j SET position = :position, priority = :priority
-     WHERE id = :moved
-       AND {of_known(f"namespace = :namespace AND lane = :lane AND {IS_WAITING}")}
-    RETURNING {COLUMNS}
-    """  # noqa: S608
+    sql.load(
+        "waiting.sql",
+        "put",
+        is_in_line=of_known(f"namespace = :namespace AND lane = :lane AND {IS_WAITING}"),
+        columns=COLUMNS,
+    )
 )
 
 

@@ -1,0 +1,9 @@
+-- Each existing job, with its execution that this worker runs or has just ended.
+-- name: last
+SELECT j.id, e.id, coalesce(e.state = 'running', false), j.dispatched_at IS NOT NULL
+  FROM pgbeat.jobs j LEFT JOIN LATERAL (
+           SELECT id, state FROM pgbeat.executions
+            WHERE job_id = j.id AND worker_id = :worker
+              AND (state = 'running' OR finished_at > now() - interval '1 minute')
+            ORDER BY number DESC LIMIT 1) AS e ON true
+ WHERE j.id = ANY (CAST(:jobs AS uuid[]))

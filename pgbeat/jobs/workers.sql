@@ -1,0 +1,50 @@
+-- One statement, so that the row is never visible without the lock.
+-- name: register
+WITH mine AS (
+    INSERT INTO pgbeat.workers AS w
+           (id, name, pid, pool, concurrency, namespace, tasks, alive_until)
+    VALUES (:id, :name, :pid, :pool, :concurrency, :namespace, CAST(:tasks AS text[]),
+            now() + make_interval(secs => CAST(:lease AS float8)))
+    ON CONFLICT (id) DO UPDATE
+       SET missing_since = NULL, tasks = excluded.tasks, alive_until = excluded.alive_until
+    RETURNING id)
+SELECT CAST(:lease AS float8) IS NOT NULL
+       OR pg_try_advisory_lock(CAST(:life AS integer), id) FROM mine
+
+-- name: missing
+WITH known AS (
+    SELECT w.id, w.missing_since, {alive} AS lives FROM pgbeat.workers w)
+SELECT id, lives, missing_since IS NOT NULL AS is_noted,
+       NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false)
+       AS is_dead,
+       NOT lives AND coalesce(missing_since < now() - make_interval(secs => :kept), false)
+       AS is_old
+  FROM known WHERE NOT lives OR missing_since IS NOT NULL
+
+-- A worker without a row has left. If the execution has only just begun, the worker may not be
+-- registered yet.
+-- name: abandoned
+SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
+  FROM pgbeat.running_executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
+ WHERE e.worker_id IS NOT NULL
+   AND coalesce(j.namespace, :namespace) = :namespace
+   AND (e.worker_id = ANY (CAST(:dead AS integer[]))
+        OR e.started_at < now() - interval '10 seconds'
+           AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
+ LIMIT :limit
+
+-- name: try_count
+WITH free AS MATERIALIZED (
+    SELECT metric FROM pgbeat.counters
+     WHERE namespace = '' AND metric = :metric AND label = '' AND kind = ''
+       FOR NO KEY UPDATE SKIP LOCKED),
+added AS (
+    UPDATE pgbeat.counters SET value = value + :more
+     WHERE namespace = '' AND metric IN (SELECT metric FROM free) AND label = '' AND kind = ''
+    RETURNING metric)
+SELECT EXISTS (SELECT FROM added), EXISTS (
+       SELECT FROM pgbeat.counters
+        WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
+
+-- name: living
+SELECT count(*) FROM pgbeat.workers w WHERE {alive}
