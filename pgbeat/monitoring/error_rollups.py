@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.database.connections import recordset
 from pgbeat.monitoring.error_patterns import pattern
 
@@ -30,18 +31,7 @@ Kind = tuple[str, str]
 
 #: What is read of failed jobs of an alias `j`; `LINE` is the part of an error that has its pattern.
 LINE = "left(split_part(btrim(j.error, E' \\n\\r\\t'), E'\\n', 1), 500)"
-_FAILED = text(
-    f"""
-    SELECT date_trunc('minute', j.finished_at) AS at, j.task, {LINE} AS error, j.schedule,
-           count(*) AS number, min(j.finished_at) AS first_at, max(j.finished_at) AS last_at,
-           (array_agg(j.id ORDER BY j.finished_at DESC, j.id))[1] AS job_id
-      FROM pgbeat.ended_jobs j
-     WHERE j.finished_at >= :starts AND j.finished_at < :ends AND j.namespace = :namespace
-       AND j.state = 'failed'
-     GROUP BY 1, 2, 3, 4
-     ORDER BY number DESC
-    """  # noqa: S608
-)
+_FAILED = text(sql.load("error_rollups.sql", "failed", line=LINE))
 _SHORTER = text(
     """
     SELECT date_trunc(:unit, at, 'UTC') AS at, error, task, number, first_at, last_at, job_id,
@@ -57,17 +47,7 @@ _CLEAR = text(
      WHERE namespace = :namespace AND step = :step AND at = ANY (CAST(:times AS timestamptz[]))
     """
 )
-_WRITE = text(
-    """
-    INSERT INTO pgbeat.error_rollups (namespace, step, at, place, error, task, number, first_at,
-           last_at, job_id, schedules)
-    SELECT :namespace, :step, d.at, d.place, d.error, d.task, d.number, d.first_at, d.last_at,
-           d.job_id, d.schedules
-      FROM json_to_recordset(CAST(:batch AS json)) AS d (
-               at timestamptz, place smallint, error text, task text, number bigint,
-               first_at timestamptz, last_at timestamptz, job_id uuid, schedules text[])
-    """
-)
+_WRITE = text(sql.load("error_rollups.sql", "write"))
 
 
 class _Row(NamedTuple):

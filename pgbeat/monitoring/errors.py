@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.database.connections import recordset
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring.error_rollups import LINE, OTHERS, SCHEDULES_KEPT, Failures, Kind, of_jobs
@@ -67,67 +68,11 @@ class Errors(NamedTuple):
     has_more: bool
 
 
-_RANGE = """
-     WHERE r.namespace = :namespace
-       AND (r.step = 86400 AND r.at >= :since AND r.at < :hours_from
-            OR r.step = 3600 AND r.at >= :hours_from AND r.at < :minutes_from
-            OR r.step = 60 AND r.at >= :minutes_from AND r.at < :until)
-"""
-_KINDS = text(
-    f"""
-    SELECT r.error, r.task, CAST(sum(r.number) AS bigint) AS number, min(r.first_at) AS first_at,
-           max(r.last_at) AS last_at,
-           (array_agg(r.job_id ORDER BY r.last_at DESC))[1] AS job_id,
-           CAST(sum(sum(r.number)) OVER () AS bigint) AS total
-      FROM pgbeat.error_rollups r {_RANGE}
-       AND (CAST(:task AS text) IS NULL OR r.task IN (:task, ''))
-     GROUP BY r.error, r.task ORDER BY 3 DESC, r.error, r.task LIMIT :most
-    """  # noqa: S608
-)
-_OF_KINDS = "json_to_recordset(CAST(:kinds AS json)) AS k (error text, task text)"
-_COUNTS = text(
-    f"""
-    SELECT r.error, r.task,
-           CAST(floor(extract(epoch FROM r.at - :since) / :seconds) AS integer) AS step,
-           CAST(sum(r.number) AS bigint) AS number
-      FROM pgbeat.error_rollups r {_RANGE}
-       AND (r.error, r.task) IN (SELECT k.error, k.task FROM {_OF_KINDS})
-     GROUP BY 1, 2, 3
-    """  # noqa: S608
-)
-_SCHEDULES = text(
-    f"""
-    SELECT r.error, r.task, s.name, count(*) AS number
-      FROM pgbeat.error_rollups r CROSS JOIN LATERAL unnest(r.schedules) AS s (name) {_RANGE}
-       AND (r.error, r.task) IN (SELECT k.error, k.task FROM {_OF_KINDS})
-     GROUP BY 1, 2, 3 ORDER BY number DESC, s.name
-    """  # noqa: S608
-)
-# One step into the index each.
-_BEGINNINGS = text(
-    f"""
-    SELECT k.error, k.task, first.first_at
-      FROM {_OF_KINDS}
-           CROSS JOIN LATERAL (
-               SELECT r.first_at FROM pgbeat.error_rollups r
-                WHERE r.namespace = :namespace AND r.task = k.task AND md5(r.error) = md5(k.error)
-                ORDER BY r.last_at LIMIT 1) AS first
-    """  # noqa: S608
-)
-# By the time of their creation: there is no index by the time of their end.
-_NEWEST = text(
-    f"""
-    WITH newest AS MATERIALIZED (
-        SELECT id, task, schedule, created_at, finished_at, error FROM pgbeat.ended_jobs
-         WHERE namespace = :namespace AND state = 'failed'
-         ORDER BY created_at DESC, id DESC LIMIT :most)
-    SELECT r.has_more, j.id AS job_id, j.task, j.schedule, j.finished_at AS first_at,
-           j.finished_at AS last_at, 1 AS number, {LINE} AS error
-      FROM (SELECT count(*) >= :most AND min(created_at) >= :until FROM newest) AS r (has_more)
-           LEFT JOIN newest j ON j.finished_at >= :until
-                  AND (CAST(:task AS text) IS NULL OR j.task = :task)
-    """  # noqa: S608
-)
+_KINDS = text(sql.load("errors.sql", "kinds"))
+_COUNTS = text(sql.load("errors.sql", "counts"))
+_SCHEDULES = text(sql.load("errors.sql", "schedules"))
+_BEGINNINGS = text(sql.load("errors.sql", "beginnings"))
+_NEWEST = text(sql.load("errors.sql", "newest", line=LINE))
 
 
 class _Span(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, Table, select, text
 
 from pgbeat.access.actors import Actor
-from pgbeat.database import tables
+from pgbeat.database import sql, tables
 from pgbeat.jobs import ids
 from pgbeat.jobs.filters import like
 
@@ -23,21 +23,7 @@ _NAMED: dict[Kind, Table] = {
     "calendar": tables.calendars,
     "template": tables.templates,
 }
-# One step into the index for each task that has run.
-_TASKS = text(
-    """
-    WITH RECURSIVE names (name) AS (
-        (SELECT name FROM pgbeat.rollups WHERE namespace = :namespace AND kind = :kind
-          ORDER BY name LIMIT 1)
-        UNION ALL
-        SELECT (SELECT r.name FROM pgbeat.rollups r
-                 WHERE r.namespace = :namespace AND r.kind = :kind AND r.name > names.name
-                 ORDER BY r.name LIMIT 1)
-          FROM names WHERE names.name IS NOT NULL)
-    SELECT name FROM names WHERE name ILIKE :pattern
-     ORDER BY name NOT ILIKE :beginning, length(name), name LIMIT :most
-    """
-)
+_TASKS = text(sql.load("finder.sql", "tasks"))
 
 
 class Hit(NamedTuple):

@@ -16,25 +16,7 @@ MOST, OVER = 10_000, 1_000
 #: Queues, lanes and webhooks that are looked at: the first by name.
 NAMED = 100
 
-_SCHEDULES = text(
-    """
-    SELECT 'active', (SELECT count(*) FROM (
-               SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
-                  AND paused_at IS NULL LIMIT :most) AS a)
-     UNION ALL
-    SELECT 'paused', (SELECT count(*) FROM (
-               SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
-                  AND paused_at IS NOT NULL LIMIT :most) AS p)
-     UNION ALL
-    SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (state)
-      LEFT JOIN (
-           SELECT CASE WHEN completed_at IS NOT NULL THEN 'completed'
-                       ELSE 'disabled' END AS state
-             FROM pgbeat.schedules WHERE namespace = :namespace AND NOT enabled LIMIT :most) AS d
-        ON d.state = k.state
-     GROUP BY 1
-    """
-)
+_SCHEDULES = text(sql.load("gauges.sql", "schedules"))
 
 
 def schedules(connection: Connection, namespace: str) -> dict[str, int]:
@@ -47,17 +29,7 @@ def schedules(connection: Connection, namespace: str) -> dict[str, int]:
     return {str(state): int(count) for state, count in rows}
 
 
-_JOBS = text(
-    """
-    SELECT s.state, found.job_source, count(found.job_source)
-      FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
-           LEFT JOIN LATERAL (
-               SELECT j.job_source FROM pgbeat.jobs j
-                WHERE j.namespace = :namespace AND j.state = s.state
-                ORDER BY j.created_at DESC, j.id DESC LIMIT s.most) AS found ON true
-     GROUP BY 1, 2
-    """
-)
+_JOBS = text(sql.load("gauges.sql", "jobs"))
 
 
 def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
@@ -117,26 +89,7 @@ class LaneGauges(NamedTuple):
     is_paused: bool
 
 
-_LANES = text(
-    """
-    SELECT l.name, l.max_running,
-           (SELECT count(*) FROM (
-               SELECT FROM pgbeat.jobs j
-                WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NOT NULL
-                  AND j.state IN ('pending', 'scheduled', 'running') LIMIT :most) AS u)
-           + (SELECT count(*) FROM pgbeat.reservations r
-               WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NOT NULL),
-           (SELECT count(*) FROM (
-               SELECT FROM pgbeat.jobs j
-                WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
-                  AND j.state = 'pending' AND NOT j.is_blocked LIMIT :most) AS w)
-           + (SELECT count(*) FROM pgbeat.reservations r
-               WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL),
-           l.paused_at IS NOT NULL
-      FROM (SELECT * FROM pgbeat.lanes WHERE namespace = :namespace
-             ORDER BY name LIMIT :named) AS l
-    """
-)
+_LANES = text(sql.load("gauges.sql", "lanes"))
 
 
 def lanes(connection: Connection, namespace: str) -> list[LaneGauges]:
@@ -155,27 +108,7 @@ class WebhookGauges(NamedTuple):
     failed: int
 
 
-_WEBHOOKS = text(
-    """
-    SELECT w.name, w.enabled, p.pending, least(t.total - p.pending - p.failed, :over), p.failed
-      FROM (SELECT * FROM pgbeat.webhooks
-             WHERE namespace = :namespace AND schedule_id IS NULL
-             ORDER BY name LIMIT :named) AS w
-           CROSS JOIN LATERAL (
-               SELECT (SELECT count(*) FROM (
-                          SELECT FROM pgbeat.deliveries
-                           WHERE webhook_id = w.id AND state = 'pending' LIMIT :most) AS d
-                      ) AS pending,
-                      (SELECT count(*) FROM (
-                          SELECT FROM pgbeat.deliveries
-                           WHERE webhook_id = w.id AND state = 'failed' LIMIT :most) AS d
-                      ) AS failed OFFSET 0) AS p  -- counted once, however often it is named
-           CROSS JOIN LATERAL (
-               SELECT count(*) AS total FROM (
-                   SELECT FROM pgbeat.deliveries WHERE webhook_id = w.id
-                    LIMIT :over + p.pending + p.failed) AS d) AS t
-    """
-)
+_WEBHOOKS = text(sql.load("gauges.sql", "webhooks"))
 
 
 def webhooks(connection: Connection, namespace: str) -> list[WebhookGauges]:

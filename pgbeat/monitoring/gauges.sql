@@ -34,3 +34,66 @@ SELECT q.name,
        LEFT JOIN dead ON dead.queue = q.name
        LEFT JOIN consumed ON consumed.queue_id = q.id
  ORDER BY q.name
+
+-- name: schedules
+SELECT 'active', (SELECT count(*) FROM (
+           SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
+              AND paused_at IS NULL LIMIT :most) AS a)
+ UNION ALL
+SELECT 'paused', (SELECT count(*) FROM (
+           SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
+              AND paused_at IS NOT NULL LIMIT :most) AS p)
+ UNION ALL
+SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (state)
+  LEFT JOIN (
+       SELECT CASE WHEN completed_at IS NOT NULL THEN 'completed'
+                   ELSE 'disabled' END AS state
+         FROM pgbeat.schedules WHERE namespace = :namespace AND NOT enabled LIMIT :most) AS d
+    ON d.state = k.state
+ GROUP BY 1
+
+-- name: jobs
+SELECT s.state, found.job_source, count(found.job_source)
+  FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
+       LEFT JOIN LATERAL (
+           SELECT j.job_source FROM pgbeat.jobs j
+            WHERE j.namespace = :namespace AND j.state = s.state
+            ORDER BY j.created_at DESC, j.id DESC LIMIT s.most) AS found ON true
+ GROUP BY 1, 2
+
+-- name: lanes
+SELECT l.name, l.max_running,
+       (SELECT count(*) FROM (
+           SELECT FROM pgbeat.jobs j
+            WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NOT NULL
+              AND j.state IN ('pending', 'scheduled', 'running') LIMIT :most) AS u)
+       + (SELECT count(*) FROM pgbeat.reservations r
+           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NOT NULL),
+       (SELECT count(*) FROM (
+           SELECT FROM pgbeat.jobs j
+            WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
+              AND j.state = 'pending' AND NOT j.is_blocked LIMIT :most) AS w)
+       + (SELECT count(*) FROM pgbeat.reservations r
+           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL),
+       l.paused_at IS NOT NULL
+  FROM (SELECT * FROM pgbeat.lanes WHERE namespace = :namespace
+         ORDER BY name LIMIT :named) AS l
+
+-- name: webhooks
+SELECT w.name, w.enabled, p.pending, least(t.total - p.pending - p.failed, :over), p.failed
+  FROM (SELECT * FROM pgbeat.webhooks
+         WHERE namespace = :namespace AND schedule_id IS NULL
+         ORDER BY name LIMIT :named) AS w
+       CROSS JOIN LATERAL (
+           SELECT (SELECT count(*) FROM (
+                      SELECT FROM pgbeat.deliveries
+                       WHERE webhook_id = w.id AND state = 'pending' LIMIT :most) AS d
+                  ) AS pending,
+                  (SELECT count(*) FROM (
+                      SELECT FROM pgbeat.deliveries
+                       WHERE webhook_id = w.id AND state = 'failed' LIMIT :most) AS d
+                  ) AS failed OFFSET 0) AS p  -- counted once, however often it is named
+       CROSS JOIN LATERAL (
+           SELECT count(*) AS total FROM (
+               SELECT FROM pgbeat.deliveries WHERE webhook_id = w.id
+                LIMIT :over + p.pending + p.failed) AS d) AS t

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings, direct_url, place
-from pgbeat.database import connections, poolers
+from pgbeat.database import connections, poolers, sql
 from pgbeat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,25 +138,7 @@ def missing_privileges(connection: Connection) -> Check:
     )
 
 
-# By the catalogue: asking for a table by name needs USAGE on its schema.
-_MISSING = text(
-    """
-    SELECT 'USAGE on schema pgbeat' AS what, false AS may_only_read FROM pg_namespace
-     WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
-    UNION ALL
-    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname,
-            bool_and(p.privilege <> 'SELECT')
-       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY
-                AS p (privilege, position)
-      WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
-        AND c.relname !~ '_(kept|to_come|[0-9]{8})$'  -- these are reached through their tables
-        AND c.relname !~ '_gone_[0-9]+$'              -- and these are about to be dropped
-        AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
-        AND NOT has_table_privilege(c.oid, p.privilege)
-      GROUP BY c.relname ORDER BY c.relname)
-    """
-)
+_MISSING = text(sql.load("server_checks.sql", "missing"))
 _MAY_WRITE = text(
     """
     SELECT EXISTS (

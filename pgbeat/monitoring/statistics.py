@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, TextualSelect, text
 
+from pgbeat.database import sql
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs import model as jobs
 
@@ -49,21 +50,7 @@ class ExecutionStatistics(NamedTuple):
         return self.completed / decided if decided else None
 
 
-# `r` has state, lost, started_at, finished_at and duration_ms of executions. If these are not all,
-# there is one more than are counted. `next` has at most one row, with the time `at`.
-_STATISTICS = """
-    SELECT count(*), count(*) FILTER (WHERE state = 'running'),
-           count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
-           count(*) FILTER (WHERE state = 'cancelled'), count(*) FILTER (WHERE state = 'skipped'),
-           count(*) FILTER (WHERE lost), avg(ms),
-           percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
-           (array_agg(started_at ORDER BY started_at DESC))[1],
-           (array_agg(state ORDER BY started_at DESC))[1],
-           (SELECT at FROM next), (SELECT count(*) <= :newest FROM r)
-      FROM (SELECT *, CASE WHEN state = 'completed' THEN coalesce(duration_ms,
-                       extract(epoch FROM finished_at - started_at) * 1000) END AS ms
-              FROM r ORDER BY started_at DESC LIMIT :newest) AS counted
-"""
+_STATISTICS = sql.load("statistics.sql", "statistics")
 
 
 def _statistics(executions: str, next_at: str) -> TextualSelect:
@@ -137,27 +124,8 @@ _COUNTS = text(
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )
-# The newest of each state, so that a long line of waiting jobs is not read. The time leaves out the
-# partitions of before the job; the hour is for clocks of workers.
 _OF_ALL = _statistics(
-    """
-    WITH newest AS MATERIALIZED (
-        SELECT j.id, j.created_at
-          FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
-               AS s (state) CROSS JOIN LATERAL (
-               SELECT id, created_at FROM pgbeat.jobs
-                WHERE namespace = :namespace AND state = s.state
-                ORDER BY created_at DESC, id DESC LIMIT :newest + 1) AS j
-         ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1)
-    SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
-      FROM newest n CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.running_executions WHERE job_id = n.id
-            UNION ALL
-           SELECT * FROM pgbeat.ended_executions
-            WHERE job_id = n.id AND finished_at >= n.created_at - interval '1 hour'
-            LIMIT :newest + 1) AS e
-     ORDER BY e.started_at DESC LIMIT :newest + 1
-    """,
+    sql.load("statistics.sql", "of_all"),
     """
     SELECT next_run AS at FROM pgbeat.schedules
      WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND next_run IS NOT NULL

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs.workers import ALIVE
 from pgbeat.suggest import nearest_task
 
@@ -31,13 +32,7 @@ class Coverage(NamedTuple):
     uncovered: list[Uncovered]
 
 
-_WORKERS = text(
-    f"""
-    SELECT w.name, w.tasks FROM pgbeat.workers w
-     WHERE coalesce(w.namespace, :namespace) = :namespace AND {ALIVE}
-     ORDER BY w.name
-    """  # noqa: S608
-)
+_WORKERS = text(sql.load("task_coverage.sql", "workers", alive=ALIVE))
 _TASKS = text(
     """
     SELECT task, count(*), min(name) FROM pgbeat.schedules

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
 from pgbeat.jobs.filters import like
 from pgbeat.monitoring.load import PROGRESS
 from pgbeat.monitoring.rollups import Sums
@@ -40,35 +41,8 @@ class Tasks(NamedTuple):
     untracked: int
 
 
-_RANGE = """
-    namespace = :namespace AND kind = 'task'
-       AND (step = 3600 AND at >= :since AND at < :middle OR step = 60 AND at >= :middle)
-"""
-_LISTING = text(
-    f"""
-    WITH tracked AS (
-        SELECT name, sum(completed) AS completed, sum(failed) AS failed,
-               sum(cancelled) AS cancelled, sum(skipped) AS skipped
-          FROM pgbeat.rollups WHERE {_RANGE} GROUP BY name),
-    untracked AS (
-        SELECT task AS name, sum(number) AS number FROM pgbeat.untracked_tasks
-         WHERE namespace = :namespace AND at >= :since GROUP BY task)
-    SELECT name, coalesce(t.completed, 0)::bigint AS completed, coalesce(t.failed, 0)::bigint,
-           coalesce(t.cancelled, 0)::bigint, coalesce(t.skipped, 0)::bigint,
-           coalesce(u.number, 0)::bigint AS untracked
-      FROM tracked t FULL JOIN untracked u USING (name)
-     WHERE name ILIKE :pattern
-     ORDER BY coalesce(t.completed + t.failed + t.cancelled + t.skipped, 0)
-              + coalesce(u.number, 0) DESC, name
-     LIMIT :limit
-    """  # noqa: S608
-)
-_HISTOGRAMS = text(
-    f"""
-    SELECT name, completed, failed, cancelled, skipped, waiting, running, depth
-      FROM pgbeat.rollups WHERE {_RANGE} AND name = ANY (CAST(:names AS text[]))
-    """  # noqa: S608
-)
+_LISTING = text(sql.load("tasks.sql", "listing"))
+_HISTOGRAMS = text(sql.load("tasks.sql", "histograms"))
 _UNTRACKED = text(
     """
     SELECT coalesce(sum(number), 0)::bigint FROM pgbeat.untracked_tasks
