@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
+
 
 class CheckIn(NamedTuple):
     """The last request for a schedule."""
@@ -48,18 +50,7 @@ def last(connection: Connection, schedule_id: int) -> CheckIn | None:
     return None if row is None else CheckIn(*row)
 
 
-# The first ten by name.
-_FAILING = text(
-    """
-    SELECT s.name, coalesce(w.disabled_reason, d.log -> -1 ->> 'error')
-      FROM pgbeat.webhooks w JOIN pgbeat.schedules s ON s.id = w.schedule_id
-           CROSS JOIN LATERAL (SELECT state, log FROM pgbeat.deliveries
-                                WHERE webhook_id = w.id AND state <> 'pending'
-                                ORDER BY created_at DESC, id DESC LIMIT 1) d
-     WHERE w.namespace = :namespace AND w.schedule_id IS NOT NULL AND d.state = 'failed'
-     ORDER BY s.name LIMIT 10
-    """
-)
+_FAILING = text(sql.load("check_ins.sql", "failing"))
 
 
 def check(connection: Connection, namespace: str) -> tuple[Literal["warn"], str, str] | None:

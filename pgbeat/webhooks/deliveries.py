@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select, text, tuple_
 
-from pgbeat.database import channels
+from pgbeat.database import channels, sql
 from pgbeat.database.tables import deliveries
 from pgbeat.database.tables import webhooks as webhooks_table
 from pgbeat.errors import InvalidJob, NotFound
@@ -88,17 +88,7 @@ def find(connection: Connection, beginning: str, *, namespace: str) -> UUID:
     return ids.find(connection, deliveries, beginning, "delivery", which, about=about)
 
 
-_COUNTS = text(
-    """
-    SELECT w.name,
-           (SELECT count(*) FROM pgbeat.deliveries d WHERE d.webhook_id = w.id),
-           (SELECT count(*) FROM pgbeat.deliveries d
-             WHERE d.webhook_id = w.id AND d.state = 'pending'),
-           (SELECT count(*) FROM pgbeat.deliveries d
-             WHERE d.webhook_id = w.id AND d.state = 'failed')
-      FROM pgbeat.webhooks w WHERE w.namespace = :namespace AND w.schedule_id IS NULL
-    """
-)
+_COUNTS = text(sql.load("deliveries.sql", "counts"))
 
 
 def counts(
@@ -111,18 +101,7 @@ def counts(
     }
 
 
-_REPEAT = text(
-    """
-    UPDATE pgbeat.deliveries d
-       SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL,
-           log = log || jsonb_build_object('at', now(), 'redelivered_by', CAST(:by AS text))
-      FROM pgbeat.webhooks w
-     WHERE w.id = d.webhook_id AND w.namespace = :namespace AND d.state <> 'pending'
-       AND (d.id = ANY (CAST(:ids AS uuid[]))
-            OR d.webhook_id = CAST(:webhook_id AS bigint) AND d.state = 'failed')
-    RETURNING d.id
-    """
-)
+_REPEAT = text(sql.load("deliveries.sql", "repeat"))
 _FIND = text(
     """
     SELECT d.id, d.state, w.name, w.enabled
@@ -130,7 +109,7 @@ _FIND = text(
      WHERE d.id = ANY (CAST(:ids AS uuid[])) AND w.namespace = :namespace
     """
 )
-_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'deliveries')")
+_NOTIFY = text("SELECT pg_notify(:channel, 'deliveries')").bindparams(channel=channels.SCHEDULES)
 
 
 def redeliver(
