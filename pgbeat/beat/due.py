@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from sqlalchemy import Connection, text
 
 from pgbeat.beat.evaluation import Decision
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
 from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import Schedule
@@ -43,26 +43,7 @@ class DueSnapshot(NamedTuple):
         return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
 
 
-# Queried at every idle pass: straight to the driver, which has it prepared.
-_SNAPSHOT = """
-    SELECT statement_timestamp(),
-           (SELECT min(next_run) FROM pgbeat.schedules
-             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
-               AND id <> ALL (%(held)s::bigint[])),
-           EXISTS (SELECT FROM pgbeat.schedules
-             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
-               AND next_run IS NULL AND after IS NULL AND id <> ALL (%(held)s::bigint[])),
-           (SELECT min(probe_at) FROM pgbeat.schedules
-             WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL),
-           extract(epoch FROM least(
-               (SELECT min(run_at) FROM pgbeat.unfinished_jobs
-                 WHERE namespace = %(namespace)s AND state = 'scheduled'
-                   AND dispatched_at IS NULL AND NOT is_blocked),
-               (SELECT min(next_deadline) FROM pgbeat.unfinished_jobs
-                 WHERE namespace = %(namespace)s AND next_deadline IS NOT NULL),
-               pgbeat.next_delivery(%(namespace)s)
-               ) - statement_timestamp())::float8
-"""
+_SNAPSHOT = sql.load("due.sql", "snapshot")
 
 
 def snapshot(
@@ -73,16 +54,10 @@ def snapshot(
     return DueSnapshot(*connection.exec_driver_sql(_SNAPSHOT, values).one())
 
 
-_ROWS = f"""
-    SELECT {", ".join(Schedule._fields[:-1])}, xmin::text::bigint
-      FROM pgbeat.schedules
-     WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
-       AND id <> ALL (%(held)s::bigint[])
-"""  # noqa: S608
-_PLAIN = "AND launcher = 'GenericLauncher' AND condition_sql IS NULL AND args IS NOT NULL"
-_OLDEST = "AND next_run <= %(now)s ORDER BY next_run LIMIT %(limit)s"
-_DUE, _DUE_PLAIN = f"{_ROWS} {_OLDEST}", f"{_ROWS} {_PLAIN} {_OLDEST}"
-_NEW = f"{_ROWS} AND next_run IS NULL AND after IS NULL LIMIT %(limit)s"
+_DUE, _DUE_PLAIN, _NEW = (
+    sql.load("due.sql", name, columns=", ".join(Schedule._fields[:-1]))
+    for name in ("due", "due_plain", "new")
+)
 
 
 def _read(connection: Connection, query: str, **values: Any) -> list[Schedule]:
@@ -153,25 +128,7 @@ class RunState(NamedTuple):
     runs: int = 0
 
 
-_ADVANCE = text(
-    """
-    UPDATE pgbeat.schedules s
-       SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
-           upstream_ended = d.upstream_ended, out_of_turn = d.out_of_turn,
-           run_count = s.run_count + d.runs, retry_count = d.retry_count,
-           last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
-           last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
-           last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
-           last_error = coalesce(d.error, s.last_error),
-           cursor = CASE WHEN d.cursor IS NULL THEN s.cursor
-                         ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
-      FROM json_to_recordset(CAST(:batch AS json)) AS d (
-               id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
-               cursor text, due_at timestamptz, waiting_for uuid, upstream_ended integer,
-               out_of_turn boolean, runs integer)
-     WHERE s.id = d.id
-    """
-)
+_ADVANCE = text(sql.load("due.sql", "advance"))
 
 
 def advance(connection: Connection, batch: Sequence[RunState], now: datetime) -> None:
@@ -180,21 +137,7 @@ def advance(connection: Connection, batch: Sequence[RunState], now: datetime) ->
         connection.execute(_ADVANCE, {"batch": recordset(batch), "now": now})
 
 
-_SET_NEXT = text(
-    """
-    WITH given AS (
-        SELECT * FROM unnest(CAST(:id AS bigint[]), CAST(:version AS bigint[]),
-                             CAST(:next_run AS timestamptz[]), CAST(:due_at AS timestamptz[]))
-                   AS d (id, version, next_run, due_at)),
-    locked AS (
-        SELECT s.id FROM pgbeat.schedules s JOIN given USING (id)
-         WHERE s.xmin::text::bigint = given.version FOR UPDATE OF s SKIP LOCKED)
-    UPDATE pgbeat.schedules s
-       SET next_run = given.next_run, due_at = given.due_at, out_of_turn = false
-      FROM given JOIN locked USING (id) WHERE s.id = given.id
-    RETURNING s.id
-    """
-)
+_SET_NEXT = text(sql.load("due.sql", "set_next"))
 
 
 class Next(NamedTuple):
@@ -273,21 +216,7 @@ def probe(connection: Connection, now: datetime, *, namespace: str = NAMESPACE) 
     return list(connection.scalars(_PROBE, {"namespace": namespace, "now": now}))
 
 
-_FOLLOW_ZONE = text(
-    """
-    WITH before AS MATERIALIZED (
-        SELECT timezone FROM pgbeat.namespaces WHERE name = :namespace FOR UPDATE),
-    noted AS (
-        INSERT INTO pgbeat.namespaces (name, timezone) VALUES (:namespace, :timezone)
-        ON CONFLICT (name) DO UPDATE SET timezone = excluded.timezone
-         WHERE namespaces.timezone <> excluded.timezone)
-    UPDATE pgbeat.schedules SET next_run = NULL, due_at = NULL
-     WHERE namespace = :namespace AND timezone IS NULL AND enabled AND paused_at IS NULL
-       AND next_run > now() AND retry_count = 0 AND waiting_for IS NULL
-       AND (cron IS NOT NULL OR rrule IS NOT NULL OR every >= interval '1 day')
-       AND EXISTS (SELECT FROM before WHERE timezone <> :timezone)
-    """
-)
+_FOLLOW_ZONE = text(sql.load("due.sql", "follow_zone"))
 
 
 def follow_zone(connection: Connection, timezone: str, *, namespace: str = NAMESPACE) -> int:

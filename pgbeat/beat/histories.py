@@ -18,7 +18,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections, lock_waits, sql
 from pgbeat.monitoring.periods import longest_retention
 
 #: The histories, in the order in which their periods are dropped: jobs before their executions.
@@ -124,43 +124,12 @@ _OLDEST = text(
 )
 #: The column of each history that says in which period a row is.
 _MOMENTS = {"ended_jobs": "finished_at", "ended_executions": "finished_at", "ticks": "due_at"}
-# The rows of a period, by the history's table: a role that may use that has no privileges on the
-# partitions that were added later.
-_PERIOD = "(SELECT * FROM pgbeat.{history} WHERE {moment} >= :starts_at AND {moment} < :ends_at)"
-# Those that are among the newest of their schedule.
-_NEWEST = """
-    SELECT p.id FROM (
-            SELECT s.id, coalesce(n.retention_count,
-                                  (SELECT max(retention_count) FROM pgbeat.namespaces), 0) AS count
-              FROM pgbeat.schedules s LEFT JOIN pgbeat.namespaces n ON n.name = s.namespace
-             WHERE EXISTS (SELECT FROM {period} p WHERE p.schedule_id = s.id)) AS s
-      LEFT JOIN LATERAL (SELECT h.{moment} FROM pgbeat.{table} h WHERE h.schedule_id = s.id
-                          ORDER BY h.{moment} DESC OFFSET greatest(s.count - 1, 0) LIMIT 1) AS last
-             ON true
-      JOIN {period} p ON p.schedule_id = s.id AND s.count > 0
-       AND p.{moment} >= coalesce(last.{moment}, '-infinity')
-"""
-# Members of groups that run.
-_OF_GROUPS = """
-    SELECT p.id FROM {period} p JOIN pgbeat.groups g ON g.id = p.group_id
-     WHERE g.finished_at IS NULL
-"""
-# Executions of jobs that are still there: kept ones, and those that ended later, or not at all.
-_OF_JOBS = """
-    SELECT p.id FROM {period} p
-     WHERE p.job_id = ANY (ARRAY(
-               SELECT id FROM pgbeat.unfinished_jobs WHERE started_at IS NOT NULL
-               UNION ALL
-               SELECT id FROM pgbeat.ended_jobs
-                WHERE finished_at >= :starts_at AND created_at < :ends_at))
-"""
-# A tick may have been decided long after its time.
-_LATE = "SELECT p.id FROM {period} p WHERE p.decided_at >= :before"
-#: Of each history, what finds the rows to keep, the table of all of them, and what their order is.
+#: Of each history, the statements that find the rows to keep, the table of all of them, and what
+#: their order is.
 _KEPT = {
-    "ended_jobs": ((_NEWEST, _OF_GROUPS), "jobs", "created_at"),
-    "ended_executions": ((_OF_JOBS,), "executions", ""),
-    "ticks": ((_NEWEST, _LATE), "ticks", "due_at"),
+    "ended_jobs": (("newest", "of_groups"), "jobs", "created_at"),
+    "ended_executions": (("of_jobs",), "executions", ""),
+    "ticks": (("newest", "late"), "ticks", "due_at"),
 }
 _KEEP = text(
     "SELECT pgbeat.keep_partition(CAST(:merged AS text[]), :period, CAST(:kept AS text[]))"
@@ -171,11 +140,6 @@ _ARE_KEPT = text(
     "SELECT name, coalesce(starts_at, '-infinity')::text AS starts, ends_at AS ends "
     "FROM pgbeat.partitions WHERE history = :history AND is_kept ORDER BY ends_at"
 )
-_SIZE = """
-    SELECT count(*) FROM (
-        SELECT FROM pgbeat.{history}
-         WHERE {moment} >= CAST(:starts AS timestamptz) AND {moment} < :ends LIMIT :most) AS r
-"""
 
 
 def drop_oldest(connection: Connection) -> Partition | None:
@@ -193,13 +157,15 @@ def drop_oldest(connection: Connection) -> Partition | None:
             continue
         oldest = Partition(*row)
         queries, table, moment = _KEPT[history]
-        period = _PERIOD.format(history=history, moment=_MOMENTS[history])
-        names = {"period": period, "table": table, "moment": moment}
+        parts = {"history": history, "period_moment": _MOMENTS[history]}
+        parts |= {"table": table, "moment": moment}
         values = {**oldest._asdict(), "before": before}
         ids = {
             str(row_id)
             for query in queries
-            for row_id in connection.scalars(text(query.format(**names)), values)
+            for row_id in connection.scalars(
+                text(sql.load("histories.sql", query, **parts)), values
+            )
         }
         sizes = _sizes(connection, history)
         merged = [name for name, size in sizes[-1:] if size + len(ids) <= MERGED]
@@ -211,7 +177,7 @@ def drop_oldest(connection: Connection) -> Partition | None:
 
 def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
     """Returns the partitions of what is kept, from the oldest on, and the rows of each."""
-    size = text(_SIZE.format(history=history, moment=_MOMENTS[history]))
+    size = text(sql.load("histories.sql", "size", history=history, moment=_MOMENTS[history]))
     return [
         (row.name, int(connection.scalar(size, {**row._mapping, "most": MERGED + 1}) or 0))
         for row in connection.execute(_ARE_KEPT, {"history": history}).all()
