@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections
+from pgbeat.database import connections, sql
 from pgbeat.database.advisory_locks import OF_LEADER
 from pgbeat.jobs.executions import NEWEST
 from pgbeat.jobs.model import ENDED
@@ -72,35 +72,7 @@ class JobSnapshot(NamedTuple):
 
 
 _JOB = ", ".join(f"j.{name}" for name in StreamedJob._fields[:-4])
-_SNAPSHOT = text(
-    f"""
-    WITH wanted AS (
-        SELECT unnest(CAST(:ids AS uuid[])) AS id
-         UNION
-        SELECT id FROM (SELECT id FROM pgbeat.jobs
-                         WHERE namespace = :namespace AND :with_all
-                         ORDER BY created_at DESC, id DESC LIMIT :newest) AS newest
-         UNION
-        SELECT found.id
-          FROM unnest(ARRAY['pending', 'scheduled', 'running', 'paused']) AS s (state)
-               CROSS JOIN LATERAL (
-                   SELECT id FROM pgbeat.jobs
-                    WHERE namespace = :namespace AND state = s.state AND :with_all
-                    ORDER BY created_at DESC, id DESC LIMIT :newest) AS found
-         UNION
-        SELECT found.id
-          FROM unnest(CAST(:people AS text[])) AS p (name)
-               CROSS JOIN LATERAL (
-                   SELECT id FROM pgbeat.jobs
-                    WHERE namespace = :namespace AND created_by = p.name
-                    ORDER BY created_at DESC, id DESC LIMIT :newest) AS found)
-    SELECT now(), {_JOB}, e.number, e.progress_done, e.progress_total, e.progress_message
-      FROM wanted w
-           JOIN pgbeat.jobs j ON j.id = w.id AND j.namespace = :namespace
-           LEFT JOIN LATERAL (
-               SELECT * FROM ({NEWEST}) AS newest WHERE j.started_at IS NOT NULL) AS e ON true
-    """  # noqa: S608
-)
+_SNAPSHOT = text(sql.load("stream_queries.sql", "snapshot", job=_JOB, newest=NEWEST))
 
 
 def snapshot(
@@ -130,53 +102,16 @@ def snapshot(
 SCHEDULE = "schedule:"
 # Each reads one row of an index, or all of a small table.
 _MARKS = {
-    "audit": "SELECT max(id) FROM pgbeat.audit WHERE namespace = :namespace",
-    "ticks": "SELECT max(id) FROM pgbeat.ticks",
-    "made": """
-        SELECT id FROM pgbeat.jobs WHERE namespace = :namespace
-         ORDER BY created_at DESC, id DESC LIMIT 1""",
-    "began": "SELECT max(started_at) FROM pgbeat.executions",
-    "ended": "SELECT max(recorded_at) FROM pgbeat.ended_executions",
-    "lanes": """
-        SELECT md5(string_agg(l::text, '' ORDER BY name)) FROM pgbeat.lanes l
-         WHERE namespace = :namespace""",
-    "direct": """
-        SELECT md5(string_agg(r::text, '' ORDER BY id)) FROM pgbeat.reservations r
-         WHERE namespace = :namespace""",
-    "webhooks": """
-        SELECT md5(string_agg(w.id || ':' || d.sent, ',' ORDER BY w.id))
-          FROM pgbeat.webhooks w
-               CROSS JOIN LATERAL (
-                   SELECT string_agg(concat_ws(' ', n.id, n.state, n.next_at), ',') AS sent
-                     FROM (SELECT id, state, next_at FROM pgbeat.deliveries
-                            WHERE webhook_id = w.id
-                            ORDER BY created_at DESC, id DESC LIMIT 25) AS n) AS d
-         WHERE w.namespace = :namespace AND w.schedule_id IS NULL""",
-    "beats": f"""
-        SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) FROM pg_locks
-         WHERE {OF_LEADER}""",  # noqa: S608
-    # The server's statistics, a second late, because the tables may be of any size.
-    "messages": """
-        SELECT string_agg(concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del), ',' ORDER BY relid)
-          FROM pg_stat_all_tables
-         WHERE relid IN (to_regclass('kombu_message'), to_regclass('kombu_message_dead'),
-                         to_regclass('kombu_queue'))""",
-}
+    name: sql.load("stream_queries.sql", name, of_leader=OF_LEADER)
+    for name in (
+        "audit", "ticks", "made", "began", "ended", "lanes", "direct", "webhooks", "beats",
+        "messages",
+    )
+}  # fmt: skip
 #: The names of marks, without those of single schedules.
 MARKS = frozenset(_MARKS)
 
-# The row, and the states of its newest jobs.
-_SCHEDULES = text(
-    """
-    SELECT s.name, md5(concat(s::text, j.states))
-      FROM unnest(CAST(:names AS text[])) AS n (name)
-           JOIN pgbeat.schedules s ON s.namespace = :namespace AND s.name = n.name
-           CROSS JOIN LATERAL (
-               SELECT string_agg(newest.state, ',') AS states
-                 FROM (SELECT state FROM pgbeat.jobs WHERE schedule_id = s.id
-                        ORDER BY created_at DESC LIMIT 25) AS newest) AS j
-    """
-)
+_SCHEDULES = text(sql.load("stream_queries.sql", "schedules"))
 
 
 def marks(
