@@ -8,6 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import sql
+
 #: How far back it begins.
 LENGTH = timedelta(hours=1)
 #: The worker of the runs that were made up.
@@ -62,18 +64,7 @@ _TICK = text(
     VALUES (:schedule_id, :schedule, :at, :at, :outcome, :reason, :job_id)
     """
 )
-_JOB = text(
-    """
-    INSERT INTO pgbeat.jobs
-           (id, schedule_id, schedule, trigger, due_at, task, args, kwargs, queue, state,
-            job_source, created_by, is_system_job, created_at, dispatched_at, started_at,
-            finished_at, worker, error)
-    SELECT :job_id, s.id, s.name, 'timetable', :at, :task, s.args, s.kwargs, 'celery', :state,
-           'scheduled_task', 'system:scheduler:GenericLauncher', true, :at, :at, :started_at,
-           :finished_at, :worker, :error
-      FROM pgbeat.schedules s WHERE s.id = :schedule_id
-    """
-)
+_JOB = text(sql.load("history.sql", "job"))
 _RUN = text(
     """
     INSERT INTO pgbeat.executions

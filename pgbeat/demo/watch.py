@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import advisory_locks
+from pgbeat.database import advisory_locks, sql
 from pgbeat.demo.children import Children
 from pgbeat.errors import PgbeatError
 
@@ -43,28 +43,7 @@ class ObservedTick:
         return f"{self.state}{after}" + (f": {_unqualified(self.error)}" if self.error else "")
 
 
-# The job's own state if the worker records it, else that of its result.
-_TICKS = text(
-    """
-    SELECT t.id, t.decided_at, t.schedule, t.outcome,
-           split_part(coalesce(t.reason, t.error, ''), E'\\n', 1),
-           coalesce(left(t.job_id::text, 8), ''),
-           CASE WHEN t.job_id IS NULL THEN ''
-                WHEN j.state <> 'pending' THEN j.state
-                WHEN m.status = 'SUCCESS' THEN 'completed'
-                WHEN m.status = 'FAILURE' THEN 'failed'
-                WHEN m.status = 'STARTED' THEN 'running'
-                ELSE 'pending' END,
-           coalesce(j.error, (regexp_match(m.traceback, '([^\\n]*)\\s*$'))[1], ''),
-           coalesce(j.finished_at, m.date_done) - t.decided_at
-      FROM pgbeat.ticks t
-      LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
-      LEFT JOIN pgbeat.results m
-             ON m.task_id = t.job_id::text AND m.status IN ('SUCCESS', 'FAILURE', 'STARTED')
-     WHERE t.decided_at >= :since
-     ORDER BY t.id DESC LIMIT 200
-    """
-)
+_TICKS = text(sql.load("watch.sql", "ticks"))
 _DISABLED = text("SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled")
 
 
