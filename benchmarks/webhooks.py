@@ -45,8 +45,8 @@ _HAPPEN = """
     INSERT INTO pgbeat.deliveries (webhook_id, event, payload)
     SELECT w.id, 'job.run.completed', jsonb_build_object('type', 'job.run.completed',
                'timestamp', now(), 'data', jsonb_build_object('id', gen_random_uuid(), 'job_id',
-               gen_random_uuid(), 'execution_number', 1, 'status', 'completed', 'worker', 'bench',
-               'started_at', now(), 'completed_at', now(), 'duration_ms', 12, 'artifacts', '[]',
+               gen_random_uuid(), 'number', 1, 'status', 'completed', 'worker', 'bench',
+               'started_at', now(), 'finished_at', now(), 'duration_ms', 12, 'artifacts', '[]',
                'metadata', '{}', 'job', jsonb_build_object('id', gen_random_uuid(), 'task', 'bench',
                'queue', 'celery', 'priority', 0, 'tags', '[]', 'created_by', 'bench', 'text', n)))
       FROM pgbeat.webhooks w, generate_series(1, %s) n

@@ -58,3 +58,22 @@ def _has_encoding(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+#: How deep the JSON of requests and responses may be nested.
+DEEPEST = 100
+
+
+def is_deep(value: Any) -> bool:
+    """Returns whether JSON is nested too deeply to be shown."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, list | dict)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True

@@ -20,6 +20,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.model import Job
+from pgbeat.views import jobs as views
 
 #: Members that a table shows, at most.
 _SHOWN = 50
@@ -100,7 +101,7 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
         members = target.redactor(actor).rows(groups.members(connection, group.id))
         progress = groups.progress(connection, [group.id])[group.id]
     if printing.is_json():
-        jobs = [job_views.as_json(job) for job in members]
+        jobs = [views.job(job) for job in members]
         printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
         return
     printing.show_facts(
@@ -214,7 +215,7 @@ def run_command(
         progress = groups.progress(unit.connection, [group.id])[group.id]
         if printing.is_json():
             shown = target.redactor(actor).rows(groups.members(unit.connection, group.id))
-            jobs = [job_views.as_json(job) for job in shown]
+            jobs = [views.job(job) for job in shown]
             printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
         elif wait:
             click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")

@@ -8,6 +8,7 @@ from pgbeat.cli.actors import as_onlooker, find
 from pgbeat.cli.printing import json_option, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.jobs import task_logs
+from pgbeat.views import jobs as views
 
 
 @click.command("logs")
@@ -24,9 +25,7 @@ def logs_command(target: Target, job_id: str, execution: int | None, actor: Acto
         found = task_logs.of_job(connection, redactor, job, number=execution)
     found.reverse()
     if printing.is_json():
-        printing.echo_json(
-            [each._asdict() | {"lines": [own._asdict() for own in each.lines]} for each in found]
-        )
+        printing.echo_json([views.log(each) for each in found])
         return
     if not found:
         click.echo("It has logged nothing that was kept.")

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from rich.text import Text
 
@@ -26,8 +25,3 @@ def _phase(phase: Phase, now: datetime) -> str:
     took = printing.lasting(phase.lasts(now))
     so_far = " so far" if phase.end is None else ""
     return f"{phase.words} {took}{so_far}" + (f" ({phase.state})" if phase.state else "")
-
-
-def as_json(trace: Trace) -> list[dict[str, Any]]:
-    """Returns the phases."""
-    return [each._asdict() for each in trace.phases]

@@ -19,6 +19,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import BulkVerb, Verb
 from pgbeat.timetables import zone
+from pgbeat.views import jobs as views
 
 
 def _each(
@@ -52,7 +53,7 @@ def _each(
             else:
                 after = jobs.get(unit.connection, made.id)
                 after = redactor.row(after, after.task)
-                rows.append(job_views.as_json(after))
+                rows.append(views.job(after))
                 if not printing.is_json():
                     click.echo(done(before, after))
     if printing.is_json():
@@ -241,7 +242,7 @@ def move_command(
         moved, place = control.move(unit, job.id, where, anchor, priority=priority)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
     moved = target.redactor(actor).row(moved, moved.task)
-    printing.result(job_views.as_json(moved) | {"place": place}, said)
+    printing.result(views.job(moved) | {"place": place}, said)
 
 
 @click.command("delete", cls=Command)

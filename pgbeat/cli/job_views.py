@@ -19,6 +19,8 @@ from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 from pgbeat.results.lookup import TaskResult
+from pgbeat.views import View
+from pgbeat.views import jobs as views
 
 #: How a job has ended, in a sentence.
 HAS = {
@@ -30,12 +32,6 @@ HAS = {
 
 
 # -- a list
-
-
-def as_json(job: Job) -> dict[str, Any]:
-    """Returns a job's columns."""
-    position = None if job.position is None else float(job.position)
-    return job._asdict() | {"position": position}
 
 
 def show_list(rows: list[Job], now: datetime) -> None:
@@ -92,26 +88,11 @@ def nothing(*, is_filtered: bool) -> str:
 # -- one
 
 
-def whole(connection: Connection, job: Job, redactor: Redactor) -> dict[str, Any]:
+def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     """Returns all about a job, for JSON."""
     now = connections.now(connection)
-    found = whereabouts.of_job(connection, job, now)
-    runs = [redactor.row(run, job.task) for run in executions.of_job(connection, job.id)]
-    return as_json(job) | {
-        "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
-        "artifacts": _artifacts(connection, job, redactor),
-        "executions": [run._asdict() | {"artifacts": run.artifacts} for run in runs],
-        "chain": [
-            {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
-            for other in redactor.rows(retries.chain(connection, job.id))
-        ],
-        "depends_on": [
-            parent._asdict()
-            for parent in dependencies.of_jobs(connection, [job.id]).get(job.id, [])
-        ],
-        "dependents": dependencies.dependents(connection, job.id),
-        "trace": job_traces.as_json(trace_rows.of_job(connection, job, now)),
-    }
+    found = trace_rows.of_job(connection, job, now)
+    return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(found, now)}
 
 
 def _artifacts(connection: Connection, job: Job, redactor: Redactor) -> list[str]:
@@ -326,11 +307,6 @@ def now_is(job: Job) -> str:
 
 
 # -- figures
-
-
-def figures_json(figures: ExecutionStatistics) -> dict[str, Any]:
-    """Returns statistics with their success rate."""
-    return figures._asdict() | {"success_rate": figures.success_rate}
 
 
 def show_overview(overview: Overview) -> None:

@@ -25,9 +25,9 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions, search
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import search
 from pgbeat.jobs.depends_on import OUTCOMES
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.policies import JobPolicy
@@ -36,6 +36,7 @@ from pgbeat.monitoring import statistics
 from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
 from pgbeat.timetables import zone
+from pgbeat.views import jobs as views
 
 #: The exit status by how a job ended.
 ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPED}
@@ -97,20 +98,11 @@ def list_command(
         which = which._replace(**{key: each for key, each in given.items() if each is not None})
         which = target.visible(actor, which)
         found = search.page(connection, which, limit=limit)
-        rows = found.rows
-        made = (
-            executions.artifacts(connection, [row.id for row in rows]) if printing.is_json() else {}
-        )
-    redactor = target.redactor(actor)
-    rows = redactor.rows(rows)
+        redactor = target.redactor(actor)
+        rows = redactor.rows(found.rows)
+        shown = views.listed(connection, rows, redactor) if printing.is_json() else []
     if printing.is_json():
-        printing.echo_json(
-            [
-                job_views.as_json(row)
-                | {"artifacts": redactor.artifacts(row.task, made.get(row.id, []))}
-                for row in rows
-            ]
-        )
+        printing.echo_json(shown)
     elif rows:
         job_views.show_list(rows, now)
     else:
@@ -182,7 +174,7 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
             overview = statistics.of_all(connection, namespace)
             figures = overview.runs
     if printing.is_json():
-        found = job_views.figures_json(figures)
+        found = views.figures(figures)
         if overview is not None:
             found = {"jobs": overview.jobs, "executions": found, "counters": overview.counters}
         printing.echo_json(found)
@@ -292,7 +284,7 @@ def run_command(
         job = redactor.row(jobs.get(unit.connection, made.job.id), made.job.task)
         if not (wait and printing.is_json()):
             said = job_views.made(job, is_new=made.is_new, follows=wait)
-            printing.result(job_views.as_json(job) | {"is_new": made.is_new}, said)
+            printing.result(views.job(job) | {"is_new": made.is_new}, said)
         if wait:
             ctx.exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
 

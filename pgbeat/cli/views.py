@@ -9,7 +9,6 @@ from rich.text import Text
 
 from pgbeat.cli import printing
 from pgbeat.cli.job_options import in_words
-from pgbeat.cli.job_views import figures_json
 from pgbeat.cli.options import label_filter
 from pgbeat.cli.printing import Cell, compact, health_json, json_option, line, styled, when
 from pgbeat.cli.tables import glued
@@ -23,6 +22,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import exclusion, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
+from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
 from pgbeat.webhooks.check_ins import CheckIn
 
@@ -147,7 +147,7 @@ def status_command(target: Target, name: str) -> None:
         health = schedule_health.of_schedule(connection, row, patience)
     last = history[0] if history else None
     if printing.is_json():
-        found = {"last_tick": last, "runs": figures_json(runs), "health": health_json(health)}
+        found = {"last_tick": last, "runs": job_views.figures(runs), "health": health_json(health)}
         found["last_check_in"] = check_in and check_in._asdict()
         printing.echo_json(printing.row_json(row) | found)
         return

@@ -250,9 +250,8 @@ def test_figures_of_all_jobs(web: Web, sql: Sql) -> None:
            ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = 5""")
     found = done(web.user.get("/scheduler/metrics"))
     assert found["jobs"].items() >= {"completed": 3, "failed": 1, "running": 0}.items()
-    assert found["executions"] == {
-        "total": 4, "average_duration_ms": 1500, "success_rate": 0.75, "is_whole": True,
-    }  # fmt: skip
+    figures = {"total": 4, "average_ms": 1500, "success_rate": 0.75, "is_whole": True}
+    assert found["executions"].items() >= figures.items()
     assert found["stale_locks_cleared"] == 5
     assert found["last_check_at"] is None
     moment = datetime.fromisoformat(found["last_metrics_update"])

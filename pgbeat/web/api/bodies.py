@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pgbeat.errors import InvalidTimetable
+from pgbeat.storable import DEEPEST, is_deep
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
@@ -88,29 +89,11 @@ Length = Annotated[
     Field(examples=["15 minutes"]),
 ]
 
-#: How deep the JSON of requests and responses may be nested.
-_DEEPEST = 100
-
-
-def is_deep(value: Any) -> bool:
-    """Returns whether JSON is nested too deeply to be shown."""
-    level: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, list | dict)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
-
 
 def plain(value: T) -> T:
     """Returns the value if it is JSON: Python reads NaN and infinities too. Raises `ValueError`."""
     if is_deep(value):
-        raise ValueError(f"must not be nested more than {_DEEPEST} deep")
+        raise ValueError(f"must not be nested more than {DEEPEST} deep")
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

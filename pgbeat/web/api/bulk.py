@@ -14,8 +14,9 @@ from pgbeat.jobs.bulk import Order, Preview, Progress
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import State
 from pgbeat.jobs.permissions import BulkVerb
+from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, example
-from pgbeat.web.api.job_models import FoundJob, found
+from pgbeat.web.api.job_models import FoundJob
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
@@ -124,7 +125,7 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
         first = backend.redactor(caller).rows(seen.first)
         return BulkDone(
             verb=body.verb, matched=seen.number, others=seen.others, done=0, left={}, problems=[],
-            action=None, next=None, first=[found(row) for row in first],
+            action=None, next=None, first=[FoundJob.model_validate(views.job(row)) for row in first],
         )  # fmt: skip
     before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
     return BulkDone(

@@ -16,7 +16,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.web.api.job_models import JobId, progress
+from pgbeat.views.jobs import progress
+from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
@@ -38,9 +39,9 @@ BEGINNING, ALIVE = "retry: 3000\n: watching\n\n", ": alive\n\n"
 #: The id of a job's last event. A client that reconnects with it is told to stop.
 _END = "end"
 _EXAMPLE = (
-    'event: job\ndata: {"id":"3f0c…","status":"running","progress":{"done":3,"total":10,'
+    'event: job\ndata: {"id":"3f0c…","state":"running","progress":{"done":3,"total":10,'
     '"percent":30.0,"message":"page 3"}}\n\nid: end\nevent: end\ndata: {"id":"3f0c…",'
-    '"status":"completed"}\n\n'
+    '"state":"completed"}\n\n'
 )
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -77,7 +78,7 @@ async def watch_job(
     """Streams server-sent events about a job.
 
     An event `job` has the job as it is, at first and whenever its state or progress changes; `end`
-    comes once it has ended or was deleted (`status` is null).
+    comes once it has ended or was deleted (`state` is null).
     """
     await run_in_threadpool(_check, backend, caller, job_id)
     if last_event_id == _END:
@@ -153,38 +154,19 @@ async def _events(stream: Stream, caller: Caller, redactor: Redactor) -> AsyncIt
                 job = redactor.row(job, job.task)
                 yield f"event: job\ndata: {_data(job)}\n\n"
             if stream.job_id is not None and (job is None or job.has_ended):
-                data = _json({"id": job_id, "status": None}) if job is None else _data(job)
+                data = _json({"id": job_id, "state": None}) if job is None else _data(job)
                 yield f"id: {_END}\nevent: end\ndata: {data}\n\n"
                 return
+
+
+_SENT = [name for name in StreamedJob._fields if name not in ("done", "total", "message")]
 
 
 # Written once for all streams that watch the job.
 @lru_cache(maxsize=1000)
 def _data(job: StreamedJob) -> str:
     found = progress(job.done, job.total, job.message)
-    return _json(
-        {
-            "id": job.id,
-            "status": job.state,
-            "task": job.task,
-            "attempt": job.attempt,
-            "execution": job.execution,
-            "progress": found and found.model_dump(),
-            "worker": job.worker,
-            "error": job.error,
-            "schedule": job.schedule,
-            "lane": job.lane,
-            "awaits_approval": job.awaits_approval,
-            "is_cancelling": job.cancel_requested_at is not None and not job.has_ended,
-            "cancel_reason": job.cancel_reason,
-            "next_run_at": job.run_at if job.state in ("scheduled", "paused") else None,
-            "retried_by": job.retried_by,
-            "created_by": job.created_by,
-            "created_at": job.created_at,
-            "started_at": job.started_at,
-            "completed_at": job.finished_at,
-        }
-    )
+    return _json({name: getattr(job, name) for name in _SENT} | {"progress": found})
 
 
 def _json(value: Any) -> str:

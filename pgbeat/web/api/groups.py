@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, MemberCounts, Mode, OnFailure
+from pgbeat.views import jobs as job_views
 from pgbeat.web.api.bodies import Body, Json, Next, example
-from pgbeat.web.api.job_models import FoundJob, JobOrder, found
+from pgbeat.web.api.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.backend import Backend, TheBackend
@@ -143,7 +144,7 @@ def _detail(connection: Connection, backend: Backend, caller: Caller, group: Gro
     progress = groups.progress(connection, [group.id])[group.id]
     members = backend.redactor(caller).rows(groups.members(connection, group.id, limit=_SHOWN))
     return GroupDetail.model_validate(
-        _shown(group, progress) | {"jobs": [found(job) for job in members]}
+        _shown(group, progress) | {"jobs": [job_views.job(job) for job in members]}
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -13,7 +13,8 @@ from pgbeat.broker import own_tables
 from pgbeat.database import connections, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
-from pgbeat.web.api.job_models import Whole
+from pgbeat.views import jobs as views
+from pgbeat.web.api.job_models import ExecutionFigures
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheCaller, TheScraper, TheViewer
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
@@ -41,17 +42,6 @@ class BeatStatus(BaseModel):
     lag: float = Field(description="Seconds that the oldest of them has been due.")
     last_tick_at: datetime | None
     troubles: list[str] = Field(description="Problems; empty if all is well.")
-
-
-class ExecutionFigures(BaseModel):
-    """Statistics of the newest executions."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    total: int = Field(description="Executions that were counted, the newest; at most 1,000.")
-    average_duration_ms: Whole = Field(validation_alias="average_ms", examples=[142000])
-    success_rate: float | None = Field(description="0 to 1.", examples=[0.96])
-    is_whole: bool = Field(description="Whether these are all executions that are kept.")
 
 
 class SchedulerMetrics(BaseModel):
@@ -126,7 +116,7 @@ def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetric
         leader = beats.status(connection, backend.settings).leader
     return SchedulerMetrics(
         jobs=figures.jobs,
-        executions=ExecutionFigures.model_validate(figures.runs),
+        executions=ExecutionFigures.model_validate(views.figures(figures.runs)),
         last_check_at=None if leader is None else leader.session.active_at,
         last_metrics_update=now,
         stale_locks_cleared=figures.counters.get("stale_claims_released", 0),

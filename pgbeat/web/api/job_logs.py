@@ -5,9 +5,11 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.jobs import task_logs
+from pgbeat.jobs.executions import State
+from pgbeat.views import jobs as views
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
@@ -19,8 +21,6 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 class JobLogLine(BaseModel):
     """What a task logged at one time."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     at: datetime
     level: str = Field(examples=["INFO"])
     logger: str = Field(examples=["shop.tasks"])
@@ -30,11 +30,9 @@ class JobLogLine(BaseModel):
 class ExecutionLogs(BaseModel):
     """The last lines of an execution."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     execution_id: UUID
-    execution_number: int = Field(validation_alias="number")
-    status: str = Field(validation_alias="state")
+    number: int
+    state: State
     started_at: datetime
     omitted: int = Field(description="Lines before them that were not kept.")
     lines: list[JobLogLine]
@@ -59,4 +57,4 @@ def job_logs(
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
         found = task_logs.of_job(connection, backend.redactor(caller), job, number=execution)
-    return JobLogs(executions=[ExecutionLogs.model_validate(each) for each in found])
+    return JobLogs(executions=[ExecutionLogs.model_validate(views.log(each)) for each in found])

@@ -1,17 +1,15 @@
 """Jobs and executions in requests and responses."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.jobs import dependencies
+from pgbeat.jobs import dependencies, executions
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.executions import Execution
-from pgbeat.jobs.model import Job, State
+from pgbeat.jobs.model import State
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.prepare import JobSpec
 from pgbeat.web.api.bodies import (
@@ -22,17 +20,9 @@ from pgbeat.web.api.bodies import (
     PlainJson,
     PlainList,
     example,
-    is_deep,
     set_fields,
 )
 
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
-#: A number of milliseconds, rounded.
-Whole = Annotated[int | None, BeforeValidator(_whole)]
 #: A job's id in a path.
 JobId = Annotated[UUID, Path(description="A job's id.")]
 _SPEC = ("task", "args", "kwargs", "queue", "options", "run_at", "countdown", "description",
@@ -120,7 +110,8 @@ class FoundJob(BaseModel):
     """A job. Durations are seconds."""
 
     id: UUID
-    status: State
+    namespace: str
+    state: State
     task: str = Field(examples=["tasks.crawl"])
     args: list[Any] | None = Field(description="null if they can't be shown.")
     kwargs: Json | None
@@ -128,6 +119,9 @@ class FoundJob(BaseModel):
     options: Json
     schedule: str | None = Field(description="The schedule that launched it.")
     due_at: datetime | None
+    trigger: str | None = Field(description="Why its schedule launched it.")
+    interval_start: datetime | None = Field(description="The beginning of the time it is for.")
+    interval_end: datetime | None = Field(description="null: `due_at`.")
     run_key: str | None = Field(
         description="The launcher's key for one of the jobs that it launched together."
     )
@@ -136,7 +130,6 @@ class FoundJob(BaseModel):
     priority: int
     tags: list[str]
     resources: dict[str, float]
-    is_paused: bool
     paused_at: datetime | None = Field(
         description="Since when it is paused, or awaits approval; null if it isn't."
     )
@@ -150,11 +143,10 @@ class FoundJob(BaseModel):
     unfinished_parents: int = Field(description="Jobs that it depends on, and that have not ended.")
     approved_by: str | None
     approved_at: datetime | None
-    next_run_at: datetime | None = Field(description="When it will run, if it waits for a time.")
+    run_at: datetime | None = Field(description="When it may run, if it waits for a time.")
     dispatched_at: datetime | None = Field(description="When its message went to the broker.")
     attempt: int
     max_attempts: int
-    current_retry_count: int
     retry_base: Length
     retry_cap: Length
     retry_of: UUID | None
@@ -172,11 +164,10 @@ class FoundJob(BaseModel):
     is_system_job: bool
     created_at: datetime
     started_at: datetime | None
-    completed_at: datetime | None = Field(description="When it ended, in whatever state.")
+    finished_at: datetime | None = Field(description="When it ended, in whatever state.")
     cancel_requested_by: str | None
     cancel_requested_at: datetime | None
     cancel_reason: str | None = Field(description="Why it was cancelled while it ran.")
-    cancelled_at: datetime | None
     must_start_by: datetime | None
     must_end_by: datetime | None
     late_at: datetime | None = Field(description="When it was marked as late.")
@@ -200,7 +191,7 @@ class JobProgress(BaseModel):
 class ListedJob(FoundJob):
     """A job in a list."""
 
-    progress: JobProgress | None
+    progress: JobProgress | None = Field(description="While it runs.")
     artifacts: list[str] = Field(
         description="Paths or URLs of what its executions produced.",
         examples=[["s3://reports/2026-11.pdf"]],
@@ -222,31 +213,24 @@ class FoundExecution(BaseModel):
 
     id: UUID
     job_id: UUID
-    execution_number: int
-    status: Literal["running", "completed", "failed", "cancelled", "skipped", "snoozed"]
+    number: int
+    state: executions.State
     lost: bool = Field(description="Its process or machine died.")
-    started_at: datetime
-    completed_at: datetime | None
-    duration_ms: Whole
-    items_crawled: float | None = Field(description="From its metadata.")
-    items_indexed: float | None = Field(description="From its metadata.")
-    retry_attempt: int
-    error_message: str | None
-    cpu_time_ms: Whole
-    memory_peak_mb: float | None
+    retry_attempt: int = Field(description="How often Celery retried its job before it.")
     worker: str
-    progress: JobProgress | None
-    artifacts: list[str] = Field(description="Paths or URLs of what its task produced.")
-    metadata: Json
-
-
-class ExecutionDetail(FoundExecution):
-    """An execution with its result or traceback."""
-
-    result: str | None
-    traceback: str | None
     pid: int | None
     acks_late: bool
+    started_at: datetime
+    finished_at: datetime | None
+    duration_ms: int | None
+    cpu_time_ms: int | None
+    memory_peak_mb: float | None
+    progress: JobProgress | None
+    result: str | None
+    error: str | None
+    traceback: str | None
+    artifacts: list[str] = Field(description="Paths or URLs of what its task produced.")
+    metadata: Json
 
 
 class ExecutionPage(BaseModel):
@@ -263,13 +247,14 @@ class JobWhereabouts(BaseModel):
 
     cause: str = Field(examples=["lane"])
     sentence: str = Field(examples=["waits for lane 'gpu', 3 go before it"])
+    advice: str = Field(description="What to do about it; may be empty.")
 
 
 class ChainedJob(BaseModel):
     """A job in a chain of retries."""
 
     id: UUID
-    status: str
+    state: State
     attempt: int
     created_at: datetime
     error: str | None
@@ -277,8 +262,6 @@ class ChainedJob(BaseModel):
 
 class JobParent(BaseModel):
     """A job on which another one depends."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     id: UUID
     needs: Literal["completed", "finished"] = Field(description="How it must end.")
@@ -320,73 +303,20 @@ class JobIds(BaseModel):
     ids: list[UUID]
 
 
-class JobStats(BaseModel):
-    """Statistics of the executions of a job and its retries."""
+class ExecutionFigures(BaseModel):
+    """Statistics of executions, the newest 1,000."""
 
-    model_config = ConfigDict(from_attributes=True)
-
-    total_executions: int = Field(validation_alias="total")
-    successful_runs: int = Field(validation_alias="completed")
-    failed_runs: int = Field(validation_alias="failed")
+    total: int
     running: int
-    cancelled_runs: int = Field(validation_alias="cancelled")
-    skipped_runs: int = Field(validation_alias="skipped")
-    lost_runs: int = Field(validation_alias="lost")
-    average_duration_ms: Whole = Field(validation_alias="average_ms")
-    p95_duration_ms: Whole = Field(validation_alias="p95_ms")
-    last_execution_at: datetime | None = Field(validation_alias="last_at")
-    next_scheduled_at: datetime | None = Field(validation_alias="next_at")
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+    lost: int = Field(description="Those of the failed and cancelled ones whose process died.")
+    average_ms: int | None = Field(description="Of those that completed.", examples=[142000])
+    p95_ms: int | None
+    last_at: datetime | None = Field(description="When the newest began.")
+    last_state: executions.State | None
+    next_at: datetime | None = Field(description="When the next is due, if that is known.")
+    is_whole: bool = Field(description="Whether these are all executions that are kept.")
     success_rate: float | None = Field(description="0 to 1.", examples=[0.95])
-
-
-def shown(job: Job) -> Json:
-    """Returns the fields of `FoundJob`."""
-    deep = {name: None for name in ("args", "kwargs", "checkpoint") if is_deep(getattr(job, name))}
-    return job._asdict() | {
-        **deep,
-        "status": job.state,
-        "is_paused": job.state == "paused",
-        "next_run_at": job.run_at if job.state in ("scheduled", "paused") else None,
-        "current_retry_count": job.attempt - 1,
-        "completed_at": job.finished_at,
-        "cancelled_at": job.finished_at if job.state == "cancelled" else None,
-    }
-
-
-def found(job: Job) -> FoundJob:
-    """Returns a job as responses have it."""
-    return FoundJob.model_validate(shown(job))
-
-
-def progress(done: float | None, total: float | None, message: str | None) -> JobProgress | None:
-    """Returns progress with its percentage; `None` if a task reported none."""
-    if done is None and message is None:
-        return None
-    percent = min(100.0, 100 * done / total) if done is not None and total else None
-    return JobProgress(done=done, total=total, percent=percent, message=message)
-
-
-def progress_of(run: Execution | None) -> JobProgress | None:
-    """Returns the progress of an execution, if there is any."""
-    return run and progress(run.progress_done, run.progress_total, run.progress_message)
-
-
-def execution(run: Execution) -> Json:
-    """Returns the fields of `FoundExecution` and `ExecutionDetail`."""
-    metadata = {key: value for key, value in run.metadata.items() if key != "artifacts"}
-    return run._asdict() | {
-        "artifacts": run.artifacts,
-        "metadata": {} if is_deep(run.metadata) else metadata,
-        "execution_number": run.number,
-        "status": run.state,
-        "completed_at": run.finished_at,
-        "items_crawled": _count(run.metadata, "items_crawled"),
-        "items_indexed": _count(run.metadata, "items_indexed"),
-        "error_message": run.error,
-        "progress": progress_of(run),
-    }
-
-
-def _count(metadata: Mapping[str, Any], key: str) -> float | None:
-    value = metadata.get(key)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

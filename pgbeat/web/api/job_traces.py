@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from pgbeat.database import connections
 from pgbeat.jobs import trace_rows
 from pgbeat.jobs.trace import Kind
+from pgbeat.views import jobs as views
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
@@ -27,12 +28,12 @@ class TracePhase(BaseModel):
         "more; `unsent`: it waits for beat."
     )
     started_at: datetime
-    ended_at: datetime | None = Field(description="null if it lasts.")
+    finished_at: datetime | None = Field(description="null if it lasts.")
     duration_seconds: float = Field(description="Until now, if it lasts.")
-    status: str | None = Field(
+    state: str | None = Field(
         description="How an execution ended, which may be `lost`, or the job."
     )
-    execution_number: int | None
+    execution: int | None = Field(description="Its number.")
     where: str | None = Field(description="The lane, queue or worker.")
 
 
@@ -52,18 +53,4 @@ def job_trace(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobTrace
         job = visible_job(connection, backend, caller, job_id)
         now = connections.now(connection)
         found = trace_rows.of_job(connection, job, now)
-    phases = [
-        TracePhase(
-            job_id=each.job_id,
-            attempt=each.attempt,
-            kind=each.kind,
-            started_at=each.begin,
-            ended_at=each.end,
-            duration_seconds=each.lasts(now).total_seconds(),
-            status=each.state,
-            execution_number=each.number,
-            where=each.where,
-        )
-        for each in found.phases
-    ]
-    return JobTrace(since=found.since, until=found.until, is_whole=found.is_whole, phases=phases)
+    return JobTrace.model_validate(views.trace(found, now))

@@ -9,19 +9,18 @@ from pydantic import AwareDatetime, Field
 from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, dependencies, executions, likeness, retries, search, submit_many
-from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import control, executions, likeness, search, submit_many
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.monitoring import statistics
+from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, Done, Length, example
 from pgbeat.web.api.job_models import (
-    ChainedJob,
+    ExecutionFigures,
     ExecutionPage,
     FoundExecution,
     FoundJob,
@@ -32,14 +31,7 @@ from pgbeat.web.api.job_models import (
     JobMade,
     JobOrders,
     JobPage,
-    JobParent,
-    JobStats,
-    JobWhereabouts,
     ListedJob,
-    execution,
-    found,
-    progress_of,
-    shown,
 )
 from pgbeat.web.api.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
@@ -148,25 +140,11 @@ def _page(
 ) -> JobPage:
     """Returns the jobs of one page, and where the next begins."""
     found = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
-    page = redactor.rows(found.rows)
-    running = {row.id: row.task for row in page if row.state == "running"}
-    runs = {
-        job_id: redactor.row(run, running[job_id])
-        for job_id, run in executions.newest(connection, list(running)).items()
-    }
-    made = executions.artifacts(connection, [row.id for row in page])
-    listed = [
-        ListedJob.model_validate(
-            shown(row)
-            | {
-                "progress": progress_of(runs.get(row.id)),
-                "artifacts": redactor.artifacts(row.task, made.get(row.id, [])),
-            }
-        )
-        for row in page
-    ]
+    rows = views.listed(connection, redactor.rows(found.rows), redactor)
     return JobPage(
-        jobs=listed, next=cursor(*found.next) if found.next else None, is_cut=found.is_cut
+        jobs=[ListedJob.model_validate(row) for row in rows],
+        next=cursor(*found.next) if found.next else None,
+        is_cut=found.is_cut,
     )
 
 
@@ -175,29 +153,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
     """Returns a job with its explanation, its ten newest executions and its retries."""
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
-        where = whereabouts.of_job(connection, job, connections.now(connection))
-        runs = executions.of_job(connection, job.id, limit=10)
-        chain = retries.chain(connection, job.id)
-        made = executions.artifacts(connection, [job.id])
-        parents = dependencies.of_jobs(connection, [job.id], limit=100).get(job.id, [])
-        children = dependencies.dependents(connection, job.id)
-    redactor = backend.redactor(caller)
-    runs = [redactor.row(run, job.task) for run in runs]
-    return JobDetail.model_validate(
-        shown(job)
-        | {
-            "progress": progress_of(runs[0] if runs else None),
-            "artifacts": redactor.artifacts(job.task, made.get(job.id, [])),
-            "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
-            "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
-            "chain": [
-                ChainedJob.model_validate(each._asdict() | {"status": each.state})
-                for each in (redactor.row(each, job.task) for each in chain)
-            ],
-            "depends_on": [JobParent.model_validate(each) for each in parents],
-            "dependents": children,
-        }
-    )
+        found = views.detail(connection, job, backend.redactor(caller), limit=10)
+    return JobDetail.model_validate(found)
 
 
 @router.get("/{job_id}/executions", summary="List a job's executions")
@@ -214,7 +171,7 @@ def list_executions(
     page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
     redactor = backend.redactor(caller)
     found = [
-        FoundExecution.model_validate(execution(redactor.row(run, job.task)))
+        FoundExecution.model_validate(views.execution(redactor.row(run, job.task)))
         for run in runs
         if run in page
     ]
@@ -222,12 +179,12 @@ def list_executions(
 
 
 @router.get("/{job_id}/stats", summary="Get a job's statistics")
-def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobStats:
+def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> ExecutionFigures:
     """Summarizes the newest 1,000 executions of a job and its chain of retries."""
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
         figures = statistics.of_job(connection, job.id, namespace=backend.namespace)
-    return JobStats.model_validate(figures)
+    return ExecutionFigures.model_validate(views.figures(figures))
 
 
 # -- creating
@@ -257,7 +214,7 @@ def create_job(
         job = _now(unit.connection, backend, caller, made.job)
     if not made.is_new:
         response.status_code = 200
-    return JobMade.model_validate(shown(job) | {"is_new": made.is_new})
+    return JobMade.model_validate(views.job(job) | {"is_new": made.is_new})
 
 
 @router.post("/many", status_code=201, summary="Create many jobs")
@@ -282,7 +239,7 @@ def _change(
         with unit.transaction():
             visible_job(unit.connection, backend, caller, job_id)
             job = verb(unit, job_id, **given)
-        return found(_now(unit.connection, backend, caller, job))
+        return FoundJob.model_validate(views.job(_now(unit.connection, backend, caller, job)))
 
 
 def _now(connection: Connection, backend: Backend, caller: Caller, job: Job) -> Job:
@@ -363,7 +320,7 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
         visible_job(unit.connection, backend, caller, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)
     moved = backend.redactor(caller).row(moved, moved.task)
-    return JobMoved.model_validate(shown(moved) | {"place": place})
+    return JobMoved.model_validate(views.job(moved) | {"place": place})
 
 
 @router.delete("/{job_id}", summary="Delete a job")

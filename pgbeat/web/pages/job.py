@@ -16,8 +16,9 @@ from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
+from pgbeat.views.jobs import progress_of
 from pgbeat.web.api import jobs as api
-from pgbeat.web.api.job_models import FoundJob, progress_of
+from pgbeat.web.api.job_models import FoundJob
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields, trace_chart
 from pgbeat.web.pages.forms import Form, FormField
@@ -156,7 +157,7 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
         changed = do(visit, job.id, fields)
     except PgbeatError as error:
         return _show(visit, job_id, error=error)
-    if verb == "cancel" and changed.completed_at is None:
+    if verb == "cancel" and changed.finished_at is None:
         said = "Its worker was asked to end it."
     return visit.redirect(path("jobs", changed.id), said)
 

@@ -1,6 +1,6 @@
 """`/console/jobs`: the list of jobs, which a query narrows down."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
@@ -9,11 +9,10 @@ from sqlalchemy import Connection
 
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, NotFound
-from pgbeat.jobs import executions, query, search
+from pgbeat.jobs import query, search
 from pgbeat.jobs.bulk import STATES
 from pgbeat.jobs.filters import is_glob
-from pgbeat.jobs.model import Job
-from pgbeat.web.api.job_models import progress_of
+from pgbeat.views.jobs import progress_of_jobs
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.pages import load_chart
@@ -98,7 +97,7 @@ def _show(
             else:
                 found = search.page(connection, which, after=before, limit=_PAGE)
                 counts = search.counts(connection, which) if not after else None
-        progress = _progress(visit, connection, found.rows)
+        progress = progress_of_jobs(connection, found.rows, visit.redactor)
         if visit.caller.sees_all and not after:
             chart = _chart(visit, connection, asked, span, shown)
     return visit.page(
@@ -109,15 +108,6 @@ def _show(
         counts=counts, span=shown, chart=chart, verbs=_verbs(asked.get("state")), after=after,
         remark=remark, found=found, next=cursor(*found.next) if found.next else None,
     )  # fmt: skip
-
-
-def _progress(visit: Visit, connection: Connection, rows: list[Job]) -> dict[UUID, Any]:
-    """Returns the progress of those that run."""
-    running = {row.id: row.task for row in rows if row.state == "running"}
-    return {
-        job_id: progress_of(visit.redactor.row(run, running[job_id]))
-        for job_id, run in executions.newest(connection, list(running)).items()
-    }
 
 
 def _verbs(state: str) -> dict[str, tuple[str, str]]:

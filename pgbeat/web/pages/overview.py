@@ -7,14 +7,13 @@ from markupsafe import Markup
 from sqlalchemy import Connection
 
 from pgbeat.config import spelling
-from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
 from pgbeat.schedules import model as schedules
-from pgbeat.web.api.job_models import progress_of
+from pgbeat.views.jobs import progress_of_jobs
 from pgbeat.web.api.timeline import read_timeline
 from pgbeat.web.backend import root
 from pgbeat.web.pages import summaries, timeline_chart
@@ -57,16 +56,11 @@ def _lists(connection: Connection, visit: Visit) -> dict[str, Any]:
     """Reads what stands above and below the timeline."""
     which = Filter(visit.namespace, state="running")
     running = visit.redactor.rows(jobs.listing(connection, which, limit=_LISTED))
-    runs = executions.newest(connection, [row.id for row in running])
     summary = summaries.summary(connection, visit.namespace, visit.redactor.error)
     status = beats.status(connection, visit.backend.settings)
-    tasks = {row.id: row.task for row in running}
     return {
         "running": running,
-        "progress": {
-            job_id: progress_of(visit.redactor.row(run, tasks[job_id]))
-            for job_id, run in runs.items()
-        },
+        "progress": progress_of_jobs(connection, running, visit.redactor),
         "summary": summary,
         "next": schedules.next_due(connection, namespace=visit.namespace, limit=_LISTED),
         "troubles": status.troubles,

@@ -22,7 +22,7 @@ from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.jobs import executions
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.web.api.decisions import FoundTick, TickHistory
-from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
+from pgbeat.web.api.job_models import FoundExecution, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhooks import control, deliverer, deliveries
 from pgbeat.webhooks import model as webhooks
@@ -240,10 +240,10 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
         job = data if event == "job.failed" else data["job"]
         assert (job["id"], job["task"], job["created_by"]) == (job_id, "tests.add", "user:alice")
         if event == "job.failed":
-            assert (data["status"], data["error"]) == ("failed", "oops")
+            assert (data["state"], data["error"]) == ("failed", "oops")
         else:
-            assert (data["status"], data["execution_number"], data["duration_ms"]) == (state, 1, 13)
-            assert (data["job_id"], data["error_message"]) == (job_id, "oops")
+            assert (data["state"], data["number"], data["duration_ms"]) == (state, 1, 13)
+            assert (data["job_id"], data["error"]) == (job_id, "oops")
             assert (data["metadata"], data["artifacts"]) == ({"items": 3}, ["a"])
 
 
@@ -261,7 +261,7 @@ def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:
     tick = {*FoundTick.model_fields, *TickHistory.model_fields, "task"}
     names: dict[str, set[str]] = {
         "job.failed": set(FoundJob.model_fields),
-        "job.run.failed": {*ExecutionDetail.model_fields, "job"},
+        "job.run.failed": {*FoundExecution.model_fields, "job"},
         "schedule.disabled": set(FoundSchedule.model_fields),
         "tick.failed": tick,
     }

@@ -181,7 +181,7 @@ def test_a_retry_waits_for_approval_again(web: Web, sql: Sql) -> None:
     for who in (web.user, web.admin):
         done(who.post(f"/jobs/{made['id']}/cancel"))
         made = done(web.user.post(f"/jobs/{made['id']}/retry"))
-        assert (made["status"], made["awaits_approval"], made["requires_approval"]) == (
+        assert (made["state"], made["awaits_approval"], made["requires_approval"]) == (
             "paused", True, True,
         )  # fmt: skip
         problem(web.user.post(f"/jobs/{made['id']}/resume"), 409)
@@ -200,7 +200,7 @@ def test_a_template_s_approval_is_waived_by_administrators_only(web: Web, sql: S
     made = done(web.user.post("/jobs", json={"template": "t"}), 201)
     assert made["awaits_approval"] is True
     made = done(web.admin.post("/jobs", json=order), 201)
-    assert (made["status"], made["requires_approval"]) == ("pending", False)
+    assert (made["state"], made["requires_approval"]) == ("pending", False)
 
 
 def test_a_program_waives_no_approval(app: Celery, web: Web) -> None:

@@ -19,7 +19,7 @@ from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.processes import until
 from tests.support.rows import make_job
-from tests.support.web import Web, problem
+from tests.support.web import Web, done, problem
 from tests.web.api.made_jobs import make, tell
 
 #: Seconds until what is awaited has to be there; the machine may be busy.
@@ -100,9 +100,10 @@ def test_of_one_that_has_ended_that_is_told(web: Web, sql: Sql) -> None:
     job_id = make_job(sql, state="failed", error="oops")
     job, end = texts(web.user.get(f"/jobs/{job_id}/events"))
     assert (job.kind, end.kind, end.id) == ("job", "end", "end")
-    wanted = {"id": job_id, "status": "failed", "error": "oops", "progress": None}
+    wanted = {"id": job_id, "state": "failed", "error": "oops", "progress": None}
     assert job.data == end.data
     assert job.data.items() >= wanted.items()
+    assert job.data.keys() - done(web.user.get(f"/jobs/{job_id}")).keys() == {"execution"}
 
 
 def test_who_was_told_of_the_end_is_told_to_stop(web: Web, sql: Sql) -> None:
@@ -141,7 +142,7 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
     with served(web) as url:
         events = asyncio.run(follow(url, web.token("alice")))
         assert [event.kind for event in events] == 5 * ["job"] + ["end"]
-        assert [e.data["status"] for e in events] == [
+        assert [e.data["state"] for e in events] == [
             "pending", "running", "running", "running", "completed", "completed",
         ]  # fmt: skip
         assert events[1].data["progress"] is None
@@ -169,7 +170,7 @@ def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
 
     with served(web) as url:
         events = asyncio.run(follow(url, web.token("alice")))
-    assert [(event.kind, event.data["status"]) for event in events] == [
+    assert [(event.kind, event.data["state"]) for event in events] == [
         ("job", "pending"), ("end", None),
     ]  # fmt: skip
 
@@ -206,7 +207,7 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
     made: list[str] = []
     with served(web) as url:
         alices, roots = asyncio.run(asyncio.wait_for(both(url), 2 * PATIENCE))
-    assert sorted((e.data["id"], e.data["status"]) for e in alices) == sorted(
+    assert sorted((e.data["id"], e.data["state"]) for e in alices) == sorted(
         [(made[0], "pending"), (old, "cancelled")]
     )
     assert {e.data["created_by"] for e in roots} == {"user:alice", "user:bob"}
@@ -224,9 +225,9 @@ def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
         async with client.stream("GET", f"/jobs/{job_id}/events") as answer:
             assert answer.status_code == 200
             async for event in parsed(answer):
-                if event.data["status"] == "running":
+                if event.data["state"] == "running":
                     opened.release()
-                status = str(event.data["status"])
+                status = str(event.data["state"])
         return status
 
     async def all_of_them(url: str, token: str) -> list[str]:
@@ -296,7 +297,7 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
             client.stream("GET", f"/jobs/{job_id}/events") as answer,
         ):
             async for event in parsed(answer):
-                found.append(event.data["status"])
+                found.append(event.data["state"])
                 if len(found) == 1:
                     await asyncio.to_thread(sql, KILL)
                     await asyncio.to_thread(

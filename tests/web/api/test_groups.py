@@ -39,7 +39,7 @@ def test_a_group_is_made_and_found(web: Web, admin: Any, sql: Sql) -> None:
         },
     }  # fmt: skip
     assert made.items() >= wanted.items()
-    assert [job["status"] for job in made["jobs"]] == ["pending", "scheduled"]
+    assert [job["state"] for job in made["jobs"]] == ["pending", "scheduled"]
     assert [job["retry_base"] for job in made["jobs"]] == [60, 5]
     assert done(alice.get(f"/groups/{made['id']}")) == made
     assert len(messages(sql)) == 2

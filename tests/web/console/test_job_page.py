@@ -41,8 +41,8 @@ def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> N
     ]  # fmt: skip
     assert found["phases"][6] == {
         "job_id": second, "attempt": 2, "kind": "backoff", "started_at": "2026-01-01T00:00:10Z",
-        "ended_at": "2026-01-01T00:00:40Z", "duration_seconds": 30.0, "status": None,
-        "execution_number": None, "where": None,
+        "finished_at": "2026-01-01T00:00:40Z", "duration_seconds": 30.0, "state": None,
+        "execution": None, "where": None,
     }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_what_a_job_logged(web: Web, page: Any, job: Any, sql: Sql) -> None:
     shown = html(page.get(f"/console/jobs/{own}?log=1"))
     assert "&lt;b&gt;one" in shown and "00:00:01" in shown and "4 lines before" in shown.words
     found = done(web.admin.get(f"/jobs/{own}/logs"))["executions"]
-    assert [(each["execution_number"], each["omitted"]) for each in found] == [(2, 4), (1, 4)]
+    assert [(each["number"], each["omitted"]) for each in found] == [(2, 4), (1, 4)]
     assert found[0]["lines"] == [
         {"at": "2026-01-01T00:00:01.500000Z", "level": "ERROR", "logger": "shop", "message": "two"}
     ]

@@ -29,8 +29,8 @@ BEGIN
             PERFORM pgbeat.record_event(j.namespace, 'job.late',
                 pgbeat.job_facts(j) || jsonb_build_object(
                     'deadline', deadline, 'must_start_by', j.must_start_by,
-                    'must_end_by', j.must_end_by, 'status', j.state, 'started_at', j.started_at,
-                    'completed_at', j.finished_at, 'worker', j.worker));
+                    'must_end_by', j.must_end_by, 'state', j.state, 'started_at', j.started_at,
+                    'finished_at', j.finished_at, 'worker', j.worker));
         END IF;
     END LOOP;
 END

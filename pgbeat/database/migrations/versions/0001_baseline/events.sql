@@ -32,12 +32,12 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled AND schedule_id IS NULL) THEN
         PERFORM pgbeat.record_event(j.namespace, 'job.run.' || NEW.state, jsonb_build_object(
-            'id', NEW.id, 'job_id', NEW.job_id, 'execution_number', NEW.number,
-            'status', NEW.state, 'lost', NEW.lost, 'started_at', NEW.started_at,
-            'completed_at', NEW.finished_at, 'duration_ms', round(NEW.duration_ms::numeric),
+            'id', NEW.id, 'job_id', NEW.job_id, 'number', NEW.number,
+            'state', NEW.state, 'lost', NEW.lost, 'started_at', NEW.started_at,
+            'finished_at', NEW.finished_at, 'duration_ms', round(NEW.duration_ms::numeric),
             'cpu_time_ms', round(NEW.cpu_time_ms::numeric), 'memory_peak_mb', NEW.memory_peak_mb,
             'retry_attempt', NEW.retry_attempt, 'worker', NEW.worker, 'result', NEW.result,
-            'error_message', NEW.error, 'artifacts', coalesce(NEW.metadata -> 'artifacts', '[]'),
+            'error', NEW.error, 'artifacts', coalesce(NEW.metadata -> 'artifacts', '[]'),
             'metadata', NEW.metadata - 'artifacts', 'job', pgbeat.job_facts(j)))
            FROM pgbeat.jobs j WHERE j.id = NEW.job_id AND j.task <> 'pgbeat.deliver';
     END IF;
@@ -59,7 +59,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgbeat.record_event(NEW.namespace, 'job.failed',
         pgbeat.job_facts(NEW) || jsonb_build_object(
-            'status', NEW.state, 'started_at', NEW.started_at, 'completed_at', NEW.finished_at,
+            'state', NEW.state, 'started_at', NEW.started_at, 'finished_at', NEW.finished_at,
             'worker', NEW.worker, 'error', NEW.error));
     RETURN NULL;
 END

@@ -1,0 +1,136 @@
+"""Jobs, executions, their progress, traces, logs and statistics."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pgbeat.access.redaction import Redactor
+from pgbeat.database import connections
+from pgbeat.jobs import dependencies, executions, explain, retries
+from pgbeat.jobs.executions import ARTIFACTS, Execution
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.task_logs import ExecutionLog
+from pgbeat.jobs.trace import Phase, Trace
+from pgbeat.monitoring.statistics import ExecutionStatistics
+from pgbeat.storable import is_deep
+from pgbeat.views import View
+
+# Columns that only pgbeat needs, and the checkpoint, which `detail` has.
+_HIDDEN = {
+    "schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint",
+}  # fmt: skip
+
+_OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
+
+
+def job(row: Job) -> View:
+    """Returns a job."""
+    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
+    return columns | {name: None for name in ("args", "kwargs") if is_deep(columns[name])}
+
+
+def listed(connection: Connection, rows: Sequence[Job], redactor: Redactor) -> list[View]:
+    """Returns jobs, already masked, with their progress and artifacts."""
+    made = executions.artifacts(connection, [row.id for row in rows])
+    known = progress_of_jobs(connection, rows, redactor)
+    return [
+        job(row)
+        | {
+            "progress": known.get(row.id),
+            "artifacts": redactor.artifacts(row.task, made.get(row.id, [])),
+        }
+        for row in rows
+    ]
+
+
+def detail(connection: Connection, row: Job, redactor: Redactor, *, limit: int) -> View:
+    """Returns a job, already masked, with its whereabouts, newest executions, chain and parents."""
+    where = explain.of_job(connection, row, connections.now(connection))
+    runs = executions.of_job(connection, row.id, limit=limit)
+    runs = [redactor.row(run, row.task) for run in runs]
+    chain = [redactor.row(each, row.task) for each in retries.chain(connection, row.id)]
+    parents = dependencies.of_jobs(connection, [row.id], limit=100).get(row.id, [])
+    [shown] = listed(connection, [row], redactor)
+    return shown | {
+        "checkpoint": None if is_deep(row.checkpoint) else row.checkpoint,
+        "where": where._asdict(),
+        "executions": [execution(run) for run in runs],
+        "chain": [{name: getattr(each, name) for name in _OF_CHAIN} for each in chain],
+        "depends_on": [parent._asdict() for parent in parents],
+        "dependents": dependencies.dependents(connection, row.id),
+    }
+
+
+def execution(run: Execution) -> View:
+    """Returns an execution."""
+    metadata = {} if is_deep(run.metadata) else run.metadata
+    return {
+        "id": run.id, "job_id": run.job_id, "number": run.number, "state": run.state,
+        "lost": run.lost, "retry_attempt": run.retry_attempt, "worker": run.worker, "pid": run.pid,
+        "acks_late": run.acks_late, "started_at": run.started_at, "finished_at": run.finished_at,
+        "duration_ms": whole(run.duration_ms), "cpu_time_ms": whole(run.cpu_time_ms),
+        "memory_peak_mb": run.memory_peak_mb, "progress": progress_of(run), "result": run.result,
+        "error": run.error, "traceback": run.traceback, "artifacts": run.artifacts,
+        "metadata": {key: value for key, value in metadata.items() if key != ARTIFACTS},
+    }  # fmt: skip
+
+
+def whole(value: float | None) -> int | None:
+    """Returns a number of milliseconds, rounded."""
+    return None if value is None else round(value)
+
+
+def progress(done: float | None, total: float | None, message: str | None) -> View | None:
+    """Returns progress with its percentage; `None` if a task reported none."""
+    if done is None and message is None:
+        return None
+    percent = min(100.0, 100 * done / total) if done is not None and total else None
+    return {"done": done, "total": total, "percent": percent, "message": message}
+
+
+def progress_of(run: Execution) -> View | None:
+    """Returns the progress of an execution, if there is any."""
+    return progress(run.progress_done, run.progress_total, run.progress_message)
+
+
+def progress_of_jobs(
+    connection: Connection, rows: Sequence[Job], redactor: Redactor
+) -> dict[UUID, View | None]:
+    """Returns the progress of those jobs that run."""
+    running = {row.id: row.task for row in rows if row.state == "running"}
+    return {
+        job_id: progress_of(redactor.row(run, running[job_id]))
+        for job_id, run in executions.newest(connection, list(running)).items()
+    }
+
+
+def trace(found: Trace, now: datetime) -> View:
+    """Returns the phases of a job and its retries."""
+    return {
+        "since": found.since, "until": found.until, "is_whole": found.is_whole,
+        "phases": [_phase(each, now) for each in found.phases],
+    }  # fmt: skip
+
+
+def _phase(each: Phase, now: datetime) -> View:
+    return {
+        "job_id": each.job_id, "attempt": each.attempt, "kind": each.kind,
+        "started_at": each.begin, "finished_at": each.end,
+        "duration_seconds": each.lasts(now).total_seconds(), "state": each.state,
+        "execution": each.number, "where": each.where,
+    }  # fmt: skip
+
+
+def log(found: ExecutionLog) -> View:
+    """Returns the last lines of an execution."""
+    return found._asdict() | {"lines": [line._asdict() for line in found.lines]}
+
+
+def figures(found: ExecutionStatistics) -> View:
+    """Returns statistics of executions with their success rate."""
+    return found._asdict() | {
+        "average_ms": whole(found.average_ms), "p95_ms": whole(found.p95_ms),
+        "success_rate": found.success_rate,
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Each noun looks the same to programs, whichever way they look at it (`pgbeat.views`)."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery
+from psycopg.types.json import Jsonb
+
+from tests.support.command_line import Sql, run_with
+from tests.support.jobs import make_app
+from tests.support.rows import insert, make_job
+from tests.support.web import Web, done
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport, with tasks."""
+    return make_app(database)
+
+
+class Noun(NamedTuple):
+    """How to see one of a noun through each face, with what `{id}` stands for."""
+
+    make: Callable[[Sql], str]
+    path: str
+    command: str
+    #: What of the API's answer, and of what the command prints, is the noun.
+    of_answer: Callable[[Any], Any] = lambda answer: answer
+    of_command: Callable[[Any], Any] = lambda printed: printed
+
+
+def a_job(sql: Sql) -> str:
+    """Makes a job that has run, with all that a job may have."""
+    job_id = make_job(
+        sql, "failed", error="oops", worker="w", labels={"team": "a"}, tags=["t"],
+        metadata={"a": 1}, checkpoint=Jsonb([3]), run_key="k", unique_key="u", lane="l",
+    )  # fmt: skip
+    insert(
+        sql, "executions", {
+            "job_id": job_id, "number": 1, "worker": "w", "state": "failed", "pid": 7,
+            "started_at": "2026-01-01T00:00:00.5Z", "finished_at": "2026-01-01T00:00:02Z",
+            "duration_ms": 1500.4, "cpu_time_ms": 20, "progress_done": 1, "progress_total": 3,
+            "error": "oops", "traceback": "Traceback …", "metadata": {"n": 1, "artifacts": ["a"]},
+            "log": {"omitted": 1, "lines": [[0.5, "INFO", "shop", "one"]]},
+        }, "id",
+    )  # fmt: skip
+    return job_id
+
+
+def first(key: str | int) -> Callable[[Any], Any]:
+    """Returns what gets the first of the list at a key."""
+    return lambda found: found[key][0]
+
+
+def without(*names: str) -> Callable[[Any], Any]:
+    """Returns what leaves out fields that only one face adds."""
+    return lambda found: {name: value for name, value in found.items() if name not in names}
+
+
+NOUNS = {
+    "job": Noun(
+        a_job, "/jobs/{id}", "jobs show {id}", of_command=without("trace", "result")
+    ),
+    "job in a list": Noun(a_job, "/jobs", "jobs list", first("jobs"), lambda printed: printed[0]),
+    "trace": Noun(a_job, "/jobs/{id}/trace", "jobs show {id}", of_command=lambda job: job["trace"]),
+    "tree": Noun(a_job, "/jobs/{id}/tree", "jobs tree {id}"),
+    "log": Noun(
+        a_job, "/jobs/{id}/logs", "jobs logs {id}", first("executions"), lambda logs: logs[0]
+    ),
+    "statistics": Noun(a_job, "/jobs/{id}/stats", "jobs stats {id}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noun", NOUNS.values(), ids=NOUNS)
+def test_the_api_and_the_command_line_send_the_same(
+    noun: Noun, web: Web, app: Celery, sql: Sql
+) -> None:
+    key = noun.make(sql)
+    printed = run_with(app, *noun.command.format(id=key).split(), "--admin", "--json")
+    assert printed.exit_code == 0, printed.output
+    answer = noun.of_answer(done(web.admin.get(noun.path.format(id=key))))
+    assert answer == noun.of_command(json.loads(printed.stdout))
+    assert answer
