@@ -25,6 +25,7 @@ from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
+from pgbeat.views.schedules import made
 
 #: Exit status after an interruption.
 _INTERRUPTED = 130
@@ -143,7 +144,7 @@ def _json(
         "excluded": found.excluded,
         "pending": found.pending,
         "times": found.times,
-        "ticks": [printing.tick_json(tick) for tick in done.ticks],
+        "ticks": [made(tick) for tick in done.ticks],
     }
 
 

@@ -33,6 +33,7 @@ from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.timetables import zone
+from pgbeat.views import schedules as views
 
 #: Columns that can only be checked with the app.
 _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
@@ -80,12 +81,12 @@ def add_command(
         with target.transaction() as connection:
             row = schedules.get(connection, name, namespace=target.namespace)
         said = f"Schedule {name!r} exists already; it is left as it is."
-        printing.result(printing.row_json(row), said)
+        printing.result(views.schedule(row), said)
         return
     verb = "Would add" if dry_run else "Added"
     state = {"disabled": ", disabled", "paused": ", paused"}.get(row.state, "")
     said = f"{verb} schedule {name!r}{state}. {next_line(target, row)}".rstrip()
-    printing.result(printing.row_json(row), said)
+    printing.result(views.schedule(row), said)
     checks.remark(assumed, *missing)
 
 
@@ -130,11 +131,11 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     changes = [key for key in {**values, "task": None} if getattr(before, key) != getattr(row, key)]
     if not changes:
         said = f"Schedule {name!r} is like that already."
-        printing.result(printing.row_json(row), said)
+        printing.result(views.schedule(row), said)
         return
     verb = "Would change" if dry_run else "Changed"
     said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
-    printing.result(printing.row_json(row), said)
+    printing.result(views.schedule(row), said)
     if not printing.is_json():
         facts = [fact for key in changes for fact in _change(before, row, key)]
         printing.show_facts(None, *facts)

@@ -26,6 +26,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, JobOutcome
+from pgbeat.views import schedules as views
 
 #: A running beat decides sooner than this, apart from conditions.
 _PROMPT = timedelta(seconds=2)
@@ -158,9 +159,9 @@ def _json(situation: _Situation, found: _Explanation) -> dict[str, Any]:
         "cause": found.cause,
         "summary": found.summary,
         "advice": found.advice or None,
-        "health": printing.health_json(situation.health),
+        "health": views.health(situation.health),
         "next_run": situation.row.next_run,
-        "last_tick": situation.last,
+        "last_tick": situation.last and views.tick(situation.last),
         "job": situation.job and situation.job.as_json(),
         "leader": situation.leader,
     }

@@ -120,17 +120,6 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def row_json(row: Schedule) -> dict[str, Any]:
-    """Returns a schedule's columns."""
-    return {key: value for key, value in row._asdict().items() if key != "version"}
-
-
-def tick_json(tick: Tick) -> dict[str, Any]:
-    """Returns a decision's columns, with the ids of all its jobs as `job_ids`."""
-    columns = {key: value for key, value in tick._asdict().items() if key != "more_job_ids"}
-    return columns | {"job_ids": tick.job_ids}
-
-
 # -- tables and facts
 
 
@@ -380,11 +369,6 @@ def health(found: Health, *, in_full: bool = False) -> Text:
     plain = found.code in ("new", "no_outcome", "skipping")
     said = line(found.summary) if in_full else found.short
     return Text(said, style="" if plain else STYLES[found.severity])
-
-
-def health_json(found: Health) -> dict[str, Any]:
-    """Returns a schedule's health with its severity."""
-    return found._asdict() | {"severity": found.severity}
 
 
 def why(tick: Tick | Entry) -> str:

@@ -9,7 +9,7 @@ from pgbeat.cli import printing
 from pgbeat.cli.actors import as_admin
 from pgbeat.cli.asking import asking, remove, sure
 from pgbeat.cli.options import F, adding
-from pgbeat.cli.printing import json_option, row_json
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.schedules import control as schedule_control
@@ -17,6 +17,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
+from pgbeat.views.schedules import schedule
 
 
 def _switch(whole: str, reason: str) -> Callable[[F], F]:
@@ -59,9 +60,9 @@ def _or_all(
         with target.unit(actor) as unit:
             made = change(unit, reason)
         what = printing.counted(len(made), "schedule")
-        printing.result([row_json(each.after) for each in made], f"{past.capitalize()} {what}.")
+        printing.result([schedule(each.after) for each in made], f"{past.capitalize()} {what}.")
     elif printing.is_json():
-        printing.echo_json([row_json(each.after) for each in made] if dry_run else [])
+        printing.echo_json([schedule(each.after) for each in made] if dry_run else [])
     return None
 
 
@@ -82,7 +83,7 @@ def enable_command(target: Target, name: str | None, reason: str | None, **given
     said = f"Schedule {name!r} is enabled already."
     if not before.enabled:
         said = f"Enabled schedule {name!r}. {next_line(target, row)}"
-    printing.result(row_json(row), said)
+    printing.result(schedule(row), said)
     if row.paused_at is not None:
         printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
 
@@ -97,7 +98,7 @@ def disable_command(target: Target, name: str | None, reason: str | None, **give
     with target.unit() as unit:
         row = schedule_control.disable(unit, name, reason).after
     said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
-    printing.result(row_json(row), said)
+    printing.result(schedule(row), said)
 
 
 @click.command("pause")
@@ -116,7 +117,7 @@ def pause_command(target: Target, name: str | None, reason: str | None, **given:
     said = f"Paused schedule {name!r}."
     if before.paused_at is not None:
         said = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
-    printing.result(row_json(row), said)
+    printing.result(schedule(row), said)
     if not row.enabled:
         printing.note("it is disabled, too.")
 
@@ -135,7 +136,7 @@ def resume_command(target: Target, name: str | None, reason: str | None, **given
     said = f"Schedule {name!r} is not paused."
     if before.paused_at is not None:
         said = f"Resumed schedule {name!r}. {next_line(target, row)}"
-    printing.result(row_json(row), said)
+    printing.result(schedule(row), said)
     if not row.enabled:
         printing.note(f"it is disabled; `pgbeat enable {name}` enables it.")
 

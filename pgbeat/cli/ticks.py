@@ -17,6 +17,7 @@ from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Entry, JobOutcome
+from pgbeat.views import schedules as views
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -46,7 +47,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str) -> None:
     with target.work() as unit:
         tick = control.trigger(unit, name, job_source="user_cli").tick
     if printing.is_json():
-        printing.echo_json(printing.tick_json(tick))
+        printing.echo_json(views.made(tick))
     else:
         why = printing.why(tick)
         if tick.job_id is not None:
@@ -79,8 +80,9 @@ def history_command(target: Target, name: str, limit: int, results: bool) -> Non
             raise BadInput("the app has no result backend; set result_backend")
         entries = [_with_result(app, entry) for entry in entries]
     if printing.is_json():
-        figures = {name: getattr(stats, name) for name in _FIGURES}
-        printing.echo_json({"schedule": row.name, "stats": figures, "ticks": entries})
+        shown = [views.tick(entry) for entry in entries]
+        found = {"schedule": row.name, "stats": views.outcomes(stats), "ticks": shown}
+        printing.echo_json(found)
         return
     if not entries:
         click.echo(f"Schedule {row.name!r} has no ticks yet; `pgbeat explain` says why.")
@@ -99,17 +101,6 @@ def history_command(target: Target, name: str, limit: int, results: bool) -> Non
             f"{old} of the jobs seem pending: no worker took them, or it doesn't track "
             "(pgbeat_track; --results asks the result backend)."
         )
-
-
-_FIGURES = (
-    "total",
-    "launched",
-    "skipped",
-    "failed",
-    "jobs_completed",
-    "jobs_failed",
-    "success_rate",
-)
 
 
 #: A job that is pending for longer is worth a remark.

@@ -10,7 +10,7 @@ from rich.text import Text
 from pgbeat.cli import printing
 from pgbeat.cli.job_options import in_words
 from pgbeat.cli.options import label_filter
-from pgbeat.cli.printing import Cell, compact, health_json, json_option, line, styled, when
+from pgbeat.cli.printing import Cell, compact, json_option, line, styled, when
 from pgbeat.cli.tables import glued
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
@@ -22,7 +22,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import exclusion, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
-from pgbeat.views import jobs as job_views
+from pgbeat.views import schedules as views
 from pgbeat.webhooks import check_ins
 from pgbeat.webhooks.check_ins import CheckIn
 
@@ -58,7 +58,7 @@ def list_command(
     )
     printing.show_listing(
         rows,
-        json_of=lambda row: printing.row_json(row) | {"health": health_json(healths[row.id])},
+        json_of=lambda row: views.with_health(row, healths[row.id]),
         cells_of=lambda row: _cells(row, healths[row.id], now, is_wide=is_wide),
         names={"schedule", "timetable", "task"},
         none=f"There are no {kind}schedules{' with such labels' if labels else more}.",
@@ -141,15 +141,14 @@ def status_command(target: Target, name: str) -> None:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.namespace)
         history = ticks.history(connection, row.id, limit=1)
+        last = history[0] if history else None
         runs = statistics.of_schedule(connection, row.id)
         check_in = check_ins.last(connection, row.id)
         patience = beats.patience(target.settings)
         health = schedule_health.of_schedule(connection, row, patience)
-    last = history[0] if history else None
+        found = views.detail(connection, row, health, last)
     if printing.is_json():
-        found = {"last_tick": last, "runs": job_views.figures(runs), "health": health_json(health)}
-        found["last_check_in"] = check_in and check_in._asdict()
-        printing.echo_json(printing.row_json(row) | found)
+        printing.echo_json(found)
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
@@ -310,15 +309,7 @@ def next_command(target: Target, name: str, count: int) -> None:
     excluded = exclusion(known, row, target.timezone)
     times = list(islice(upcoming(start, target.timetable(row), now, excluded=excluded), count))
     if printing.is_json():
-        found = [
-            {
-                "utc": due.at,
-                "local": due.at.astimezone(local).isoformat(),
-                "due_at": due.due_at,
-                "skip": due.skip,
-            }
-            for due in times
-        ]
+        found = [views.upcoming(due, now) for due in times]
         printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})
     elif times:
         cells: list[dict[str, Cell]] = [

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql, run_with
 from tests.support.jobs import make_app
-from tests.support.rows import insert, make_job
+from tests.support.rows import insert, make_job, make_schedule
 from tests.support.web import Web, done
 
 
@@ -49,6 +49,18 @@ def a_job(sql: Sql) -> str:
     return job_id
 
 
+def a_schedule(sql: Sql) -> str:
+    """Makes a schedule with a tick and its job."""
+    made = make_schedule(
+        sql, cron="0 4 * * *", every=None, timezone="Europe/Oslo", labels={"team": "a"},
+        cursor=Jsonb({"n": 1}), retry_count=1,
+    )  # fmt: skip
+    job_id = make_job(sql, "failed", schedule_id=made, schedule="s", error="oops", run_key="k")
+    tick = {"schedule_id": made, "schedule": "s", "outcome": "launched", "job_id": job_id}
+    insert(sql, "ticks", tick | {"due_at": "2026-01-01T00:00:00Z"}, "id")
+    return "s"
+
+
 def first(key: str | int) -> Callable[[Any], Any]:
     """Returns what gets the first of the list at a key."""
     return lambda found: found[key][0]
@@ -59,6 +71,7 @@ def without(*names: str) -> Callable[[Any], Any]:
     return lambda found: {name: value for name, value in found.items() if name not in names}
 
 
+SCHEDULES = "/admin/scheduled-jobs"
 NOUNS = {
     "job": Noun(
         a_job, "/jobs/{id}", "jobs show {id}", of_command=without("trace", "result")
@@ -70,15 +83,28 @@ NOUNS = {
         a_job, "/jobs/{id}/logs", "jobs logs {id}", first("executions"), lambda logs: logs[0]
     ),
     "statistics": Noun(a_job, "/jobs/{id}/stats", "jobs stats {id}"),
+    "schedule": Noun(a_schedule, f"{SCHEDULES}/{{id}}", "status {id}"),
+    "schedule in a list": Noun(
+        a_schedule, SCHEDULES, "list", first("schedules"), lambda printed: printed[0]
+    ),
+    "ticks": Noun(
+        a_schedule, f"{SCHEDULES}/{{id}}/history", "history {id}", without("next")
+    ),
+    "due time": Noun(
+        a_schedule, f"{SCHEDULES}/{{id}}/forecast", "next {id}",
+        lambda answer: [without("args", "kwargs")(each) for each in answer["times"]],
+        lambda printed: printed["times"],
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("noun", NOUNS.values(), ids=NOUNS)
 def test_the_api_and_the_command_line_send_the_same(
-    noun: Noun, web: Web, app: Celery, sql: Sql
+    noun: Noun, web: Web, app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PGBEAT_ADMIN", "1")
     key = noun.make(sql)
-    printed = run_with(app, *noun.command.format(id=key).split(), "--admin", "--json")
+    printed = run_with(app, *noun.command.format(id=key).split(), "--json")
     assert printed.exit_code == 0, printed.output
     answer = noun.of_answer(done(web.admin.get(noun.path.format(id=key))))
     assert answer == noun.of_command(json.loads(printed.stdout))

@@ -3,14 +3,13 @@
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.beat import control, missed
@@ -21,9 +20,10 @@ from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import Expected, call, exclusion, upcoming
 from pgbeat.timetables import Timetable
+from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
-from pgbeat.web.api.schedule_models import Name
+from pgbeat.web.api.schedule_models import FoundTick, Name, TickStats
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
 
@@ -31,15 +31,20 @@ router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
 class TriggeredSchedule(BaseModel):
-    """The outcome of a schedule that was triggered by hand."""
+    """The tick of a schedule that was triggered by hand."""
 
-    success: bool
-    outcome: Literal["launched", "skipped", "failed"]
+    schedule: str
+    trigger: ticks.Trigger
+    due_at: datetime
+    outcome: ticks.Outcome
+    reason: str | None
+    error: str | None
     job_id: UUID | None
     job_ids: list[UUID] = Field(description="All jobs of the tick; `job_id` is the first.")
+    missed: int
+    note: str | None
+    success: bool
     message: str
-    reason: str | None = None
-    error: str | None = None
 
 
 class CheckedSchedule(BaseModel):
@@ -52,68 +57,11 @@ class CheckedSchedule(BaseModel):
     jobs: int = Field(description="How many jobs its launcher asks for.")
 
 
-class TickJob(BaseModel):
-    """A job of a tick, in the state of its last retry."""
-
-    id: UUID
-    run_key: str | None
-    state: str | None = Field(description="null if the job was deleted.")
-    error: str | None
-    started_at: datetime | None
-    completed_at: datetime | None = Field(validation_alias="finished_at")
-
-
-class FoundTick(BaseModel):
-    """A tick: the decision on one due time."""
-
-    run_time: datetime = Field(description="The due time.")
-    decided_at: datetime
-    outcome: Literal["success", "skipped", "failed"]
-    trigger: str
-    job_id: UUID | None
-    job_state: str | None
-    jobs: list[TickJob] = Field(
-        description="All of its jobs: a launcher may ask for several. `job_id` and `job_state` "
-        "are those of the first."
-    )
-    started_at: datetime | None = Field(description="When the first of its jobs began.")
-    completed_at: datetime | None = Field(
-        validation_alias="finished_at", description="When the last of its jobs ended."
-    )
-    duration_ms: float | None = Field(description="From the one to the other.")
-    conditions_met: bool
-    reason: str | None
-    error: str | None
-    missed: int
-    note: str | None
-
-
-def _percent(rate: float | None) -> str | None:
-    return None if rate is None else f"{rate:.0%}"
-
-
-class TickStats(BaseModel):
-    """Counts of a schedule's ticks and their jobs, as far back as they are kept."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    total_runs: int = Field(validation_alias="total")
-    successful_runs: int = Field(validation_alias="launched", description="Ticks that launched.")
-    skipped_runs: int = Field(validation_alias="skipped")
-    failed_runs: int = Field(validation_alias="failed", description="Ticks that failed.")
-    jobs_completed: int = Field(description="The last attempt counts.")
-    jobs_failed: int
-    success_rate: Annotated[str | None, BeforeValidator(_percent)] = Field(
-        description="The share of completed jobs among the ended jobs and the failed ticks.",
-        examples=["75%"],
-    )
-
-
 class TickHistory(BaseModel):
     """A page of a schedule's ticks, the newest first."""
 
-    schedule_name: str
-    history: list[FoundTick]
+    schedule: str
+    ticks: list[FoundTick]
     stats: TickStats
     next: Next
 
@@ -121,7 +69,8 @@ class TickHistory(BaseModel):
 class UpcomingTick(BaseModel):
     """A due time to come."""
 
-    at: datetime
+    at: datetime = Field(description="When it is decided.")
+    due_at: datetime
     skip: str | None = Field(description="Why it will be skipped, if that is known.")
     args: list[Any] | None = Field(
         description="The schedule's arguments, with placeholders filled in; null if the app's code "
@@ -133,8 +82,9 @@ class UpcomingTick(BaseModel):
 class ScheduleForecast(BaseModel):
     """The next due times of a schedule."""
 
-    schedule_name: str
-    upcoming: list[UpcomingTick]
+    schedule: str
+    timezone: str
+    times: list[UpcomingTick]
 
 
 class BackfillSpan(Body):
@@ -182,14 +132,8 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
         "skipped": f"Schedule '{name}' was skipped: {tick.reason}",
         "failed": f"Schedule '{name}' failed: {tick.error}",
     }
-    return TriggeredSchedule(
-        success=tick.outcome != "failed",
-        outcome=tick.outcome,
-        job_id=None if tick.job_id is None else UUID(tick.job_id),
-        job_ids=[UUID(job_id) for job_id in tick.job_ids],
-        message=said[tick.outcome],
-        reason=tick.reason,
-        error=tick.error,
+    return TriggeredSchedule.model_validate(
+        views.made(tick) | {"success": tick.outcome != "failed", "message": said[tick.outcome]}
     )
 
 
@@ -280,22 +224,10 @@ def schedule_history(
     page, following = split(entries, limit, "due_at", "id")
     redactor = backend.redactor(caller)
     return TickHistory(
-        schedule_name=name,
-        history=[_tick(redactor.tick(entry)) for entry in page],
-        stats=TickStats.model_validate(counts),
+        schedule=name,
+        ticks=[FoundTick.model_validate(views.tick(redactor.tick(entry))) for entry in page],
+        stats=TickStats.model_validate(views.outcomes(counts)),
         next=following,
-    )
-
-
-def _tick(entry: ticks.Entry) -> FoundTick:
-    is_launched = entry.outcome == "launched"
-    return FoundTick.model_validate(
-        asdict(entry)
-        | {
-            "run_time": entry.due_at,
-            "outcome": "success" if is_launched else entry.outcome,
-            "conditions_met": is_launched,
-        }
     )
 
 
@@ -304,9 +236,7 @@ def _upcoming(due: Expected, now: datetime, timetable: Timetable, timezone: str)
     kwargs: Any = None
     with suppress(InvalidPlaceholder):
         args, kwargs = call(due, timetable, timezone)
-    return UpcomingTick(
-        at=max(due.at, now).astimezone(UTC), skip=due.skip, args=args, kwargs=kwargs
-    )
+    return UpcomingTick(**views.upcoming(due, now), args=args, kwargs=kwargs)
 
 
 def _masked(tick: UpcomingTick, redactor: Redactor, task: str | None) -> UpcomingTick:
@@ -335,11 +265,12 @@ def schedule_forecast(
     timetable = row.timetable(timezone)
     excluded = exclusion(known, row, timezone)
     if timetable is None or not row.enabled:
-        return ScheduleForecast(schedule_name=name, upcoming=[])
+        return ScheduleForecast(schedule=name, timezone=row.timezone or timezone, times=[])
     times = upcoming(row, timetable, now, excluded=excluded)
     redactor = backend.redactor(caller)
     found = (_upcoming(each, now, timetable, timezone) for each in islice(times, count))
     return ScheduleForecast(
-        schedule_name=name,
-        upcoming=[_masked(each, redactor, row.task) for each in found],
+        schedule=name,
+        timezone=row.timezone or timezone,
+        times=[_masked(each, redactor, row.task) for each in found],
     )

@@ -5,11 +5,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AliasChoices, AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.monitoring.schedule_health import Code, Health, Severity
-from pgbeat.schedules.model import Schedule
+from pgbeat.jobs.model import State
+from pgbeat.monitoring.schedule_health import Code, Severity
+from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.web.api.bodies import Body, Json, Length, Next, example
+from pgbeat.web.api.job_models import ExecutionFigures
 
 #: A schedule's name in a path.
 Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]
@@ -18,20 +20,14 @@ Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]
 class ScheduleFields(Body):
     """A schedule's fields, with one of cron, every, once_at, solar, rrule and after."""
 
-    launcher: str | None = Field(
-        None,
-        validation_alias=AliasChoices("launcher", "launcher_class"),
-        examples=["GenericLauncher"],
-    )
+    launcher: str | None = Field(None, examples=["GenericLauncher"])
     task: str | None = Field(None, examples=["tasks.maintenance.backup"])
     args: list[Any] | None = Field(None, examples=[["Production"]])
     kwargs: Json | None = Field(None, examples=[{"backup_type": "full"}])
     options: Json | None = Field(None, examples=[{"priority": 3}])
     queue: str | None = Field(None, examples=["maintenance"])
     condition_sql: str | None = Field(None, examples=["SELECT count(*) > 0 FROM orders"])
-    cron: str | None = Field(
-        None, validation_alias=AliasChoices("cron", "schedule_cron"), examples=["0 */6 * * *"]
-    )
+    cron: str | None = Field(None, examples=["0 */6 * * *"])
     every: Length | None = None
     once_at: AwareDatetime | None = None
     solar: str | None = Field(None, examples=["sunset 59.91 10.75"])
@@ -101,7 +97,7 @@ class NewSchedule(ScheduleFields):
 class ScheduleChanges(ScheduleFields):
     """Changes of a schedule; null clears a field that may be empty."""
 
-    model_config = example({"schedule_cron": "0 */2 * * *", "max_retries": 10, "enabled": True})
+    model_config = example({"cron": "0 */2 * * *", "max_retries": 10, "enabled": True})
 
     enabled: bool | None = None
 
@@ -129,15 +125,16 @@ class FoundSchedule(BaseModel):
     """A schedule. Durations are seconds."""
 
     id: int
+    namespace: str
     name: str = Field(examples=["category_refresh"])
-    launcher_class: str = Field(examples=["CategoryRefreshLauncher"])
+    launcher: str = Field(examples=["CategoryRefreshLauncher"])
     task: str | None
     args: list[Any] | None
     kwargs: Json
     options: Json
     queue: str | None
     condition_sql: str | None
-    schedule_cron: str | None = Field(examples=["0 */6 * * *"])
+    cron: str | None = Field(examples=["0 */6 * * *"])
     every: Length | None
     once_at: datetime | None
     solar: str | None
@@ -173,11 +170,15 @@ class FoundSchedule(BaseModel):
     retry_cap: Length
     retry_count: int
     probe_after: Length | None
-    next_run: datetime | None
+    probe_at: datetime | None = Field(description="When it is tried again, once disabled.")
+    next_run: datetime | None = Field(description="When it is decided next.")
+    due_at: datetime | None = Field(description="The due time that this is for.")
+    waiting_for: UUID | None = Field(description="The job whose end it waits for.")
     last_run: datetime | None
     last_success: datetime | None
     last_failure: datetime | None
     last_error: str | None
+    cursor: Any = Field(description="What its launcher keeps.")
     owner: str | None
     description: str | None
     labels: dict[str, str]
@@ -190,13 +191,64 @@ class FoundSchedule(BaseModel):
     updated_at: datetime
 
 
+class TickJob(BaseModel):
+    """A job of a tick, in the state of its last retry."""
+
+    id: UUID
+    run_key: str | None
+    state: State | None = Field(description="null if the job was deleted.")
+    error: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class FoundTick(BaseModel):
+    """A tick: the decision on one due time."""
+
+    schedule: str
+    trigger: Trigger
+    due_at: datetime
+    decided_at: datetime
+    outcome: Outcome
+    reason: str | None
+    error: str | None
+    missed: int
+    note: str | None
+    job_id: UUID | None
+    job_state: State | None
+    job_error: str | None
+    jobs: list[TickJob] = Field(
+        description="All of its jobs: a launcher may ask for several. `job_id`, `job_state` and "
+        "`job_error` are those of the first."
+    )
+    started_at: datetime | None = Field(description="When the first of its jobs began.")
+    finished_at: datetime | None = Field(description="When the last of its jobs ended.")
+    duration_ms: float | None = Field(description="From the one to the other.")
+
+
+class TickStats(BaseModel):
+    """Counts of a schedule's ticks and their jobs, as far back as they are kept."""
+
+    total: int
+    launched: int
+    skipped: int
+    failed: int
+    jobs_completed: int = Field(description="The last attempt counts.")
+    jobs_failed: int
+    success_rate: float | None = Field(
+        description="The share of completed jobs among the ended jobs and the failed ticks, 0 to "
+        "1.",
+        examples=[0.75],
+    )
+
+
 class RecentJob(BaseModel):
     """A job of a schedule."""
 
-    job_id: UUID
-    status: str
+    id: UUID
+    state: State
     created_at: datetime
-    completed_at: datetime | None
+    finished_at: datetime | None
 
 
 class LastCheckIn(BaseModel):
@@ -209,9 +261,11 @@ class LastCheckIn(BaseModel):
 
 
 class ScheduleDetail(FoundSchedule):
-    """A schedule with its newest jobs."""
+    """A schedule with its newest jobs, and statistics of their executions."""
 
     recent_jobs: list[RecentJob]
+    last_tick: FoundTick | None
+    runs: ExecutionFigures
     last_check_in: LastCheckIn | None
 
 
@@ -229,14 +283,6 @@ class ScheduleDone(BaseModel):
     message: str = Field(examples=["Schedule 'category_refresh' enabled"])
     next_run: datetime | None = Field(default=None, description="When it is due next.")
     note: str | None = Field(default=None, description="A caveat.")
-
-
-def shown(row: Schedule, health: Health) -> Json:
-    """Returns the fields of `FoundSchedule`."""
-    # Other fields tell what an active schedule waits for.
-    state = "active" if row.state in {"waiting", "retrying"} else row.state
-    named = {"launcher_class": row.launcher, "schedule_cron": row.cron, "state": state}
-    return row._asdict() | named | {"health": health._asdict() | {"severity": health.severity}}
 
 
 class PauseReason(Body):

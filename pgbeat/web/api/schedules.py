@@ -9,19 +9,18 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import InvalidInput, InvalidSchedule, Problem, Problems
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.user_limits import require_call
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.monitoring.timeline_schedules import Chosen
 from pgbeat.schedules import control as schedule_control
-from pgbeat.schedules import mistakes
+from pgbeat.schedules import mistakes, ticks
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.registry import check, condition_mistakes
+from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, read_one, split
@@ -30,24 +29,21 @@ from pgbeat.web.api.schedule_models import (
     Name,
     NewSchedule,
     PauseReason,
-    RecentJob,
     ScheduleChanges,
     ScheduleCursor,
     ScheduleDetail,
     ScheduleDone,
     SchedulePage,
     SchedulesSwitched,
-    shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheViewer
-from pgbeat.webhooks import check_ins
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
 def _found(row: Schedule, health: Health) -> FoundSchedule:
-    return FoundSchedule.model_validate(shown(row, health))
+    return FoundSchedule.model_validate(views.with_health(row, health))
 
 
 def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
@@ -313,25 +309,11 @@ def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> Schedule
     """Returns a schedule with its newest jobs."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
-        which = Filter(backend.namespace, schedule_id=row.id)
-        newest = jobs.listing(connection, which, limit=10)
-        check_in = check_ins.last(connection, row.id)
         health = healths(backend, connection, [row])[row.id]
-    recent = [
-        RecentJob(
-            job_id=job.id,
-            status=job.state,
-            created_at=job.created_at,
-            completed_at=job.finished_at,
-        )
-        for job in newest
-    ]
-    redactor = backend.redactor(caller)
-    row, health = redactor.row(row, row.task), redactor.health(health, row.task)
-    found = shown(row, health) | {
-        "recent_jobs": recent,
-        "last_check_in": check_in and check_in._asdict(),
-    }
+        redactor = backend.redactor(caller)
+        row, health = redactor.row(row, row.task), redactor.health(health, row.task)
+        last = next(map(redactor.tick, ticks.history(connection, row.id, limit=1)), None)
+        found = views.detail(connection, row, health, last)
     return ScheduleDetail.model_validate(found)
 
 

@@ -108,7 +108,7 @@ def _forecast(visit: Visit, row: Schedule) -> tuple[list[UpcomingTick], str]:
         found = decisions.schedule_forecast(*visit.who, row.name, 5)
     except PgbeatError as error:  # an invalid calendar or timetable
         return [], str(error)
-    return found.upcoming, ""
+    return found.times, ""
 
 
 # -- changing

@@ -69,7 +69,6 @@ def test_as_json(app: Celery, sql: Sql) -> None:
     assert shown.exit_code == 3
     tick = json.loads(shown.stdout)
     assert datetime.fromisoformat(tick.pop("due_at")).tzinfo is not None
-    assert tick.pop("schedule_id") > 0
     assert tick == {
         "schedule": "s", "trigger": "manual", "outcome": "skipped", "error": None,
         "reason": "condition_sql is false", "job_id": None, "missed": 0, "note": None,
@@ -269,12 +268,6 @@ def test_history_as_json(database: str) -> None:
         "jobs_completed": 0, "jobs_failed": 1, "success_rate": 0.0,
     }  # fmt: skip
     assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
-    assert set(found["ticks"][0]) == {
-        "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
-        "job_id", "missed", "note", "job_state", "job_error", "job_attempt",
-        "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at", "jobs",
-        "started_at", "finished_at", "duration_ms",
-    }  # fmt: skip
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
 
 

@@ -355,7 +355,7 @@ def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
         skip(sql, key)
     skip(sql, other)
     first, second = told(sql)
-    assert (first["schedule_name"], first["reason"], first["skips"], first["since"]) == (
+    assert (first["schedule"], first["reason"], first["skips"], first["since"]) == (
         "s", "no", 1, None,
     )  # fmt: skip
     assert second["skips"] == 1

@@ -21,9 +21,8 @@ from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.jobs import executions
 from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.web.api.decisions import FoundTick, TickHistory
 from pgbeat.web.api.job_models import FoundExecution, FoundJob
-from pgbeat.web.api.schedule_models import FoundSchedule
+from pgbeat.web.api.schedule_models import FoundSchedule, FoundTick
 from pgbeat.webhooks import control, deliverer, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
@@ -258,7 +257,7 @@ def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
         "SELECT id, name, now(), 'failed', 'no' FROM pgbeat.schedules"
     )
-    tick = {*FoundTick.model_fields, *TickHistory.model_fields, "task"}
+    tick = {*FoundTick.model_fields, "task"}
     names: dict[str, set[str]] = {
         "job.failed": set(FoundJob.model_fields),
         "job.run.failed": {*FoundExecution.model_fields, "job"},
@@ -364,7 +363,7 @@ def test_failed_ticks_and_the_schedule_that_they_disable(
     by_type: dict[str, list[Any]] = {}
     for request in receiver.received:
         by_type.setdefault(request.json["type"], []).append(request.json["data"])
-    assert [(each["schedule_name"], each["error"]) for each in by_type["tick.failed"]] == [
+    assert [(each["schedule"], each["error"]) for each in by_type["tick.failed"]] == [
         ("broken", "DivisionByZero: division by zero")
     ] * 2
     (disabled,) = by_type["schedule.disabled"]
@@ -832,7 +831,7 @@ def test_a_receiver_that_fails_twice_and_then_accepts(
     assert len(others) == 2
     assert all(request.is_signed_with(secret) for request in receiver.received)
     assert {(request.id, request.body) for request in others} == {(first.id, first.body)}
-    assert first.json["data"]["schedule_name"] == "broken"
+    assert first.json["data"]["schedule"] == "broken"
     (row,) = deliveries.listing(connection, 1)
     assert str(row.id) == first.id
     assert [entry["status"] for entry in row.log] == [500, 503, 200]

@@ -22,7 +22,7 @@ def test_a_trigger_launches(admin: Any, sql: Sql) -> None:
     ]
     assert len(sql("SELECT 1 FROM kombu_message")) == 1
     [recent] = done(admin.get(f"{PATH}/s"))["recent_jobs"]
-    assert (recent["job_id"], recent["status"]) == (answer["job_id"], "pending")
+    assert (recent["id"], recent["state"]) == (answer["job_id"], "pending")
     assert done(admin.get("/audit"))["changes"][0]["after"]["job_id"] == answer["job_id"]
 
 
@@ -66,61 +66,60 @@ def test_history_with_stats(admin: Any, sql: Sql) -> None:
         "ELSE 'completed' END"
     )
     found = done(admin.get(f"{PATH}/s/history"))
-    outcomes = [each["outcome"] for each in found["history"]]
-    assert outcomes == ["failed", "skipped", "success", "success", "success"]
-    assert [each["conditions_met"] for each in found["history"]] == [False, False, True, True, True]
+    outcomes = [each["outcome"] for each in found["ticks"]]
+    assert outcomes == ["failed", "skipped", "launched", "launched", "launched"]
     assert found["stats"] == {
-        "total_runs": 5, "successful_runs": 3, "skipped_runs": 1, "failed_runs": 1,
-        "jobs_completed": 2, "jobs_failed": 1, "success_rate": "50%",
+        "total": 5, "launched": 3, "skipped": 1, "failed": 1, "jobs_completed": 2,
+        "jobs_failed": 1, "success_rate": 0.5,
     }  # fmt: skip
     seen: list[Any] = []
     after = None
     while True:
         params = {"limit": 2, **({"after": after} if after else {})}
         page = done(admin.get(f"{PATH}/s/history", params=params))
-        seen, after = seen + page["history"], page["next"]
+        seen, after = seen + page["ticks"], page["next"]
         if after is None:
             break
-    assert seen == found["history"]
+    assert seen == found["ticks"]
 
 
 def test_history_has_when_each_run_began_and_ended(admin: Any, sql: Sql) -> None:
     make(admin)
     job_id = done(admin.post(f"{PATH}/s/trigger"))["job_id"]
-    [tick] = done(admin.get(f"{PATH}/s/history"))["history"]
-    assert (tick["started_at"], tick["completed_at"], tick["duration_ms"]) == (None, None, None)
+    [tick] = done(admin.get(f"{PATH}/s/history"))["ticks"]
+    assert (tick["started_at"], tick["finished_at"], tick["duration_ms"]) == (None, None, None)
     [(began, ended)] = sql(
         "UPDATE pgbeat.jobs SET state = 'completed', started_at = now(), "
         "finished_at = now() + interval '1.5 s' RETURNING started_at, finished_at"
     )
-    [tick] = done(admin.get(f"{PATH}/s/history"))["history"]
-    assert [datetime.fromisoformat(tick[name]) for name in ("started_at", "completed_at")] == [
+    [tick] = done(admin.get(f"{PATH}/s/history"))["ticks"]
+    assert [datetime.fromisoformat(tick[name]) for name in ("started_at", "finished_at")] == [
         began, ended,
     ]  # fmt: skip
     assert tick["duration_ms"] == 1500
     [job] = tick["jobs"]
-    assert (job["id"], job["completed_at"]) == (job_id, tick["completed_at"])
+    assert (job["id"], job["finished_at"]) == (job_id, tick["finished_at"])
     assert "took 1.5 s" in admin.get("/console/schedules/s").text
 
 
 def test_a_schedule_without_ticks_has_no_rate(admin: Any) -> None:
     make(admin)
     found = done(admin.get(f"{PATH}/s/history"))
-    assert (found["history"], found["stats"]["success_rate"]) == ([], None)
+    assert (found["ticks"], found["stats"]["success_rate"]) == ([], None)
 
 
 def test_forecast(admin: Any, sql: Sql) -> None:
     make(admin)
-    times = [each["at"] for each in done(admin.get(f"{PATH}/s/forecast?count=3"))["upcoming"]]
+    times = [each["at"] for each in done(admin.get(f"{PATH}/s/forecast?count=3"))["times"]]
     assert len(times) == 3
     assert all(datetime.fromisoformat(time).hour % 6 == 0 for time in times)
     sql("""INSERT INTO pgbeat.calendars (name, definition)
            VALUES ('never', '{"weekdays": ["mon","tue","wed","thu","fri","sat","sun"]}')""")
     done(admin.patch(f"{PATH}/s", json={"calendar": "never"}))
-    [due] = done(admin.get(f"{PATH}/s/forecast?count=1"))["upcoming"]
+    [due] = done(admin.get(f"{PATH}/s/forecast?count=1"))["times"]
     assert "calendar 'never'" in due["skip"]
     done(admin.post(f"{PATH}/s/disable"))
-    assert done(admin.get(f"{PATH}/s/forecast"))["upcoming"] == []
+    assert done(admin.get(f"{PATH}/s/forecast"))["times"] == []
 
 
 def test_the_forecast_of_all_schedules(admin: Any, sql: Sql) -> None:

@@ -138,7 +138,7 @@ CREATE FUNCTION pgbeat.record_tick_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgbeat.record_event(s.namespace, 'tick.failed', jsonb_build_object(
-        'schedule_name', NEW.schedule, 'task', s.task, 'run_time', NEW.due_at,
+        'schedule', NEW.schedule, 'task', s.task, 'due_at', NEW.due_at,
         'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
         'error', NEW.error))
        FROM pgbeat.schedules s WHERE s.id = NEW.schedule_id;
@@ -184,7 +184,7 @@ BEGIN
     VALUES (NEW.schedule_id, clock_timestamp())
     ON CONFLICT (schedule_id) DO UPDATE SET sent_at = excluded.sent_at, unsent = 0;
     PERFORM pgbeat.record_event(schedule.namespace, 'tick.skipped', jsonb_build_object(
-        'schedule_name', NEW.schedule, 'task', schedule.task, 'run_time', NEW.due_at,
+        'schedule', NEW.schedule, 'task', schedule.task, 'due_at', NEW.due_at,
         'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
         'reason', NEW.reason,
         'skips', 1 + coalesce(before.unsent, 0), 'since', before.sent_at));

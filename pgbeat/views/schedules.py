@@ -1,0 +1,83 @@
+"""Schedules, their health, and ticks."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.filters import Filter
+from pgbeat.monitoring import statistics
+from pgbeat.monitoring.schedule_health import Health
+from pgbeat.schedules.forecast import Expected
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Entry, Stats, Tick
+from pgbeat.views import View
+from pgbeat.views import jobs as job_views
+from pgbeat.webhooks import check_ins
+
+# Columns that only pgbeat needs.
+_HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "version"}
+_RECENT = ("id", "state", "created_at", "finished_at")
+
+
+def schedule(row: Schedule) -> View:
+    """Returns a schedule."""
+    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
+    # Other fields tell what an active schedule waits for.
+    return columns | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
+
+
+def with_health(row: Schedule, found: Health) -> View:
+    """Returns a schedule with its health."""
+    return schedule(row) | {"health": health(found)}
+
+
+def health(found: Health) -> View:
+    """Returns the health of a schedule."""
+    fields = {name: value for name, value in found._asdict().items() if name != "job_task"}
+    return fields | {"severity": found.severity}
+
+
+def detail(connection: Connection, row: Schedule, found: Health, last: Entry | None) -> View:
+    """Returns a schedule with its health, newest jobs, last tick and check-in."""
+    newest = jobs.listing(connection, Filter(row.namespace, schedule_id=row.id), limit=10)
+    check_in = check_ins.last(connection, row.id)
+    return with_health(row, found) | {
+        "recent_jobs": [{name: getattr(job, name) for name in _RECENT} for job in newest],
+        "last_tick": last and tick(last),
+        "last_check_in": check_in and check_in._asdict(),
+        "runs": job_views.figures(statistics.of_schedule(connection, row.id)),
+    }
+
+
+# What only the command line's tables show of its job.
+_UNTOLD = {
+    "id", "job_attempt", "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at",
+}  # fmt: skip
+
+
+def tick(entry: Entry) -> View:
+    """Returns a tick of a schedule's history."""
+    fields = {name: value for name, value in asdict(entry).items() if name not in _UNTOLD}
+    for job in fields["jobs"]:
+        del job["task"]
+    return fields
+
+
+def made(decision: Tick) -> View:
+    """Returns a tick that was just made, with the ids of all its jobs."""
+    fields = decision._asdict()
+    del fields["schedule_id"], fields["more_job_ids"]
+    return fields | {"job_ids": decision.job_ids}
+
+
+def outcomes(found: Stats) -> View:
+    """Returns the counts of a schedule's ticks."""
+    return asdict(found) | {"success_rate": found.success_rate}
+
+
+def upcoming(due: Expected, now: datetime) -> View:
+    """Returns a due time to come."""
+    at = max(due.at, now).astimezone(UTC)
+    return {"at": at, "due_at": due.due_at.astimezone(UTC), "skip": due.skip}
