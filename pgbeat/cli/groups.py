@@ -20,7 +20,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.model import Job
-from pgbeat.views import jobs as views
+from pgbeat.views import groups as views
 
 #: Members that a table shows, at most.
 _SHOWN = 50
@@ -68,7 +68,7 @@ def list_command(
         progress = groups.progress(connection, [row.id for row in rows])
     printing.show_listing(
         rows,
-        json_of=lambda row: _as_json(row, progress[row.id]),
+        json_of=lambda row: views.group(row, progress[row.id]),
         cells_of=lambda row: _cells(row, progress[row.id], now),
         names={"name"},
         folding={""},
@@ -101,8 +101,7 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
         members = target.redactor(actor).rows(groups.members(connection, group.id))
         progress = groups.progress(connection, [group.id])[group.id]
     if printing.is_json():
-        jobs = [views.job(job) for job in members]
-        printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
+        printing.echo_json(views.detail(group, progress, members))
         return
     printing.show_facts(
         str(group.id),
@@ -129,10 +128,6 @@ def show_command(target: Target, group_id: str, actor: Actor) -> None:
     printing.show_table(rows, names={"task"}, folding={""})
     if len(members) > _SHOWN:
         click.echo(f"… and {len(members) - _SHOWN} more; --json has them all")
-
-
-def _as_json(group: Group, progress: MemberCounts) -> dict[str, Any]:
-    return group._asdict() | {"progress": progress._asdict() | {"percent": progress.percent}}
 
 
 def _state(group: Group) -> str:
@@ -215,8 +210,7 @@ def run_command(
         progress = groups.progress(unit.connection, [group.id])[group.id]
         if printing.is_json():
             shown = target.redactor(actor).rows(groups.members(unit.connection, group.id))
-            jobs = [views.job(job) for job in shown]
-            printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
+            printing.echo_json(views.detail(group, progress, shown))
         elif wait:
             click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")
     if wait:
@@ -274,4 +268,4 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
     if printing.is_json():
         with target.transaction() as connection:
             progress = groups.progress(connection, [group.id])[group.id]
-            printing.echo_json(_as_json(groups.get(connection, group.id), progress))
+            printing.echo_json(views.group(groups.get(connection, group.id), progress))

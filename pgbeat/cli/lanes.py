@@ -20,6 +20,7 @@ from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
+from pgbeat.views import lanes as views
 
 
 @click.group("lanes", cls=Noun)
@@ -41,7 +42,7 @@ def list_command(target: Target) -> None:
         rows = lanes.listing(connection, target.namespace)
     printing.show_listing(
         rows,
-        json_of=_json,
+        json_of=views.usage,
         cells_of=lambda row: _cells(row, now),
         names={"lane"},
         folding={"fair", "policy"},
@@ -84,11 +85,7 @@ def show_command(target: Target, name: str, limit: int) -> None:
         holders = occupancy.holders(connection, lane)
         waiting = occupancy.line(connection, lane, limit=limit)
     if printing.is_json():
-        found = {
-            "slots": [each._asdict() for each in holders],
-            "line": [each._asdict() for each in waiting],
-        }
-        printing.echo_json(_json(row) | found)
+        printing.echo_json(views.detail(row, holders, waiting))
         return
     printing.show_facts(
         lane.name,
@@ -133,15 +130,6 @@ def _waits(job: InLine, now: datetime) -> dict[str, Cell]:
         "for": span(now - job.created_at),
         "why": job.reason or "gets the next slot",
     }
-
-
-def _json(row: LaneUsage) -> dict[str, Any]:
-    figures = {name: value for name, value in row._asdict().items() if name != "lane"}
-    return _lane_json(row.lane) | figures
-
-
-def _lane_json(lane: Lane) -> dict[str, Any]:
-    return lane._asdict() | {"rate": lane.rate, "temporary_rate": lane.temporary_rate}
 
 
 def _rate(lane: Lane, now: datetime | None = None) -> str | None:
@@ -216,7 +204,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
     said = f"{verbs[not dry_run]} lane {name!r}: {_words(lane)}."
     if before is not None and before._replace(updated_at=lane.updated_at) == lane:
         said = f"Lane {name!r} is like that already: {_words(lane)}."
-    printing.result(_lane_json(lane), said)
+    printing.result(views.lane(lane), said)
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
@@ -296,7 +284,7 @@ def pause_command(target: Target, name: str) -> None:
         lane, is_new = lane_control.pause(unit, name)
         now = connections.now(unit.connection)
     already = f"Lane {name!r} is paused already, since {printing.when(lane.paused_at, now)}."
-    printing.result(_lane_json(lane), f"Paused lane {name!r}." if is_new else already)
+    printing.result(views.lane(lane), f"Paused lane {name!r}." if is_new else already)
 
 
 @lanes_command.command("resume")
@@ -308,7 +296,7 @@ def resume_command(target: Target, name: str) -> None:
     with target.unit() as unit:
         lane, was_paused = lane_control.resume(unit, name)
     said = f"Resumed lane {name!r}." if was_paused else f"Lane {name!r} is not paused."
-    printing.result(_lane_json(lane), said)
+    printing.result(views.lane(lane), said)
 
 
 def _import_policies(target: Target) -> None:

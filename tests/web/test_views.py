@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql, run_with
 from tests.support.jobs import make_app
-from tests.support.rows import insert, make_job, make_schedule
+from tests.support.rows import insert, make_job, make_lane, make_schedule
 from tests.support.web import Web, done
 
 
@@ -61,6 +61,25 @@ def a_schedule(sql: Sql) -> str:
     return "s"
 
 
+def a_lane(sql: Sql) -> str:
+    """Makes a lane with rates, a slot that is taken, and a line."""
+    make_lane(
+        sql, rate_limit=3, rate_period="1 minute", rate_key="task", temporary_limit=1,
+        temporary_period="1 hour", temporary_until="2999-01-01Z",
+    )  # fmt: skip
+    make_job(sql, "running", lane="l", dispatched_at="now")
+    make_job(sql, lane="l")
+    return "l"
+
+
+def a_group(sql: Sql) -> str:
+    """Makes a group of one job."""
+    values = {"name": "g", "mode": "parallel", "on_failure": "stop", "created_by": "user:alice"}
+    key = insert(sql, "groups", values | {"job_source": "user_api", "is_system_job": False}, "id")
+    make_job(sql, group_id=key, group_position=1)
+    return str(key)
+
+
 def first(key: str | int) -> Callable[[Any], Any]:
     """Returns what gets the first of the list at a key."""
     return lambda found: found[key][0]
@@ -94,6 +113,14 @@ NOUNS = {
         a_schedule, f"{SCHEDULES}/{{id}}/forecast", "next {id}",
         lambda answer: [without("args", "kwargs")(each) for each in answer["times"]],
         lambda printed: printed["times"],
+    ),
+    "lane": Noun(a_lane, "/lanes/{id}", "lanes show {id}"),
+    "lane in a list": Noun(
+        a_lane, "/lanes", "lanes list", first("lanes"), lambda printed: printed[0]
+    ),
+    "group": Noun(a_group, "/groups/{id}", "groups show {id}"),
+    "group in a list": Noun(
+        a_group, "/groups", "groups list", first("groups"), lambda printed: printed[0]
     ),
 }  # fmt: skip
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.groups.model import CallbackOutcome, Group, MemberCounts, Mode, OnFailure
-from pgbeat.views import jobs as job_views
-from pgbeat.web.api.bodies import Body, Json, Next, example
+from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
+from pgbeat.views import groups as views
+from pgbeat.web.api.bodies import Body, Next, example
 from pgbeat.web.api.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
@@ -67,15 +67,17 @@ class FoundGroup(BaseModel):
     """A group of jobs."""
 
     id: UUID
+    namespace: str
     name: str | None
     mode: Mode
     on_failure: OnFailure
-    status: GroupState
+    state: GroupState
     progress: GroupProgress
     job_source: str
     created_by: str
+    is_system_job: bool
     created_at: datetime
-    completed_at: datetime | None
+    finished_at: datetime | None
     cancelled_by: str | None
     cancelled_at: datetime | None = Field(description="When it was asked to end.")
     callback_id: UUID | None = Field(description="The job that runs when it has ended.")
@@ -102,14 +104,6 @@ class GroupCancelled(FoundGroup):
     asked: int = Field(description="Running jobs, whose workers were asked to end them.")
 
 
-def _shown(group: Group, progress: MemberCounts) -> Json:
-    return group._asdict() | {
-        "status": group.state,
-        "completed_at": group.finished_at,
-        "progress": GroupProgress.model_validate(progress, from_attributes=True),
-    }
-
-
 @router.get("", summary="List groups")
 def list_groups(
     backend: TheBackend,
@@ -128,7 +122,7 @@ def list_groups(
         )
         page, following = split(rows, limit, "created_at", "id")
         known = groups.progress(connection, [row.id for row in page])
-    shown = [FoundGroup.model_validate(_shown(row, known[row.id])) for row in page]
+    shown = [FoundGroup.model_validate(views.group(row, known[row.id])) for row in page]
     return GroupPage(groups=shown, next=following)
 
 
@@ -143,9 +137,7 @@ def get_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> Grou
 def _detail(connection: Connection, backend: Backend, caller: Caller, group: Group) -> GroupDetail:
     progress = groups.progress(connection, [group.id])[group.id]
     members = backend.redactor(caller).rows(groups.members(connection, group.id, limit=_SHOWN))
-    return GroupDetail.model_validate(
-        _shown(group, progress) | {"jobs": [job_views.job(job) for job in members]}
-    )
+    return GroupDetail.model_validate(views.detail(group, progress, members))
 
 
 @router.post("", status_code=201, summary="Create a group")
@@ -170,5 +162,5 @@ def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> G
         done = submit_group.cancel(unit, group_id)
         progress = groups.progress(unit.connection, [group_id])[group_id]
     return GroupCancelled.model_validate(
-        _shown(done.group, progress) | {"ended": done.ended, "asked": done.asked}
+        views.group(done.group, progress) | {"ended": done.ended, "asked": done.asked}
     )

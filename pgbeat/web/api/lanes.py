@@ -12,8 +12,9 @@ from pgbeat.jobs import lane_control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy
-from pgbeat.jobs.lanes.model import Lane, LaneUsage
-from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
+from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lanes.occupancy import SlotHolder
+from pgbeat.views import lanes as views
 from pgbeat.web.api.bodies import Body, Done, Json, Length, PlainJson, example
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
@@ -87,6 +88,7 @@ class LaneChanges(Body):
 class FoundLane(BaseModel):
     """A lane."""
 
+    namespace: str
     name: str
     max_running: int | None
     rate: str | None = Field(examples=["10/minute of each task"])
@@ -98,12 +100,13 @@ class FoundLane(BaseModel):
         description="The rate that holds instead until `temporary_until`.",
         examples=["10/minute"],
     )
+    temporary_limit: int | None
+    temporary_period: Length | None
     temporary_until: datetime | None
     fair_by: str | None
     max_per_key: int | None
     policy: str | None
     options: Json
-    is_paused: bool
     paused_at: datetime | None
     created_at: datetime
     updated_at: datetime
@@ -167,22 +170,6 @@ class LaneDone(BaseModel):
     lane: FoundLane
 
 
-def _shown(lane: Lane) -> Json:
-    return lane._asdict() | {
-        "rate": lane.rate,
-        "temporary_rate": lane.temporary_rate,
-        "is_paused": lane.paused_at is not None,
-    }
-
-
-def _found(lane: Lane) -> FoundLane:
-    return FoundLane.model_validate(_shown(lane))
-
-
-def _figures(row: LaneUsage) -> Json:
-    return _shown(row.lane) | row._asdict()
-
-
 # -- reading
 
 
@@ -191,7 +178,7 @@ def list_lanes(backend: TheBackend, caller: TheCaller) -> LaneList:
     """Lists all lanes by name, with how many jobs run and wait in each."""
     with backend.transaction() as connection:
         rows = lanes.listing(connection, backend.namespace)
-    return LaneList(lanes=[LaneFigures.model_validate(_figures(row)) for row in rows])
+    return LaneList(lanes=[LaneFigures.model_validate(views.usage(row)) for row in rows])
 
 
 @router.get("/{name}", summary="Get a lane")
@@ -211,17 +198,14 @@ def get_lane(
         holders = occupancy.holders(connection, lane)
         line = occupancy.line(connection, lane, limit=limit)
         own = _own(connection, caller, holders)
-    slots = [
-        LaneSlot.model_validate(_slot(each, is_own=own is None or each.id in own))
-        for each in holders
-    ]
-    waiting = [
-        LaneWaiter.model_validate(
-            _waiter(place, each, is_own=own is None or each.created_by == caller.name)
-        )
-        for place, each in enumerate(line, 1)
-    ]
-    return LaneDetail.model_validate(_figures(row) | {"slots": slots, "line": waiting})
+    found = views.detail(row, holders, line)
+    for slot in found["slots"]:
+        if own is not None and slot["id"] not in own:
+            slot |= dict.fromkeys(("id", "task", "by"))
+    for waiter in found["line"]:
+        if own is not None and waiter["created_by"] != caller.name:
+            waiter |= dict.fromkeys(("id", "task", "created_by", "reason", "fair_key"))
+    return LaneDetail.model_validate(found)
 
 
 def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> set[str] | None:
@@ -231,15 +215,6 @@ def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> s
     found = jobs.find(connection, [each.id for each in holders if not each.is_direct])
     own = {str(job.id) for job in found if job.created_by == caller.name}
     return own | {each.id for each in holders if each.is_direct and each.by == caller.name}
-
-
-def _slot(each: SlotHolder, *, is_own: bool) -> Json:
-    return each._asdict() | ({} if is_own else {"id": None, "task": None, "by": None})
-
-
-def _waiter(place: int, each: InLine, *, is_own: bool) -> Json:
-    blank = {} if is_own else dict.fromkeys(("id", "task", "created_by", "reason", "fair_key"))
-    return each._asdict() | {"place": place} | blank
 
 
 # -- changing
@@ -261,7 +236,12 @@ def put_lane(
         saved = lane_control.save(unit, name, body.changes())
     if saved.is_new:
         response.status_code = 201
-    return _found(saved.lane)
+    return FoundLane.model_validate(views.lane(saved.lane))
+
+
+def _done(lane: Lane, past: str) -> LaneDone:
+    found = FoundLane.model_validate(views.lane(lane))
+    return LaneDone(message=f"Lane '{lane.name}' {past}", lane=found)
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
@@ -269,7 +249,9 @@ def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDon
     """Stops dispatching from a lane. Jobs in its slots go on."""
     with backend.unit(caller) as unit:
         lane, _ = lane_control.pause(unit, name)
-    return LaneDone(message=f"Lane '{name}' paused", lane=_found(lane))
+    return LaneDone(
+        message=f"Lane '{name}' paused", lane=FoundLane.model_validate(views.lane(lane))
+    )
 
 
 @router.post("/{name}/resume", summary="Resume a lane")
@@ -277,7 +259,9 @@ def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDo
     """Dispatches from a paused lane again."""
     with backend.unit(caller) as unit:
         lane, _ = lane_control.resume(unit, name)
-    return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
+    return LaneDone(
+        message=f"Lane '{name}' resumed", lane=FoundLane.model_validate(views.lane(lane))
+    )
 
 
 @router.delete("/{name}/reservations/{number}", summary="Release a reservation")

@@ -106,7 +106,7 @@ def test_the_end_of_a_group_is_an_event(fleet: Fleet, submit: Submit, sql: Sql) 
 
     def told() -> list[tuple[Any, ...]]:
         return sql(
-            "SELECT payload -> 'data' ->> 'id', payload -> 'data' ->> 'status', "
+            "SELECT payload -> 'data' ->> 'id', payload -> 'data' ->> 'state', "
             "payload -> 'data' -> 'jobs' FROM pgbeat.deliveries ORDER BY created_at"
         )
 

@@ -32,7 +32,7 @@ def test_a_group_is_made_and_found(web: Web, admin: Any, sql: Sql) -> None:
     later = {"task": "jobs.add", "args": [1], "countdown": "1 hour", "retry_base": 5, "lane": None}
     made = group(alice, ORDER, later, name="report", on_failure="continue")
     wanted = {
-        "name": "report", "mode": "parallel", "on_failure": "continue", "status": "running",
+        "name": "report", "mode": "parallel", "on_failure": "continue", "state": "running",
         "created_by": "user:alice",
         "progress": {
             "total": 2, "done": 0, "percent": 0, "counts": {"pending": 1, "scheduled": 1},
@@ -55,11 +55,11 @@ def test_a_sequence_goes_on_and_ends(web: Web, sql: Sql) -> None:
     assert messages(sql) == [first]
     tell(web, first, state="completed", job_state="completed")
     found = done(alice.get(f"/groups/{made['id']}"))
-    assert (found["status"], found["progress"]["percent"]) == ("running", 50)
+    assert (found["state"], found["progress"]["percent"]) == ("running", 50)
     assert second in messages(sql)
     tell(web, second, state="completed", job_state="completed")
     found = done(alice.get(f"/groups/{made['id']}"))
-    assert (found["status"], found["progress"]["percent"]) == ("completed", 100)
+    assert (found["state"], found["progress"]["percent"]) == ("completed", 100)
 
 
 def test_members_depend_on_each_other_and_a_callback_follows(web: Web, sql: Sql) -> None:

@@ -77,8 +77,8 @@ BEGIN
                 AND namespace = NEW.namespace AND 'group.ended' = ANY (events)) THEN
         PERFORM pgbeat.record_event(NEW.namespace, 'group.ended', jsonb_build_object(
             'id', NEW.id, 'name', NEW.name, 'mode', NEW.mode, 'on_failure', NEW.on_failure,
-            'status', NEW.state, 'created_by', NEW.created_by, 'created_at', NEW.created_at,
-            'completed_at', NEW.finished_at, 'cancelled_by', NEW.cancelled_by,
+            'state', NEW.state, 'created_by', NEW.created_by, 'created_at', NEW.created_at,
+            'finished_at', NEW.finished_at, 'cancelled_by', NEW.cancelled_by,
             'jobs', (SELECT coalesce(jsonb_object_agg(c.state, c.number), '{}') FROM (
                          SELECT j.state, count(*) AS number FROM pgbeat.ended_jobs j
                           WHERE j.group_id = NEW.id AND j.finished_at >= NEW.created_at
