@@ -18,6 +18,7 @@ from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.schedules import calendar_control, calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
+from pgbeat.views import definitions as views
 
 
 @click.group("calendars", cls=Noun)
@@ -39,7 +40,7 @@ def list_command(target: Target) -> None:
         users = calendars.users(connection, namespace=target.namespace)
     printing.show_listing(
         rows,
-        json_of=lambda row: _json(row, users),
+        json_of=lambda row: views.calendar(row, users),
         cells_of=lambda row: {
             "calendar": row.name,
             "rules": _rules(row),
@@ -63,7 +64,7 @@ def show_command(target: Target, name: str) -> None:
         row = calendars.get(connection, name, namespace=target.namespace)
         users = calendars.users(connection, namespace=target.namespace)
     if printing.is_json():
-        printing.echo_json(_json(row, users))
+        printing.echo_json(views.calendar(row, users))
         return
     printing.show_facts(
         row.name,
@@ -74,17 +75,6 @@ def show_command(target: Target, name: str) -> None:
         ("created", printing.when(row.created_at, now)),
         ("changed", printing.when(row.updated_at, now)),
     )
-
-
-def _json(row: Calendar, users: dict[str, list[str]]) -> dict[str, Any]:
-    return {
-        "namespace": row.namespace,
-        "name": row.name,
-        "definition": row.definition,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "schedules": users.get(row.name, []),
-    }
 
 
 def _rules(row: Calendar) -> Text:
@@ -123,8 +113,7 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
     reason = row.exclusion(moment, local.key)
     answer = {
         "calendar": row.name,
-        "utc": moment.astimezone(UTC),
-        "local": moment.isoformat(),
+        "at": moment.astimezone(UTC),
         "timezone": local.key,
         "excluded": reason is not None,
         "reason": reason,
@@ -186,7 +175,7 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
 def _json_now(target: Target, row: Calendar) -> dict[str, Any]:
     """Returns a calendar that a command wrote, with the schedules that name it."""
     with target.transaction() as connection:
-        return _json(row, calendars.users(connection, namespace=row.namespace))
+        return views.calendar(row, calendars.users(connection, namespace=row.namespace))
 
 
 @calendars_command.command("remove")

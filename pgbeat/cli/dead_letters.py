@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
 import click
 from rich.text import Text
@@ -16,6 +15,7 @@ from pgbeat.cli.options import adding, duration, newest_option
 from pgbeat.cli.printing import Cell, counted, json_option, line, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
+from pgbeat.views import broker as views
 
 
 @click.group("dead", cls=Noun)
@@ -46,7 +46,7 @@ def list_command(target: Target, queue: str | None, limit: int) -> None:
     is_wide = printing.is_wide(150)
     printing.show_listing(
         found,
-        json_of=_json,
+        json_of=views.dead_letter,
         cells_of=lambda row: _cells(row, now, is_wide=is_wide),
         names={"queue", _NARROW, *_WIDE[:2]},
         folding=_WIDE[2:],
@@ -56,11 +56,6 @@ def list_command(target: Target, queue: str | None, limit: int) -> None:
 
 
 _WIDE, _NARROW = ["task", "task id", "reason"], "task, its id, and the reason"
-
-
-def _json(row: DeadLetter) -> dict[str, Any]:
-    names = {"task": row.task, "task_id": row.task_id}
-    return {key: value for key, value in (row._asdict() | names).items() if key != "payload"}
 
 
 def _cells(row: DeadLetter, now: datetime, *, is_wide: bool) -> dict[str, Cell]:

@@ -12,6 +12,7 @@ from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import Cell, json_option, line, styled
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
+from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.deliveries import Delivery
@@ -34,18 +35,12 @@ def deliveries_command(target: Target, name: str, state: str | None, limit: int)
     which = f"{state} deliveries" if state else "deliveries"
     printing.show_listing(
         found,
-        json_of=_json,
+        json_of=views.delivery,
         cells_of=lambda row: _cells(row, now),
         folding={"attempts"},
         none=f"There are no {which} of webhook {name!r}.",
         limit=limit,
     )
-
-
-def _json(row: Delivery) -> dict[str, Any]:
-    log = [{**entry, "at": datetime.fromisoformat(entry["at"])} for entry in row.log]
-    columns = {name: value for name, value in row._asdict().items() if name != "webhook_id"}
-    return columns | {"log": log}
 
 
 def _cells(row: Delivery, now: datetime) -> dict[str, Cell]:

@@ -13,6 +13,7 @@ from pgbeat.cli.printing import Cell, counted, json_option, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.config import delays_in_table
 from pgbeat.database import connections
+from pgbeat.views import broker as views
 
 
 @click.group("queues", cls=CommandGroup, invoke_without_command=True)
@@ -39,7 +40,7 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> N
     rows = [row for row in everything if with_internal or not row.is_internal]
     printing.show_listing(
         rows,
-        json_of=lambda row: row._asdict(),
+        json_of=views.queue,
         cells_of=lambda row: _cells(row, now),
         names={"queue"},
         none="There are only internal queues, which --all shows."
@@ -81,7 +82,7 @@ def pause_command(target: Target, name: str) -> None:
         row, is_new = control.pause(unit, name)
         now = connections.now(unit.connection)
     already = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
-    printing.result(row._asdict(), f"Paused queue {name!r}." if is_new else already)
+    printing.result(views.queue(row), f"Paused queue {name!r}." if is_new else already)
     if row.claimed:
         printing.note(f"consumers finish the {counted(row.claimed, 'message')} that they claimed.")
     _remark(target, "workers on the stock transport (sqla+) don't pause.")
@@ -97,7 +98,7 @@ def resume_command(target: Target, name: str) -> None:
         target.require_broker(unit.connection)
         row, was_paused = control.resume(unit, name)
     said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
-    printing.result(row._asdict(), said)
+    printing.result(views.queue(row), said)
 
 
 @queues_command.command("purge")

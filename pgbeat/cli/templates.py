@@ -12,7 +12,7 @@ from pgbeat.cli.printing import compact, json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.jobs import template_control, templates
-from pgbeat.jobs.templates import Template
+from pgbeat.views import definitions as views
 
 
 @click.group("templates", cls=Noun)
@@ -34,7 +34,7 @@ def list_command(target: Target) -> None:
         users = templates.users(connection, namespace=target.namespace)
     printing.show_listing(
         rows,
-        json_of=lambda row: _json(row, users),
+        json_of=lambda row: views.template(row, users),
         cells_of=lambda row: {
             "template": row.name,
             "task": row.task,
@@ -59,7 +59,7 @@ def show_command(target: Target, name: str) -> None:
         row = templates.get(connection, name, namespace=target.namespace)
         users = templates.users(connection, namespace=target.namespace)
     if printing.is_json():
-        printing.echo_json(_json(row, users))
+        printing.echo_json(views.template(row, users))
         return
     printing.show_facts(
         row.name,
@@ -74,10 +74,6 @@ def show_command(target: Target, name: str) -> None:
         ("made", printing.when_and_who(row.created_at, row.created_by, now)),
         ("changed", printing.when(row.updated_at, now)),
     )
-
-
-def _json(row: Template, users: dict[str, list[str]]) -> dict[str, Any]:
-    return row._asdict() | {"schedules": users.get(row.name, [])}
 
 
 @templates_command.command("set", cls=Command)
@@ -103,7 +99,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
     if before is None or before._replace(updated_at=row.updated_at) != row:
         verbs = ("Would make", "Made") if before is None else ("Would change", "Changed")
         said = f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}."
-    printing.result(_json(row, users), said)
+    printing.result(views.template(row, users), said)
     if not target.has_app:
         printing.note("the task is not checked; with -A APP it would be.")
 

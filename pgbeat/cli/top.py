@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access.actors import Actor
 from pgbeat.broker import queues
 from pgbeat.broker.queues import QueueSummary
-from pgbeat.cli import job_views, printing, top_page
+from pgbeat.cli import printing, top_page
 from pgbeat.cli.actors import as_onlooker
 from pgbeat.cli.keys import keys
 from pgbeat.cli.printing import json_option
@@ -28,8 +28,10 @@ from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.model import Job
 from pgbeat.monitoring import beats, gauges, worker_usage
+from pgbeat.views.broker import queue, worker
+from pgbeat.views.jobs import progress_of
+from pgbeat.views.lanes import usage
 
 #: Running jobs that are read, at most.
 _RUNNING = 100
@@ -153,7 +155,7 @@ def _as_json(found: Snapshot) -> dict[str, Any]:
         "leader": None if beat.leader is None else beat.leader.label,
         "standbys": [each.label for each in beat.standbys],
         "troubles": beat.troubles,
-        "workers": [each._asdict() for each in found.workers],
+        "workers": [worker(each) for each in found.workers],
         "jobs": found.counts,
         "running": [
             {
@@ -161,25 +163,12 @@ def _as_json(found: Snapshot) -> dict[str, Any]:
                 "task": job.task,
                 "worker": job.worker,
                 "started_at": job.started_at,
-                "progress": _progress(found, job),
+                "progress": (
+                    progress_of(found.executions[job.id]) if job.id in found.executions else None
+                ),
             }
             for job in found.running
         ],
-        "lanes": [
-            {
-                "name": each.lane.name,
-                "running": each.running,
-                "limit": each.lane.max_running,
-                "waiting": each.waiting,
-                "waiting_since": each.waiting_since,
-                "paused_at": each.lane.paused_at,
-            }
-            for each in found.lanes
-        ],
-        "queues": [each._asdict() for each in found.queues],
+        "lanes": [usage(each) for each in found.lanes],
+        "queues": [queue(each) for each in found.queues],
     }
-
-
-def _progress(found: Snapshot, job: Job) -> str | None:
-    run = found.executions.get(job.id)
-    return None if run is None else job_views.progress(run) or None

@@ -14,6 +14,7 @@ from pgbeat.cli.options import F, adding
 from pgbeat.cli.printing import counted, json_option, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
+from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
@@ -44,7 +45,7 @@ def list_command(target: Target) -> None:
         counts = deliveries.counts(connection, namespace=target.namespace)
     printing.show_listing(
         rows,
-        json_of=lambda row: _json(row, counts[row.name]),
+        json_of=lambda row: views.counted(row, counts[row.name]),
         cells_of=lambda row: _cells(row, counts[row.name]),
         names={"webhook"},
         folding={"url", "events"},
@@ -75,7 +76,7 @@ def show_command(target: Target, name: str) -> None:
         count = deliveries.counts(connection, namespace=target.namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)
     if printing.is_json():
-        printing.echo_json(_json(row, count))
+        printing.echo_json(views.counted(row, count))
         return
     until = row.previous_until
     old = until is not None and until > now
@@ -99,11 +100,6 @@ def _state(row: Webhook) -> Text:
         return printing.styled("disabled")
     # One that succeeds has all its slots.
     return printing.styled("active" if row.slots > 1 else "failing")
-
-
-def _json(row: Webhook, count: Mapping[str, int]) -> dict[str, Any]:
-    values = {name: value for name, value in row._asdict().items() if name != "id"}
-    return values | {"deliveries": dict(count)}
 
 
 def _definition(*, required: bool) -> Callable[[F], F]:
@@ -142,7 +138,7 @@ def add_command(
         return
     if printing.is_json():
         count = dict.fromkeys(("pending", "delivered", "failed"), 0)
-        printing.echo_json(_json(row, count) | {"secret": secret})
+        printing.echo_json(views.counted(row, count) | {"secret": secret})
         return
     click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
     if secret_file is None:
@@ -176,7 +172,7 @@ def update_command(
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     is_new = new_secret and not dry_run
     said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
-    shown = _json(row, count) | ({"secret": secret} if is_new else {})
+    shown = views.counted(row, count) | ({"secret": secret} if is_new else {})
     printing.result(shown, said)
     if is_new and not printing.is_json():
         click.echo(f"Its new secret, which is not shown again: {secret}")
@@ -216,7 +212,7 @@ def enable_command(target: Target, name: str) -> None:
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     failed = count["failed"] if is_new else 0
     said = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
-    printing.result(_json(row, count), said)
+    printing.result(views.counted(row, count), said)
     if failed:
         printing.note(
             f"{_counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
@@ -237,7 +233,9 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     pending = counts[name]["pending"]
     already = f"Webhook {name!r} is disabled already."
-    printing.result(_json(row, count), f"Disabled webhook {name!r}." if was_enabled else already)
+    printing.result(
+        views.counted(row, count), f"Disabled webhook {name!r}." if was_enabled else already
+    )
     if pending:
         printing.note(f"{_counted_deliveries(pending)} that waited failed.")
 
@@ -254,8 +252,7 @@ def test_command(target: Target, name: str) -> None:
     said = f"Delivered: it answered {answer.status} in {answer.ms:.0f} ms."
     if not answer.is_delivered:
         said = f"Not delivered, after {answer.ms:.0f} ms: {line(answer.error)}."
-    found = {"id": key, **answer._asdict(), "delivered": answer.is_delivered}
-    printing.result(found, said)
+    printing.result(views.tested(key, answer), said)
     if not webhook.enabled:
         printing.note(f"it is disabled; `pgbeat webhooks enable {name}` enables it.")
     if not answer.is_delivered:

@@ -13,6 +13,7 @@ from pgbeat.jobs import worker_control
 from pgbeat.jobs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
+from pgbeat.views import broker as views
 
 
 @click.group("workers", cls=CommandGroup, invoke_without_command=True)
@@ -34,7 +35,7 @@ def workers_command(target: Target, ctx: click.Context) -> None:
         rows = worker_usage.listing(connection, target.namespace)
     printing.show_listing(
         rows,
-        json_of=lambda row: row._asdict() | {"tasks": [each._asdict() for each in row.tasks]},
+        json_of=views.worker,
         cells_of=lambda row: _cells(row, now),
         names={"worker"},
         folding={"queues"},

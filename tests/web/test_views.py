@@ -80,6 +80,58 @@ def a_group(sql: Sql) -> str:
     return str(key)
 
 
+def a_webhook(sql: Sql) -> str:
+    """Makes a webhook with a delivery that failed."""
+    values = {"name": "w", "url": "https://example.org", "secret": "whsec_abcdefghijklmnop"}
+    key = insert(sql, "webhooks", values | {"events": ["job.failed"], "slots": 1}, "id")
+    insert(
+        sql, "deliveries", {
+            "webhook_id": key, "event": "job.failed", "payload": {"a": 1}, "state": "failed",
+            "attempts": 1, "next_at": None, "finished_at": "now",
+            "log": Jsonb([{"at": "2026-01-01T00:00:00+00:00", "status": 503}]),
+        }, "id",
+    )  # fmt: skip
+    return "w"
+
+
+def a_queue(sql: Sql) -> str:
+    """Makes a queue with a dead letter."""
+    sql("INSERT INTO kombu_queue (name, paused_at) VALUES ('q', now())")
+    sql(
+        "INSERT INTO kombu_message_dead (id, queue, payload, deliveries, reason, enqueued_at, "
+        "priority) VALUES (1, 'q', %s, 3, 'rejected', now(), 0)",
+        '{"headers": {"task": "t", "id": "i"}}',
+    )
+    return "q"
+
+
+def a_worker(sql: Sql) -> str:
+    """Makes a worker that has reported."""
+    values = {"name": "w@host", "pid": 7, "pool": "prefork", "concurrency": 2, "host": "host"}
+    insert(sql, "workers", values | {"queues": ["q"], "memory_mb": 12.5}, "id")
+    return "w@host"
+
+
+def a_template(sql: Sql) -> str:
+    """Makes a template."""
+    return str(insert(sql, "templates", {"name": "t", "task": "jobs.add", "kwargs": {"x": 1}}))
+
+
+def a_calendar(sql: Sql) -> str:
+    """Makes a calendar."""
+    return str(insert(sql, "calendars", {"name": "c", "definition": {"weekdays": ["sat"]}}))
+
+
+def a_change(sql: Sql) -> str:
+    """Makes a change."""
+    return str(insert(
+        sql, "audit", {
+            "actor": "user:alice", "origin": "cli", "verb": "pause", "kind": "lane",
+            "subject": "l", "after": {"a": 1},
+        }, "id",
+    ))  # fmt: skip
+
+
 def first(key: str | int) -> Callable[[Any], Any]:
     """Returns what gets the first of the list at a key."""
     return lambda found: found[key][0]
@@ -122,6 +174,25 @@ NOUNS = {
     "group in a list": Noun(
         a_group, "/groups", "groups list", first("groups"), lambda printed: printed[0]
     ),
+    "webhook": Noun(a_webhook, "/webhooks/{id}", "webhooks show {id}"),
+    "webhooks": Noun(a_webhook, "/webhooks", "webhooks list", lambda found: found["webhooks"]),
+    "delivery": Noun(
+        a_webhook, "/webhooks/{id}/deliveries", "webhooks deliveries {id}",
+        lambda found: found["deliveries"],
+    ),
+    "queue": Noun(a_queue, "/queues", "queues", lambda found: found["queues"]),
+    "dead letter": Noun(a_queue, "/dead", "dead list", lambda found: found["dead"]),
+    "worker": Noun(a_worker, "/workers", "workers", lambda found: found["workers"]),
+    "template": Noun(a_template, "/templates/{id}", "templates show {id}"),
+    "calendar": Noun(a_calendar, "/calendars/{id}", "calendars show {id}"),
+    "excluded time": Noun(
+        a_calendar, "/calendars/{id}/check?at=2026-07-04T00:00:00Z",
+        "calendars check {id} --at 2026-07-04T00:00:00Z",
+    ),
+    "change": Noun(a_change, "/audit", "audit", lambda found: found["changes"]),
+    "error": Noun(
+        a_job, "/errors", "errors", without("since", "until"), without("since", "until")
+    ),
 }  # fmt: skip
 
 
@@ -132,7 +203,7 @@ def test_the_api_and_the_command_line_send_the_same(
     monkeypatch.setenv("PGBEAT_ADMIN", "1")
     key = noun.make(sql)
     printed = run_with(app, *noun.command.format(id=key).split(), "--json")
-    assert printed.exit_code == 0, printed.output
+    assert printed.exit_code in (0, 3), printed.output
     answer = noun.of_answer(done(web.admin.get(noun.path.format(id=key))))
     assert answer == noun.of_command(json.loads(printed.stdout))
     assert answer

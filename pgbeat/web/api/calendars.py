@@ -8,10 +8,9 @@ from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.database import connections
-from pgbeat.errors import InvalidCalendar
 from pgbeat.schedules import calendar_control, calendars
-from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
+from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
@@ -44,6 +43,7 @@ class NewCalendar(CalendarFields):
 class FoundCalendar(BaseModel):
     """A calendar."""
 
+    namespace: str
     name: str
     definition: Json
     rules: str | None = Field(
@@ -79,20 +79,6 @@ class CalendarCheck(BaseModel):
     reason: str | None = Field(examples=["calendar 'office': Saturday"])
 
 
-def shown(row: Calendar) -> Json:
-    """Returns the fields of `FoundCalendar`."""
-    rules, problem = None, None
-    try:
-        rules = str(row.rules)
-    except InvalidCalendar as error:
-        problem = str(error)
-    return vars(row) | {"rules": rules, "problem": problem}
-
-
-def _detail(row: Calendar, users: dict[str, list[str]]) -> CalendarDetail:
-    return CalendarDetail.model_validate(shown(row) | {"schedules": users.get(row.name, [])})
-
-
 def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
     return calendars.users(connection, namespace=backend.namespace) if caller.sees_all else {}
 
@@ -103,7 +89,9 @@ def list_calendars(backend: TheBackend, caller: TheCaller) -> CalendarList:
     with backend.transaction() as connection:
         rows = calendars.listing(connection, namespace=backend.namespace)
         users = _users(connection, backend, caller)
-    return CalendarList(calendars=[_detail(row, users) for row in rows])
+    return CalendarList(
+        calendars=[CalendarDetail.model_validate(views.calendar(row, users)) for row in rows]
+    )
 
 
 @router.get("/{name}", summary="Get a calendar")
@@ -111,7 +99,8 @@ def get_calendar(backend: TheBackend, caller: TheCaller, name: CalendarName) -> 
     """Returns a calendar."""
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
-        return _detail(row, _users(connection, backend, caller))
+        users = _users(connection, backend, caller)
+    return CalendarDetail.model_validate(views.calendar(row, users))
 
 
 @router.get("/{name}/check", summary="Check whether a calendar excludes a time")
@@ -148,7 +137,7 @@ def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) ->
     """Creates a calendar."""
     with backend.unit(caller) as unit:
         row, _ = calendar_control.put(unit, body.name, body.definition, only_new=True)
-    return FoundCalendar.model_validate(shown(row))
+    return FoundCalendar.model_validate(views.calendar(row, {}))
 
 
 @router.put(
@@ -168,7 +157,7 @@ def put_calendar(
         row, is_new = calendar_control.put(unit, name, body.definition)
     if is_new:
         response.status_code = 201
-    return FoundCalendar.model_validate(shown(row))
+    return FoundCalendar.model_validate(views.calendar(row, {}))
 
 
 @router.delete("/{name}", summary="Delete a calendar")

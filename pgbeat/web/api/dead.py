@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field, StrictInt
 from sqlalchemy import Connection
 
 from pgbeat.broker import control, dead_letters, queues
-from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.web.api.bodies import Body, Json, Length, Next, example
+from pgbeat.views import broker as views
+from pgbeat.web.api.bodies import Body, Length, Next, example
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
@@ -73,10 +73,6 @@ class DeadDone(BaseModel):
     homeless: int = Field(default=0, description="Those that stay because their queue is gone.")
 
 
-def _shown(row: DeadLetter) -> Json:
-    return row._asdict() | {"task": row.task, "task_id": row.task_id}
-
-
 @router.get("", summary="List dead letters")
 def list_dead(
     backend: TheBackend,
@@ -93,7 +89,7 @@ def list_dead(
         if not rows and queue is not None:
             queues.get(connection, queue)
     page, following = split(rows, limit, "died_at", "id")
-    dead = [FoundDeadLetter.model_validate(_shown(row)) for row in page]
+    dead = [FoundDeadLetter.model_validate(views.dead_letter(row)) for row in page]
     return DeadPage(dead=dead, next=following)
 
 
@@ -111,7 +107,7 @@ def get_dead(
         raise NotFound(f"there is no dead letter {letter_id}")
     row = rows[0]
     payload = backend.redactor(caller).payload(row.task, row.payload)
-    return DeadDetail.model_validate(_shown(row) | {"payload": payload})
+    return DeadDetail.model_validate(views.dead_letter(row) | {"payload": payload})
 
 
 def _choose(connection: Connection, body: DeadChoice) -> dict[int, str]:

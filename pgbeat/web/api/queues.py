@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
+from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
@@ -27,8 +28,9 @@ class FoundQueue(BaseModel):
     dead: int
     consumers: int = Field(description="Live processes that consume from it.")
     age: Length | None = Field(description="Seconds that the oldest message has waited.")
-    is_paused: bool
     paused_at: datetime | None
+    auto_delete: bool = Field(description="It is deleted with its last consumer.")
+    owner: int | None = Field(description="The session with which it is deleted.")
     is_internal: bool = Field(description="It is for remote control, events or replies.")
 
 
@@ -53,9 +55,7 @@ class QueuePurged(QueueDone):
 
 
 def _found(row: QueueSummary) -> FoundQueue:
-    return FoundQueue.model_validate(
-        row._asdict() | {"is_paused": row.paused_at is not None, "is_internal": row.is_internal}
-    )
+    return FoundQueue.model_validate(views.queue(row))
 
 
 @router.get("", summary="List queues")

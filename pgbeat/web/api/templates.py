@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.jobs import template_control, templates
-from pgbeat.jobs.templates import Template
+from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, PlainList, example
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
@@ -53,6 +53,7 @@ class NewTemplate(TemplateFields):
 class FoundTemplate(BaseModel):
     """A template."""
 
+    namespace: str
     name: str
     description: str | None
     task: str
@@ -80,10 +81,6 @@ class TemplateList(BaseModel):
     templates: list[TemplateDetail]
 
 
-def _detail(row: Template, users: dict[str, list[str]]) -> TemplateDetail:
-    return TemplateDetail.model_validate(row._asdict() | {"schedules": users.get(row.name, [])})
-
-
 def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
     return templates.users(connection, namespace=backend.namespace) if caller.sees_all else {}
 
@@ -95,7 +92,9 @@ def list_templates(backend: TheBackend, caller: TheCaller) -> TemplateList:
         rows = templates.listing(connection, namespace=backend.namespace)
         users = _users(connection, backend, caller)
     rows = backend.redactor(caller).rows(rows)
-    return TemplateList(templates=[_detail(row, users) for row in rows])
+    return TemplateList(
+        templates=[TemplateDetail.model_validate(views.template(row, users)) for row in rows]
+    )
 
 
 @router.get("/{name}", summary="Get a template")
@@ -104,7 +103,8 @@ def get_template(backend: TheBackend, caller: TheCaller, name: TemplateName) -> 
     with backend.transaction() as connection:
         row = templates.get(connection, name, namespace=backend.namespace)
         row = backend.redactor(caller).row(row, row.task)
-        return _detail(row, _users(connection, backend, caller))
+        users = _users(connection, backend, caller)
+    return TemplateDetail.model_validate(views.template(row, users))
 
 
 @router.post("", status_code=201, summary="Create a template")
@@ -113,7 +113,7 @@ def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) ->
     with backend.unit(caller) as unit:
         values = body.model_dump(exclude={"name"})
         row, _ = template_control.put(unit, body.name, only_new=True, **values)
-    return FoundTemplate.model_validate(row._asdict())
+    return FoundTemplate.model_validate(views.template(row, {}))
 
 
 @router.put(
@@ -133,7 +133,7 @@ def put_template(
         row, before = template_control.put(unit, name, **body.model_dump(exclude={"name"}))
     if before is None:
         response.status_code = 201
-    return FoundTemplate.model_validate(row._asdict())
+    return FoundTemplate.model_validate(views.template(row, {}))
 
 
 @router.delete("/{name}", summary="Delete a template")

@@ -1,6 +1,5 @@
 """`/webhooks`: webhooks and their deliveries."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from pgbeat.errors import InvalidJob
+from pgbeat.views import webhooks as views
 from pgbeat.web.api.bodies import Body, Done, Json, Next, example
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.backend import TheBackend
@@ -16,7 +16,7 @@ from pgbeat.web.identity import TheAdmin
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.model import EVENTS, Webhook
+from pgbeat.webhooks.model import EVENTS
 from pgbeat.webhooks.signing import new_secret
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -70,6 +70,7 @@ class DeliveryCounts(BaseModel):
 class FoundWebhook(BaseModel):
     """A webhook, without its secret."""
 
+    namespace: str
     name: str
     url: str
     events: list[str]
@@ -112,6 +113,7 @@ class FoundDelivery(BaseModel):
     state: DeliveryState
     attempts: int
     next_at: datetime | None
+    sent_at: datetime | None = Field(description="When an attempt that is under way began.")
     log: list[Json] = Field(description="The time and outcome of each attempt.")
     created_at: datetime
     finished_at: datetime | None
@@ -138,14 +140,7 @@ class WebhookTested(BaseModel):
     status: int | None = Field(description="The status of the receiver's response.")
     error: str | None
     ms: float
-
-
-def _shown(row: Webhook) -> Json:
-    return row._asdict() | {"is_failing": row.enabled and row.slots == 1}
-
-
-def _detail(row: Webhook, count: Mapping[str, int]) -> WebhookDetail:
-    return WebhookDetail.model_validate(_shown(row) | {"deliveries": dict(count)})
+    retry_after: float | None = Field(description="Seconds that the receiver asks for.")
 
 
 # -- reading
@@ -157,7 +152,11 @@ def list_webhooks(backend: TheBackend, caller: TheAdmin) -> WebhookList:
     with backend.transaction() as connection:
         rows = webhooks.listing(connection, namespace=backend.namespace)
         counts = deliveries.counts(connection, namespace=backend.namespace)
-    return WebhookList(webhooks=[_detail(row, counts[row.name]) for row in rows])
+    return WebhookList(
+        webhooks=[
+            WebhookDetail.model_validate(views.counted(row, counts[row.name])) for row in rows
+        ]
+    )
 
 
 @router.get("/{name}", summary="Get a webhook")
@@ -166,7 +165,7 @@ def get_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Web
     with backend.transaction() as connection:
         row = webhooks.get(connection, name, namespace=backend.namespace)
         counts = deliveries.counts(connection, namespace=backend.namespace)
-    return _detail(row, counts[name])
+    return WebhookDetail.model_validate(views.counted(row, counts[name]))
 
 
 # -- changing
@@ -177,7 +176,7 @@ def create_webhook(backend: TheBackend, caller: TheAdmin, body: NewWebhook) -> W
     """Creates a webhook. Only this response has its secret, which the receiver needs."""
     with backend.unit(caller) as unit:
         row, secret = control.add(unit, body.name, body.url, body.events, secret=body.secret)
-    return WebhookMade.model_validate(_shown(row) | {"secret": secret})
+    return WebhookMade.model_validate(views.webhook(row) | {"secret": secret})
 
 
 @router.patch("/{name}", summary="Change a webhook")
@@ -195,7 +194,7 @@ def update_webhook(
         )
     with backend.unit(caller) as unit:
         row = control.edit(unit, name, **given)
-    return WebhookMade.model_validate(_shown(row) | {"secret": secret})
+    return WebhookMade.model_validate(views.webhook(row) | {"secret": secret})
 
 
 @router.delete("/{name}", summary="Delete a webhook")
@@ -244,7 +243,7 @@ def list_deliveries(
             connection, webhook.id, state=state, before=before, limit=limit + 1
         )
     page, following = split(rows, limit, "created_at", "id")
-    found = [FoundDelivery.model_validate(row._asdict()) for row in page]
+    found = [FoundDelivery.model_validate(views.delivery(row)) for row in page]
     return DeliveryPage(deliveries=found, next=following)
 
 
@@ -280,10 +279,4 @@ def send_test(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Webho
     with backend.unit(caller) as unit:
         webhook, signed_with = control.begin_test(unit, name)
     key, answer = webhook_outbox.send_test(webhook, signed_with, backend.settings)
-    return WebhookTested(
-        id=UUID(key),
-        delivered=answer.is_delivered,
-        status=answer.status,
-        error=answer.error,
-        ms=answer.ms,
-    )
+    return WebhookTested.model_validate(views.tested(key, answer))

@@ -5,11 +5,12 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgbeat.jobs import worker_control
 from pgbeat.jobs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
+from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
@@ -20,8 +21,6 @@ router = APIRouter(prefix="/workers", tags=["workers"])
 class FoundTask(BaseModel):
     """An execution that a worker runs."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     job_id: UUID
     task: str
     started_at: datetime
@@ -29,8 +28,6 @@ class FoundTask(BaseModel):
 
 class FoundWorker(BaseModel):
     """A worker."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     name: str = Field(examples=["celery@web1"])
     host: str | None
@@ -77,7 +74,7 @@ def list_workers(backend: TheBackend, caller: TheViewer) -> WorkerList:
     """Lists the workers that record executions, and the dead ones for an hour."""
     with backend.transaction() as connection:
         found = worker_usage.listing(connection, backend.namespace)
-    return WorkerList(workers=[FoundWorker.model_validate(each) for each in found])
+    return WorkerList(workers=[FoundWorker.model_validate(views.worker(each)) for each in found])
 
 
 @router.post("/{name:path}/{verb}", summary="Control a worker")

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules import calendars
 from pgbeat.schedules.calendars import Calendar
+from pgbeat.views.definitions import calendar
 from pgbeat.web.api import calendars as api
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
@@ -47,7 +48,7 @@ def calendars_page(visit: ViewerVisit) -> Response:
     with visit.reading() as connection:
         rows = calendars.listing(connection, namespace=visit.namespace)
         users = calendars.users(connection, namespace=visit.namespace)
-    shown = [(row, api.shown(row), users.get(row.name, [])) for row in rows]
+    shown = [(row, calendar(row, users), users.get(row.name, [])) for row in rows]
     return visit.page("calendars.html", "calendars", rows=shown)
 
 
@@ -133,7 +134,7 @@ def _show(
         form=form or _form(row),
         error=error,
         row=row,
-        facts=api.shown(row),
+        facts=calendar(row, {}),
         users=users,
         fields=(_DEFINITION,),
         asked=asked or Form({}),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,11 +268,8 @@ def test_show(database: str, pgbeat: Calendars, sql: Sql) -> None:
     pgbeat("add", "office", "--weekdays", "sat", "--timezone", "Europe/Oslo")
     sql("UPDATE pgbeat.calendars SET created_at = '2026-01-01 00:00Z'")
     row = read(database, "calendars", "show", "office")
-    assert datetime.fromisoformat(row.pop("updated_at")).tzinfo
-    assert row == {
-        "namespace": "default", "name": "office", "created_at": "2026-01-01T00:00:00Z",
-        "definition": {"timezone": "Europe/Oslo", "weekdays": ["sat"]}, "schedules": [],
-    }  # fmt: skip
+    assert (row["created_at"], row["schedules"]) == ("2026-01-01T00:00:00Z", [])
+    assert row["definition"] == {"timezone": "Europe/Oslo", "weekdays": ["sat"]}
     use(sql, "office", *(f"s{n:02}" for n in range(12)))
     name, *facts = pgbeat("show", "office").splitlines()
     found = {cells(text)[0]: cells(text)[1] for text in facts}
@@ -339,7 +335,7 @@ def test_check_a_time(database: str, pgbeat: Calendars) -> None:
 def test_check_as_json(database: str, pgbeat: Calendars) -> None:
     pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
     assert read(database, "calendars", "check", "office", "--at", "2026-07-04") == {
-        "calendar": "office", "utc": "2026-07-03T22:00:00Z", "local": "2026-07-04T00:00:00+02:00",
+        "calendar": "office", "at": "2026-07-03T22:00:00Z",
         "timezone": "Europe/Oslo", "excluded": True, "reason": "calendar 'office': Saturday",
     }  # fmt: skip
     answer = read(database, "calendars", "check", "office", "--at", "2026-07-06T12:00+00:00")

@@ -103,6 +103,7 @@ def test_queues_as_json(database: str, publish: Publish, sql: Sql) -> None:
     assert mail == {
         "name": "mail", "waiting": 1, "delayed": 0, "claimed": 0, "dead": 0, "consumers": 0,
         "paused_at": "2030-01-01T00:00:00Z", "auto_delete": False, "owner": None,
+        "is_internal": False,
     }  # fmt: skip
 
 

@@ -50,10 +50,8 @@ def test_everybodys_jobs_are_shown(database: str, sql: Sql) -> None:
     assert [job["task"] for job in found["running"]] == ["jobs.resize"]
     assert found["jobs"]["pending"] == 3
     assert [(each["name"], each["running"]) for each in found["workers"]] == [("celery@w1", 1)]
-    assert found["lanes"][0] == {
-        "name": "gpu", "running": 0, "limit": 2, "waiting": 3,
-        "waiting_since": found["lanes"][0]["waiting_since"], "paused_at": None,
-    }  # fmt: skip
+    lane = found["lanes"][0]
+    assert (lane["name"], lane["running"], lane["max_running"], lane["waiting"]) == ("gpu", 0, 2, 3)
 
 
 def test_an_empty_database(database: str, sql: Sql) -> None:

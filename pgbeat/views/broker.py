@@ -1,0 +1,22 @@
+"""Queues, dead letters and workers."""
+
+from pgbeat.broker.dead_letters import DeadLetter
+from pgbeat.broker.queues import QueueSummary
+from pgbeat.monitoring.worker_usage import WorkerUsage
+from pgbeat.views import View
+
+
+def queue(row: QueueSummary) -> View:
+    """Returns a queue with its numbers of messages."""
+    return row._asdict() | {"is_internal": row.is_internal}
+
+
+def dead_letter(row: DeadLetter) -> View:
+    """Returns a dead letter without its message."""
+    columns = {name: value for name, value in row._asdict().items() if name != "payload"}
+    return columns | {"task": row.task, "task_id": row.task_id}
+
+
+def worker(row: WorkerUsage) -> View:
+    """Returns a worker with what it runs."""
+    return row._asdict() | {"tasks": [each._asdict() for each in row.tasks]}
