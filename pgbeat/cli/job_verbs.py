@@ -226,11 +226,6 @@ def move_command(
     target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
 ) -> None:
     """Move a job in its lane's line: to the front or back of its priority, or next to another."""
-    beside = where in ("before", "after")
-    if beside != (other is not None):
-        raise click.UsageError(f"{where} which job?" if beside else f"{where} takes no other job")
-    if beside and priority is not None:
-        raise click.UsageError("next to another job, it takes that job's priority")
     from pgbeat.jobs import control
 
     with target.unit(actor) as unit:

@@ -217,29 +217,26 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
         if given[f"no_{other}"] and given[option] is not None:
             flag = option.strip("_").replace("_", "-")
             raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
-    if given["for_"] is not None and given["rate"] is None:
-        raise click.UsageError("--for needs a --rate")
-    names = ("rate_key", "rate_unit", "policy", "options")
-    changes = {name: given[name] for name in names if given[name] is not None}
-    if given["limit"] is not None or given["no_limit"]:
-        changes["max_running"] = given["limit"]
-    if given["rate"] is not None:
-        try:
-            changes |= lane_control.rate_changes(given["rate"], given["for_"])
-        except InvalidJob as error:
-            option = "for" if error.problems[0].field == "rate_for" else "rate"
-            raise click.BadParameter(str(error), param_hint=f"'--{option}'") from None
-    if given["no_rate"]:
-        changes |= {"rate_limit": None, "rate_period": None, "rate_key": None, "rate_unit": None}
     if given["fair_by"] is not None and given["limit_per"] is not None:
         raise click.UsageError("--fair-by and --limit-per exclude each other")
-    if given["fair_by"] is not None or given["no_fair"]:
-        changes |= {"fair_by": given["fair_by"], "max_per_key": None}
+    names = ("rate", "rate_key", "rate_unit", "policy", "options", "fair_by")
+    asked = {name: given[name] for name in names if given[name] is not None}
+    asked |= {name: None for name in ("rate", "policy") if given[f"no_{name}"]}
+    if given["no_fair"]:
+        asked["fair_by"] = None
+    if given["limit"] is not None or given["no_limit"]:
+        asked["max_running"] = given["limit"]
+    if given["for_"] is not None:
+        asked["rate_for"] = given["for_"]
+    if given["fair_by"] is not None:
+        asked["max_per_key"] = None
     if given["limit_per"] is not None:
-        changes["fair_by"], changes["max_per_key"] = given["limit_per"]
-    if given["no_policy"]:
-        changes |= {"policy": None, "options": {}}
-    return changes
+        asked["fair_by"], asked["max_per_key"] = given["limit_per"]
+    try:
+        return lane_control.read_changes(asked)
+    except InvalidJob as error:
+        option = "for" if error.problems[0].field == "rate_for" else "rate"
+        raise click.BadParameter(str(error), param_hint=f"'--{option}'") from None
 
 
 def _words(lane: Lane) -> str:

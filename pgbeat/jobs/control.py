@@ -306,8 +306,13 @@ def move(
         user_limits.require_changes(unit.actor, unit.app, job, ("priority",))
     beside = None
     if where in ("before", "after"):
+        if priority is not None:
+            said = "priority: next to another job, it takes that job's priority"
+            raise InvalidJob.of("priority", "conflict", said)
         beside = _neighbour(connection, job, where, other)
         priority = beside.priority
+    elif other is not None:
+        raise InvalidJob.of("other", "conflict", f"{where} takes no other job")
     level = job.priority if priority is None else priority
     moved = waiting.move(connection, job, where, beside, priority=level)
     if moved is None:

@@ -95,6 +95,30 @@ def save(
     return SavedLane(lane, before, is_new)
 
 
+def read_changes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the changes, for `save`, that people ask for.
+
+    Besides some `CHANGES`, they may name a `rate` in words, and `rate_for`: how long it holds.
+    Without a rate there is no key or unit for it, without `fair_by` no limit for each key. Raises
+    `InvalidJob`.
+    """
+    changes = dict(given)
+    for_ = changes.pop(_FOR, None)
+    if "rate" in changes:
+        rate = changes.pop("rate")
+        left_out = {"rate_key": None, "rate_unit": None} if rate is None else {}
+        changes = left_out | changes | rate_changes(rate, for_)
+    elif for_ is not None:
+        raise InvalidJob.of(_FOR, "conflict", "rate_for needs a rate")
+    if changes.get("fair_by", "") is None:
+        changes.setdefault("max_per_key", None)
+    if "options" in changes:
+        changes["options"] = changes["options"] or {}
+        if not isinstance(changes["options"], dict):
+            raise InvalidJob.of("options", "malformed", "options must be a JSON object")
+    return changes
+
+
 #: The field of errors in the time for which a rate holds.
 _FOR = "rate_for"
 _NO_TEMPORARY = dict.fromkeys(("temporary_limit", "temporary_period", "temporary_until"))

@@ -125,7 +125,8 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
         first = backend.redactor(caller).rows(seen.first)
         return BulkDone(
             verb=body.verb, matched=seen.number, others=seen.others, done=0, left={}, problems=[],
-            action=None, next=None, first=[FoundJob.model_validate(views.job(row)) for row in first],
+            action=None, next=None,
+            first=[FoundJob.model_validate(views.job(row)) for row in first],
         )  # fmt: skip
     before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
     return BulkDone(

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.errors import InvalidJob, NotUnique
+from pgbeat.errors import NotUnique
 from pgbeat.jobs import changes as job_changes
 from pgbeat.jobs import control, executions, likeness, search, submit_many
 from pgbeat.jobs import model as jobs
@@ -305,17 +305,6 @@ def approve_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJ
 @router.post("/{job_id}/move", summary="Move a job in its lane's line")
 def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMove) -> JobMoved:
     """Moves a job to the front or back of its priority, or next to another job."""
-    beside = body.where in ("before", "after")
-    if beside != (body.other is not None):
-        raise InvalidJob.of(
-            "other",
-            "required",
-            f"other: {body.where} which job?" if beside else f"other: {body.where} takes none",
-        )
-    if beside and body.priority is not None:
-        raise InvalidJob.of(
-            "priority", "conflict", "priority: next to another job, it takes that job's priority"
-        )
     with backend.unit(caller) as unit:
         visible_job(unit.connection, backend, caller, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)

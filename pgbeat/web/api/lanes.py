@@ -1,7 +1,7 @@
 """`/lanes`: limits on what runs at once, with the jobs that wait for them."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
@@ -65,24 +65,6 @@ class LaneChanges(Body):
     options: PlainJson | None = Field(
         None, description="The policy's options.", examples=[{"gpu": 2}]
     )
-
-    def changes(self) -> dict[str, Any]:
-        """Returns the given fields as columns of the row. Raises `InvalidJob`."""
-        given = self.model_dump(exclude_unset=True)
-        for_ = given.pop("rate_for", None)
-        if "rate" in given:
-            rate = given.pop("rate")
-            given |= lane_control.rate_changes(rate, for_)
-            if rate is None:
-                given.setdefault("rate_key", None)
-                given.setdefault("rate_unit", None)
-        elif for_ is not None:
-            raise InvalidJob.of("rate_for", "conflict", "rate_for needs a rate")
-        if given.get("fair_by", "") is None:
-            given.setdefault("max_per_key", None)
-        if "options" in given:
-            given["options"] = given["options"] or {}
-        return given
 
 
 class FoundLane(BaseModel):
@@ -232,8 +214,9 @@ def put_lane(
 
     Jobs that the new limits admit start at once; running jobs go on.
     """
+    changes = lane_control.read_changes(body.model_dump(exclude_unset=True))
     with backend.unit(caller) as unit:
-        saved = lane_control.save(unit, name, body.changes())
+        saved = lane_control.save(unit, name, changes)
     if saved.is_new:
         response.status_code = 201
     return FoundLane.model_validate(views.lane(saved.lane))

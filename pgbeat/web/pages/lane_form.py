@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.model import Lane, parse_rate
 from pgbeat.timetables import span
@@ -51,12 +52,6 @@ def _value(lane: Lane, name: str) -> Any:
 
 
 def changes(given: Mapping[str, str], changed: Collection[str]) -> dict[str, Any]:
-    """Returns the changes as the API takes them. Raises `Mistakes`."""
+    """Returns the changes of the lane. Raises `Mistakes` or `InvalidJob`."""
     found = forms.read(FIELDS, {name: given[name] for name in given if name in changed})
-    if found.get("rate") is None and "rate" in found and not given["rate_key"]:
-        found["rate_key"] = None
-    if found.get("rate") is None and "rate" in found and not given["rate_unit"]:
-        found["rate_unit"] = None
-    if found.get("fair_by", "") is None and not given["max_per_key"]:
-        found["max_per_key"] = None
-    return found
+    return lane_control.read_changes(found)

@@ -7,12 +7,12 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import ConfigError, NotFound, PgbeatError
-from pgbeat.jobs import lane_control, task_policies
+from pgbeat.jobs import control, lane_control, task_policies
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.occupancy import InLine
-from pgbeat.web.api import jobs as jobs_api
-from pgbeat.web.api import lanes as api
+from pgbeat.jobs.lanes.waiting import Where
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, lane_form, load_chart
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (
@@ -164,10 +164,10 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
 
 
 def _save(visit: Visit, name: str, written: Mapping[str, str], changed: Any, *, only: Any) -> None:
-    body = api.LaneChanges.model_validate(lane_form.changes(written, changed))
-    with visit.backend.unit(visit.caller) as unit:
+    changes = lane_form.changes(written, changed)
+    with visit.unit() as unit:
         shown = {"max_running": None} if only == "new" else {}  # empty for no limit
-        lane_control.save(unit, name, shown | body.changes(), only=only)
+        lane_control.save(unit, name, shown | changes, only=only)
 
 
 Posted = Mapping[str, str]
@@ -176,39 +176,42 @@ Done = tuple[str, str]
 
 
 def _pause(visit: Visit, name: str, posted: Posted) -> Done:
-    api.pause_lane(*visit.who, name)
+    with visit.unit() as unit:
+        lane_control.pause(unit, name)
     return path("lanes", name), f"Lane '{name}' is paused; what has a slot goes on."
 
 
 def _resume(visit: Visit, name: str, posted: Posted) -> Done:
-    api.resume_lane(*visit.who, name)
+    with visit.unit() as unit:
+        lane_control.resume(unit, name)
     return path("lanes", name), f"Lane '{name}' goes on."
 
 
 def _delete(visit: Visit, name: str, posted: Posted) -> Done:
-    done = api.delete_lane(*visit.who, name, force=posted.get("force") == "yes")
-    return path("lanes"), f"{done.message}."
+    with visit.unit() as unit:
+        lane_control.remove(unit, name, force=posted.get("force") == "yes")
+    return path("lanes"), f"Lane '{name}' deleted."
 
 
 def _release(visit: Visit, name: str, posted: Posted) -> Done:
     number = forms.natural(posted.get("direct", "").removeprefix("direct/"), 2**31 - 1)
     if number is None:
         raise NotFound(f"there is no direct execution {posted.get('direct', '')[:80]!r}")
-    done = api.release_reservation(*visit.who, name, number)
-    return path("lanes", name), f"{done.message}."
+    with visit.unit() as unit:
+        lane_control.release(unit, name, number)
+    return path("lanes", name), f"Direct execution {number} released from lane '{name}'."
 
 
-def _move(where: str, beside: str = "") -> Callable[[Visit, str, Posted], Done]:
+def _move(where: Where, beside: str = "") -> Callable[[Visit, str, Posted], Done]:
     """Returns the verb that moves job `job`, next to the job in the field `beside` if given."""
 
     def move(visit: Visit, name: str, posted: Posted) -> Done:
-        body: dict[str, Any] = {"where": where}
-        if beside:
-            body["other"] = _job(posted.get(beside, ""))
         job_id = _job(posted.get("job", ""))
-        changes = jobs_api.JobMove.model_validate(body)
-        moved = jobs_api.move_job(*visit.who, job_id, changes)
-        said = f"Job {str(job_id)[:8]} is number {moved.place} of the line."
+        other = _job(posted.get(beside, "")) if beside else None
+        with visit.unit() as unit:
+            visible_job(unit.connection, *visit.who, job_id)
+            _, place = control.move(unit, job_id, where, other)
+        said = f"Job {str(job_id)[:8]} is number {place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", said
 
     return move

@@ -102,7 +102,7 @@ def change_dead(visit: AdminVisit, fields: Fields) -> Response:
         raise unknown_verb(fields)
     if number is None:
         raise NotFound(f"there is no dead letter {fields.get('id', '')[:80]!r}")
-    with visit.backend.unit(visit.caller) as unit:
+    with visit.unit() as unit:
         visit.backend.require_broker(unit.connection)
         chosen = control.choose(unit.connection, ids=[number])
         change = control.requeue if verb == "requeue" else control.drop

@@ -3,7 +3,7 @@
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -21,6 +21,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from pgbeat.access import audit_words
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
@@ -137,6 +138,10 @@ class Visit:
         with self.backend.transaction() as connection:
             self.now = connections.now(connection)
             yield connection
+
+    def unit(self) -> AbstractContextManager[UnitOfWork]:
+        """Opens a unit of work for one change, which is committed at the end of the block."""
+        return self.backend.unit(self.caller)
 
     def page(
         self,

@@ -90,7 +90,7 @@ def test_another_policy_has_options_of_its_own(database: str) -> None:
         (["l", "--options", "[]"], "'--options'"),
         (["l", "--limit", "2", "--no-limit"], "--no-limit"),
         (["l", "--rate-key", "task", "--no-rate"], "--no-rate"),
-        (["l", "--for", "1 hour"], "--rate"),
+        (["l", "--for", "1 hour"], "'--for'"),
         (["l", "--rate", "1/m", "--for", "soon"], "'--for'"),
         (["l", "--limit-per", "tennant", "2"], "tennant"),
         (["l", "--limit-per", "task", "2", "--no-fair"], "--no-fair"),

@@ -255,7 +255,7 @@ def test_jobs_are_moved_in_their_lane(web: Web, alice: Any, admin: Any, sql: Sql
     assert [verb for verb, _, _ in audited(admin)] == 3 * ["create"] + 2 * ["move"]
     for body, expected in (
         ({"where": "before"}, ("other", "required")),
-        ({"where": "front", "other": first}, ("other", "required")),
+        ({"where": "front", "other": first}, ("other", "conflict")),
         ({"where": "before", "other": first, "priority": 1}, ("priority", "conflict")),
         ({"where": "before", "other": third}, ("other", "conflict")),
         ({"where": "top"}, ("where", "unknown")),
