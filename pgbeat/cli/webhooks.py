@@ -18,7 +18,6 @@ from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks import signing as webhook_signatures
 from pgbeat.webhooks.model import EVENTS, Webhook
 
 
@@ -162,20 +161,18 @@ def update_command(
     dry_run: bool,
 ) -> None:
     """Change a webhook. After a change of the secret, the old one signs too for a day."""
-    if new_secret and secret_file is not None:
-        raise click.UsageError("--new-secret and --secret-file exclude each other")
-    if webhook_url is None and not events and not new_secret and secret_file is None:
-        raise click.UsageError("nothing to change; give at least one option (see --help)")
-    secret = webhook_signatures.new_secret() if new_secret else _read(secret_file)
+    changes = control.read_changes(
+        webhook_url, events or None, _read(secret_file), renew_secret=new_secret
+    )
     with target.unit(dry_run=dry_run) as unit:
-        row = control.edit(unit, name, url=webhook_url, events=events or None, secret=secret)
+        row = control.edit(unit, name, **changes)
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     is_new = new_secret and not dry_run
     said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
-    shown = views.counted(row, count) | ({"secret": secret} if is_new else {})
+    shown = views.counted(row, count) | ({"secret": changes["secret"]} if is_new else {})
     printing.result(shown, said)
     if is_new and not printing.is_json():
-        click.echo(f"Its new secret, which is not shown again: {secret}")
+        click.echo(f"Its new secret, which is not shown again: {changes['secret']}")
 
 
 def _read(secret_file: Any) -> str | None:

@@ -56,6 +56,26 @@ def add(
     return row, secret
 
 
+def read_changes(
+    url: str | None = None,
+    events: Sequence[str] | None = None,
+    secret: str | None = None,
+    *,
+    renew_secret: bool = False,
+) -> dict[str, Any]:
+    """Returns the changes, for `edit`, that people ask for. Raises `InvalidJob`."""
+    if renew_secret and secret is not None:
+        said = "secret and new_secret exclude each other"
+        raise InvalidJob.of("new_secret", "conflict", said)
+    secret = new_secret() if renew_secret else secret
+    given = {"url": url, "events": events, "secret": secret}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        said = "there is nothing to change; give url, events, secret or new_secret"
+        raise InvalidJob.of("", "required", said)
+    return changes
+
+
 def edit(
     unit: UnitOfWork,
     name: str,

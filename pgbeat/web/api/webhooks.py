@@ -1,13 +1,12 @@
 """`/webhooks`: webhooks and their deliveries."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat.errors import InvalidJob
 from pgbeat.views import webhooks as views
 from pgbeat.web.api.bodies import Body, Done, Json, Next, example
 from pgbeat.web.api.paging import After, Limit, moment, read, split
@@ -17,7 +16,6 @@ from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.model import EVENTS
-from pgbeat.webhooks.signing import new_secret
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
@@ -184,17 +182,10 @@ def update_webhook(
     backend: TheBackend, caller: TheAdmin, name: WebhookName, body: WebhookChanges
 ) -> WebhookMade:
     """Changes the given fields. After a new secret, the previous one signs too for a day."""
-    if body.new_secret and body.secret is not None:
-        raise InvalidJob.of("new_secret", "conflict", "secret and new_secret exclude each other")
-    secret = new_secret() if body.new_secret else body.secret
-    given: dict[str, Any] = {"url": body.url, "events": body.events, "secret": secret}
-    if all(value is None for value in given.values()):
-        raise InvalidJob.of(
-            "", "required", "there is nothing to change; give url, events, secret or new_secret"
-        )
+    changes = control.read_changes(body.url, body.events, body.secret, renew_secret=body.new_secret)
     with backend.unit(caller) as unit:
-        row = control.edit(unit, name, **given)
-    return WebhookMade.model_validate(views.webhook(row) | {"secret": secret})
+        row = control.edit(unit, name, **changes)
+    return WebhookMade.model_validate(views.webhook(row) | {"secret": changes.get("secret")})
 
 
 @router.delete("/{name}", summary="Delete a webhook")

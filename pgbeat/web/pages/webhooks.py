@@ -7,15 +7,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.web.api import webhooks as api
-from pgbeat.web.api.bodies import Done
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
-from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks.http import Reply
 from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(route_class=PageRoute)
@@ -79,13 +79,13 @@ def make_webhook(visit: AdminVisit, posted: Fields) -> Response:
             errors |= _NO_EVENTS
         if errors:
             raise forms.Mistakes(errors)
-        body = api.NewWebhook.model_validate({**written, "events": events})
-        made = api.create_webhook(*visit.who, body)
+        with visit.unit() as unit:
+            made, secret = control.add(unit, events=events, **written)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
         form = forms.refused(visit.request, error, written, nothing, fields=("events",))
         return _new(visit, form, events)
-    return _show(visit, made.name, secret=made.secret, status=201)
+    return _show(visit, made.name, secret=secret, status=201)
 
 
 def _events(posted: Mapping[str, str]) -> list[str]:
@@ -153,49 +153,61 @@ def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         if verb == "edit":
             return _edit(visit, name, posted)
         if verb == "secret":
-            made = api.update_webhook(
-                *visit.who, name, api.WebhookChanges.model_validate({"new_secret": True})
-            )
-            return _show(visit, name, secret=made.secret)
+            changes = control.read_changes(renew_secret=True)
+            with visit.unit() as unit:
+                control.edit(unit, name, **changes)
+            return _show(visit, name, secret=changes["secret"])
         if verb == "test":
-            tried = api.send_test(*visit.who, name)
-            return visit.redirect(here, _tested(tried), is_good=tried.delivered)
-        if verb == "delete":
-            said = api.delete_webhook(*visit.who, name).message
-            return visit.redirect(path("webhooks"), f"{said}.")
+            with visit.unit() as unit:
+                webhook, signed_with = control.begin_test(unit, name)
+            _, answer = outbox.send_test(webhook, signed_with, visit.backend.settings)
+            return visit.redirect(here, _tested(answer), is_good=answer.is_delivered)
         if verb in _VERBS:
-            said = _VERBS[verb](visit, name, posted).message
-            return visit.redirect(here, f"{said[0].upper()}{said[1:]}.")
+            act, past = _VERBS[verb]
+            with visit.unit() as unit:
+                act(unit, name, posted)
+            where = path("webhooks") if verb == "delete" else here
+            return visit.redirect(where, f"Webhook '{name}' {past}.")
+        if verb in ("redeliver", "redeliver-all"):
+            with visit.unit() as unit:
+                count = _redeliver(unit, name, posted)
+            what = "1 delivery is" if count == 1 else f"{count} deliveries are"
+            return visit.redirect(here, f"{what} tried again.")
     except PgbeatError as error:
         return _show(visit, name, error=error)
     raise unknown_verb(posted)
 
 
-def _disable(visit: Visit, name: str, posted: Mapping[str, str]) -> Done:
-    body = api.WebhookDisable(reason=posted.get("reason", "").strip()[:500] or None)
-    return api.disable_webhook(*visit.who, name, body)
+Posted = Mapping[str, str]
 
 
-def _redeliver(visit: Visit, name: str, posted: Mapping[str, str]) -> Done:
+def _disable(unit: UnitOfWork, name: str, posted: Posted) -> object:
+    return control.disable(unit, name, posted.get("reason", "").strip()[:500] or None)
+
+
+#: The verbs, and what the webhook then is.
+_VERBS: dict[str, tuple[Callable[[UnitOfWork, str, Posted], object], str]] = {
+    "delete": (lambda unit, name, _: control.remove(unit, name), "deleted"),
+    "enable": (lambda unit, name, _: control.enable(unit, name), "enabled"),
+    "disable": (_disable, "disabled"),
+}
+
+
+def _redeliver(unit: UnitOfWork, name: str, posted: Posted) -> int:
+    """Repeats the form's delivery, or all that failed, and returns how many."""
+    if posted["do"] == "redeliver-all":
+        return control.redeliver_failed(unit, name)
     try:
         delivery_id = UUID(posted.get("id", ""))
     except ValueError:
         raise NotFound(f"{posted.get('id', '')[:80]!r} is not a delivery's id") from None
-    return api.redeliver_delivery(*visit.who, name, delivery_id)
+    return control.redeliver(unit, [delivery_id], webhook=name)
 
 
-_VERBS: dict[str, Callable[[Visit, str, Mapping[str, str]], Done]] = {
-    "enable": lambda visit, name, _: api.enable_webhook(*visit.who, name),
-    "disable": _disable,
-    "redeliver": _redeliver,
-    "redeliver-all": lambda visit, name, _: api.redeliver_failed(*visit.who, name),
-}
-
-
-def _tested(tried: api.WebhookTested) -> str:
-    if tried.delivered:
-        return f"The receiver accepted the test: status {tried.status}, in {tried.ms:.0f} ms."
-    return f"The receiver did not accept the test: {tried.error or f'status {tried.status}'}."
+def _tested(answer: Reply) -> str:
+    if answer.is_delivered:
+        return f"The receiver accepted the test: status {answer.status}, in {answer.ms:.0f} ms."
+    return f"The receiver did not accept the test: {answer.error or f'status {answer.status}'}."
 
 
 def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
@@ -208,8 +220,8 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
     try:
         if not events:
             raise forms.Mistakes(_NO_EVENTS)
-        body = api.WebhookChanges.model_validate(changes)
-        api.update_webhook(*visit.who, name, body)
+        with visit.unit() as unit:
+            control.edit(unit, name, **changes)
     except forms.REFUSED as error:
         form = forms.refused(
             visit.request,

@@ -129,7 +129,7 @@ def test_updated(database: str, pgbeat: Webhooks, sql: Sql) -> None:
         ("https://example.com/", len(EVENTS), new, old)
     ]
     assert "old secret  signs too, until " in pgbeat("show", "pager")
-    assert "--help" in refused(run(database, "webhooks", "update", "pager"))
+    assert "nothing to change" in refused(run(database, "webhooks", "update", "pager"))
     assert "'pager'" in refused(run(database, "webhooks", "update", "page", "--event", "all"), 1)
 
 
