@@ -1,6 +1,6 @@
 """`pgbeat calendars`: which times schedules skip."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -110,14 +110,8 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
         row = calendars.get(connection, name, namespace=target.namespace)
     local = row.rules.zone or zone(timezone or target.timezone)
     moment = (now if at is None else in_zone(at, local, "--at")).astimezone(local)
-    reason = row.exclusion(moment, local.key)
-    answer = {
-        "calendar": row.name,
-        "at": moment.astimezone(UTC),
-        "timezone": local.key,
-        "excluded": reason is not None,
-        "reason": reason,
-    }
+    answer = views.calendar_check(row, moment, local.key)
+    reason = answer["reason"]
     said = "not excluded." if reason is None else f"excluded: {line(reason)}"
     printing.result(answer, f"{moment:%a %Y-%m-%d %H:%M:%S %Z} is {said}")
     if reason is not None:

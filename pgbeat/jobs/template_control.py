@@ -16,6 +16,7 @@ from pgbeat.database.tables import templates as table
 from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
 from pgbeat.jobs import placeholders, templates
 from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.details import description_problem
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.jobs.templates import Template
@@ -144,6 +145,8 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
         yield from placeholders.problems(values[key], key)
         if (why := unreadable(values[key])) is not None:
             yield Problem(key, "malformed", f"{key}: {why}")
+    if (why := description_problem(values["description"])) is not None:
+        yield Problem("description", "malformed", f"description {why}")
     for key in ("eta", "countdown"):
         if isinstance(options, Mapping) and key in options:
             said = f"options can't have {key!r}; each job has its own time"

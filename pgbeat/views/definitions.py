@@ -1,10 +1,12 @@
 """Templates and calendars."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from pgbeat.errors import InvalidCalendar
 from pgbeat.jobs.templates import Template
 from pgbeat.schedules.calendars import Calendar
+from pgbeat.timetables import zone
 from pgbeat.views import View
 
 #: The names of the schedules that use a template or a calendar, by its name.
@@ -25,3 +27,13 @@ def calendar(row: Calendar, users: Users) -> View:
         problem = str(error)
     uses = {"schedules": users.get(row.name, [])}
     return vars(row) | {"rules": rules, "problem": problem} | uses
+
+
+def calendar_check(row: Calendar, at: datetime, timezone: str) -> View:
+    """Returns whether a calendar excludes a time, in the time zone of its rules or else this."""
+    local = row.rules.zone or zone(timezone)
+    reason = row.exclusion(at, local.key)
+    return {
+        "calendar": row.name, "at": at.astimezone(UTC), "timezone": local.key,
+        "excluded": reason is not None, "reason": reason,
+    }  # fmt: skip

@@ -1,6 +1,6 @@
 """`/calendars`: named rules for the times at which schedules are skipped."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.schedules import calendar_control, calendars
-from pgbeat.timetables import zone
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example
 from pgbeat.web.backend import Backend, TheBackend
@@ -121,15 +120,8 @@ def check_calendar(
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
         moment = at or connections.now(connection)
-    local = row.rules.zone or zone(timezone or backend.timezone)
-    reason = row.exclusion(moment, local.key)
-    return CalendarCheck(
-        calendar=row.name,
-        at=moment.astimezone(UTC),
-        timezone=local.key,
-        excluded=reason is not None,
-        reason=reason,
-    )
+    found = views.calendar_check(row, moment, timezone or backend.timezone)
+    return CalendarCheck.model_validate(found)
 
 
 @router.post("", status_code=201, summary="Create a calendar")

@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendar_control, calendars
 from pgbeat.schedules.calendars import Calendar
-from pgbeat.views.definitions import calendar
-from pgbeat.web.api import calendars as api
+from pgbeat.views import View
+from pgbeat.views.definitions import calendar, calendar_check
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import (
@@ -72,8 +72,9 @@ def make_calendar(visit: AdminVisit, posted: Fields) -> Response:
     try:
         if not written["name"]:
             raise forms.Mistakes({"name": "the name is missing"})
-        values = {"name": written["name"], "definition": _read(written)}
-        made = api.create_calendar(*visit.who, api.NewCalendar.model_validate(values))
+        definition = _read(written)
+        with visit.unit() as unit:
+            made, _ = calendar_control.put(unit, written["name"], definition, only_new=True)
     except forms.REFUSED as error:
         return _new(visit, _refused(visit, error, written, "No calendar was created"))
     return visit.redirect(path("calendars", made.name), f"Calendar '{made.name}' was created.")
@@ -106,7 +107,10 @@ def calendar_page(
         return _show(visit, name, asked=asked)
     try:
         values = forms.read(_CHECK, asked.values)
-        found = api.check_calendar(*visit.who, name, values["at"], values["timezone"])
+        with visit.reading() as connection:
+            row = calendars.get(connection, name, namespace=visit.namespace)
+        timezone = values["timezone"] or visit.backend.timezone
+        found = calendar_check(row, values["at"] or visit.now, timezone)
     except forms.Mistakes as mistakes:
         return _show(visit, name, asked=asked._replace(errors=mistakes.errors), status=422)
     except PgbeatError as error:
@@ -120,7 +124,7 @@ def _show(
     *,
     form: Form | None = None,
     asked: Form | None = None,
-    found: api.CalendarCheck | None = None,
+    found: View | None = None,
     status: int = 200,
     error: Exception | None = None,
 ) -> Response:
@@ -156,10 +160,11 @@ def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb != "delete":
         raise unknown_verb(posted)
     try:
-        done = api.delete_calendar(*visit.who, name)
+        with visit.unit() as unit:
+            calendar_control.remove(unit, name)
     except PgbeatError as error:
         return _show(visit, name, error=error)
-    return visit.redirect(path("calendars"), f"{done.message}.")
+    return visit.redirect(path("calendars"), f"Calendar '{name}' deleted.")
 
 
 def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
@@ -170,8 +175,8 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         definition = _read(written)
         if definition == row.definition:
             return visit.redirect(path("calendars", name), "Nothing was changed.")
-        body = api.CalendarFields.model_validate({"definition": definition})
-        api.put_calendar(*visit.who, name, body, Response())
+        with visit.unit() as unit:
+            calendar_control.edit(unit, name, definition)
     except forms.REFUSED as error:
         return _show(visit, name, form=_refused(visit, error, written, "Nothing was changed"))
     return visit.redirect(path("calendars", name), f"Calendar '{name}' was changed.")

@@ -6,9 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import templates
+from pgbeat.jobs import template_control, templates
 from pgbeat.jobs.templates import Template
-from pgbeat.web.api import templates as api
 from pgbeat.web.pages import forms, job_fields, summaries
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import (
@@ -70,8 +69,8 @@ def make_template(visit: AdminVisit, posted: Fields) -> Response:
     """Creates the template, or shows the form with its mistakes."""
     written = forms.given((_NAME, *_ALL), posted)
     try:
-        body = api.NewTemplate.model_validate(_values(written))
-        made = api.create_template(*visit.who, body)
+        with visit.unit() as unit:
+            made = template_control.put(unit, only_new=True, **_values(written)).template
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No template was created"))
     return visit.redirect(path("templates", made.name), f"Template '{made.name}' was created.")
@@ -143,10 +142,11 @@ def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     try:
         if verb == "edit":
             return _edit(visit, name, posted)
-        done = api.delete_template(*visit.who, name)
+        with visit.unit() as unit:
+            template_control.remove(unit, name)
     except PgbeatError as error:
         return _show(visit, name, error=error)
-    return visit.redirect(path("templates"), f"{done.message}.")
+    return visit.redirect(path("templates"), f"Template '{name}' deleted.")
 
 
 def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
@@ -158,8 +158,9 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         return visit.redirect(path("templates", name), "Nothing was changed.")
     try:
         # Fields that another person changed meanwhile stay.
-        body = api.TemplateFields.model_validate(_values(_written(row) | changed))
-        api.put_template(*visit.who, name, body, Response())
+        values = _values(_written(row) | changed)
+        with visit.unit() as unit:
+            template_control.put(unit, name, **values)
     except forms.REFUSED as error:
         before = posted["before"]
         nothing = "Nothing was changed"

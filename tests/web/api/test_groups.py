@@ -201,7 +201,7 @@ BAD_TEMPLATES: list[tuple[Any, tuple[str, str]]] = [
         ("job_policy.priority", "malformed"),
     ),
     ({"task": "jobs.add", "tsk": 1}, ("tsk", "unknown_field")),
-    ({"task": "jobs.add", "description": "\0"}, ("", "invalid")),
+    ({"task": "jobs.add", "description": "\0"}, ("description", "malformed")),
     ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ("", "invalid")),
 ]
 

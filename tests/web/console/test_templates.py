@@ -62,7 +62,7 @@ WRONG_TEMPLATES: list[tuple[str, str, str]] = [
     ("task", "", "the task is missing"),
     ("task", "tests.ad", "tests.add"),
     ("kwargs", "{", "invalid JSON"),
-    ("args", "{}", "list"),
+    ("args", "{}", "array"),
     ("options", '{"countdown": 1}', "countdown"),
     ("job_policy.lane", "nowhere", "no lane"),
     ("job_policy.retry_cap", "soon", "length of time"),
