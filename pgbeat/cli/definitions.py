@@ -13,7 +13,6 @@ from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.options import (
     CLEARABLE,
-    CLEARED,
     MOMENTS,
     Command,
     clearing,
@@ -28,17 +27,15 @@ from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import templates
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.schedules import checked, mistakes
 from pgbeat.schedules import control as schedule_control
-from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.model import TIMETABLES, Schedule
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 from pgbeat.views import schedules as views
 
 #: Columns that can only be checked with the app.
 _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
-#: Columns that the app's code decides for the schedules that it makes.
-_CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 
 
 @click.command("add", cls=Command, collects=True)
@@ -140,7 +137,7 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
         facts = [fact for key in changes for fact in _change(before, row, key)]
         printing.show_facts(None, *facts)
     checks.remark(assumed, *missing)
-    if row.source == "code" and _CODE_OWNS & set(changes):
+    if row.source == "code" and checked.CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
 
 
@@ -167,10 +164,8 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
             if column in values:
                 flag = column.replace("_", "-")
                 raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
-            values[column] = CLEARED.get(column)
-    if not values.keys().isdisjoint(TIMETABLES):
-        values = dict.fromkeys(TIMETABLES) | values
-    return values
+            values[column] = None
+    return checked.read_changes(values)[0]
 
 
 def _localize(target: Target, values: dict[str, Any], timezone: str | None, known: Problems) -> str:

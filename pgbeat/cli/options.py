@@ -315,9 +315,6 @@ CLEARABLE = {
     "labels": "labels",
     "metadata": "metadata",
 }
-#: The values of cleared columns that are not null.
-CLEARED: dict[str, Any] = {"jitter": timedelta(0), "labels": {}, "metadata": {}}
-
 
 #: Adds the options that define a schedule.
 definition = adding(*_OPTIONS)

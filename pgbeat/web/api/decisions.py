@@ -127,14 +127,16 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
     """Decides a schedule as if it were due now. Its conditions are checked as usual."""
     with backend.work(caller) as unit:
         tick = control.trigger(unit, name, job_source="user_api").tick
-    said = {
-        "launched": f"Schedule '{name}' triggered manually",
-        "skipped": f"Schedule '{name}' was skipped: {tick.reason}",
-        "failed": f"Schedule '{name}' failed: {tick.error}",
-    }
-    return TriggeredSchedule.model_validate(
-        views.made(tick) | {"success": tick.outcome != "failed", "message": said[tick.outcome]}
-    )
+    found = {"success": tick.outcome != "failed", "message": triggered(tick)}
+    return TriggeredSchedule.model_validate(views.made(tick) | found)
+
+
+def triggered(tick: ticks.Tick) -> str:
+    """Returns what became of a trigger, without a full stop."""
+    if tick.outcome == "launched":
+        return f"Schedule '{tick.schedule}' triggered manually"
+    why = f"was skipped: {tick.reason}" if tick.outcome == "skipped" else f"failed: {tick.error}"
+    return f"Schedule '{tick.schedule}' {why}"
 
 
 @router.post("/{name}/check", summary="Check whether a schedule would launch")

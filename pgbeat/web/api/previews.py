@@ -14,12 +14,11 @@ from pgbeat.access import audit, audit_words
 from pgbeat.beat.dry_run import dry_run_of
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.schedules import calendars, control
+from pgbeat.schedules import calendars, checked, control
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import Expected, exclusion, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
-from pgbeat.web.api import schedules as api
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.schedule_models import Name, NewSchedule, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
@@ -74,10 +73,10 @@ def preview_schedule(
     backend: TheBackend, caller: TheAdmin, body: NewSchedule, check: Checked = False
 ) -> SchedulePreview:
     """Checks a schedule as if it were created, and says when it would be due. Saves nothing."""
-    values, known = api.new_values(backend, caller, body)
+    values = body.model_dump(exclude_unset=True, exclude_none=True)
     with backend.work(caller) as unit:
         with unit.transaction(dry_run=True):
-            row = api.add(unit, backend, values, known)
+            row = checked.add(unit, values)
             found = _preview(backend, unit, None, row)
         return _checked(backend, unit, found, row) if check else found
 
@@ -91,10 +90,9 @@ def preview_changes(
     check: Checked = False,
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
-    values, enabled, known = api.changed_values(backend, caller, body)
     with backend.work(caller) as unit:
         with unit.transaction(dry_run=True):
-            edited = api.edit(unit, backend, name, values, enabled, known)
+            edited = checked.edit(unit, name, body.model_dump(exclude_unset=True))
             found = _preview(backend, unit, edited.before, edited.after)
         return _checked(backend, unit, found, edited.after) if check else found
 

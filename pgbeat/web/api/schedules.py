@@ -1,27 +1,22 @@
 """`/admin/scheduled-jobs`: lists, shows, creates and changes schedules."""
 
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.errors import InvalidInput, InvalidSchedule, Problem, Problems
-from pgbeat.jobs.user_limits import require_call
+from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.monitoring.timeline_schedules import Chosen
+from pgbeat.schedules import checked, ticks
 from pgbeat.schedules import control as schedule_control
-from pgbeat.schedules import mistakes, ticks
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.registry import check, condition_mistakes
 from pgbeat.views import schedules as views
-from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, read_one, split
 from pgbeat.web.api.schedule_models import (
@@ -37,7 +32,7 @@ from pgbeat.web.api.schedule_models import (
     SchedulesSwitched,
 )
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheViewer
+from pgbeat.web.identity import TheAdmin, TheViewer
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -108,36 +103,11 @@ def list_schedules(
 @router.post("", status_code=201, summary="Create a schedule")
 def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
     """Creates a schedule, once its task, launcher, arguments and condition are checked."""
-    values, known = new_values(backend, caller, body)
+    values = body.model_dump(exclude_unset=True, exclude_none=True)
     with backend.unit(caller) as unit:
-        row = add(unit, backend, values, known)
+        row = checked.add(unit, values)
         health = healths(backend, unit.connection, [row])[row.id]
     return _found(row, health)
-
-
-def new_values(backend: Backend, caller: Caller, body: NewSchedule) -> tuple[Json, list[Problem]]:
-    """Returns the values of a new schedule, and the mistakes in its call and condition."""
-    values = body.model_dump(exclude_unset=True, exclude_none=True)
-    return values, _known(backend, caller, values)
-
-
-def _known(backend: Backend, caller: Caller, values: Json) -> list[Problem]:
-    """Returns the mistakes in a call and a condition, before rows are locked."""
-    problems = Problems()
-    with problems.within():
-        require_call(caller, values.get("task"), values.get("options", {}))
-    return problems + condition_mistakes(backend.settings, values.get("condition_sql"))
-
-
-def add(unit: UnitOfWork, backend: Backend, values: Json, known: list[Problem]) -> Schedule:
-    """Adds a schedule with `new_values`, and checks it against the app."""
-
-    def change(values: Json) -> Schedule:
-        row = schedule_control.add(unit, **values)
-        check(backend.celery, row)
-        return row
-
-    return mistakes.attempt(unit.connection, values, change, is_new=True, known=known)
 
 
 @router.patch("/{name}", summary="Change a schedule")
@@ -145,77 +115,13 @@ def update_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
 ) -> ScheduleDone:
     """Changes the given fields. A new timetable replaces the old one, and starts now."""
-    values, enabled, known = changed_values(backend, caller, body)
     with backend.unit(caller) as unit:
-        row = edit(unit, backend, name, values, enabled, known).after
-    note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
+        row = checked.edit(unit, name, body.model_dump(exclude_unset=True)).after
+    is_reset = row.source == "code" and checked.CODE_OWNS & body.model_fields_set
+    note = checked.RESET if is_reset else None
     return ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
     )
-
-
-def changed_values(
-    backend: Backend, caller: Caller, body: ScheduleChanges
-) -> tuple[Json, bool | None, list[Problem]]:
-    """Returns the changes, whether to enable it, and the mistakes in its call and condition."""
-    values = body.model_dump(exclude_unset=True)
-    enabled = values.pop("enabled", None)
-    if not values and enabled is None:
-        raise InvalidSchedule.of(
-            "", "required", "there is nothing to change; give at least one field"
-        )
-    problems = Problems()
-    for key in [key for key, value in values.items() if value is None]:
-        with problems.within():
-            values[key] = _cleared(key)
-    if not values.keys().isdisjoint(schedules.TIMETABLES):
-        values = dict.fromkeys(schedules.TIMETABLES) | values
-    return values, enabled, problems + _known(backend, caller, values)
-
-
-def edit(
-    unit: UnitOfWork,
-    backend: Backend,
-    name: str,
-    values: Json,
-    enabled: bool | None,
-    known: list[Problem],
-) -> Switched:
-    """Makes `changed_values`, and checks them against the app."""
-
-    def change(values: Json) -> Switched:
-        edited = schedule_control.edit(unit, name, values, enabled=enabled)
-        if _CHECKED & values.keys():
-            check(backend.celery, edited.after)
-        return edited
-
-    return mistakes.attempt(unit.connection, values, change, is_new=False, known=known)
-
-
-#: Fields that are checked against the app.
-_CHECKED = {"task", "launcher", "args", "kwargs", "options"}
-#: Fields that the app's code decides about the schedules that it has.
-_CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *schedules.TIMETABLES}
-_FROM_CODE = "the app's code has it, and beat resets it when it starts"
-_CLEARABLE = {
-    "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
-    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "check_in_url",
-    "description",
-    *schedules.TIMETABLES,
-}  # fmt: skip
-_EMPTY = {"jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "kwargs": {},
-          "labels": {}, "metadata": {}}  # fmt: skip
-
-
-def _cleared(key: str) -> Any:
-    """Returns the empty value of a field. Raises `InvalidSchedule` if it can't be empty."""
-    if key in _EMPTY:
-        return _EMPTY[key]
-    if key not in _CLEARABLE:
-        raise InvalidSchedule.of(
-            key, "required", f"{key} can't be null; leave it out to keep it as it is"
-        )
-    return None
 
 
 @router.delete("/{name}", summary="Delete a schedule")
@@ -223,9 +129,8 @@ def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
     """Deletes a schedule. Its history stays for its retention."""
     with backend.unit(caller) as unit:
         row = schedule_control.remove(unit, name)
-    note = "the app's code has it, and beat adds it again when it starts; disable it instead"
     return ScheduleDone(
-        message=f"Schedule '{name}' deleted", note=note if row.source == "code" else None
+        message=f"Schedule '{name}' deleted", note=checked.ADDED if row.source == "code" else None
     )
 
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from pgbeat.web.api import schedules as api
+from pgbeat.schedules import checked
 from pgbeat.web.api.schedule_models import NewSchedule
 from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview
 from pgbeat.web.pages.forms import Form
@@ -45,7 +45,8 @@ def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
         return _show(visit, Form(written), schedule_preview.of_form(visit, posted, name=None))
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
-        made = api.create_schedule(*visit.who, body)
+        with visit.unit() as unit:
+            made = checked.add(unit, body.model_dump(exclude_unset=True, exclude_none=True))
     except forms.REFUSED as error:
         nothing = "No schedule was created"
         form = schedule_preview.refused(visit, error, None, written, posted, nothing)

@@ -6,18 +6,18 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from pgbeat.access import audit
+from pgbeat.beat import control as beat_control
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
+from pgbeat.schedules import checked, control, ticks, timetable_words
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules import ticks, timetable_words
 from pgbeat.schedules.model import Schedule
 from pgbeat.web.api import decisions
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.decisions import CheckedSchedule, UpcomingTick
 from pgbeat.web.api.paging import moment, number, read, split
-from pgbeat.web.api.schedule_models import ScheduleChanges, ScheduleDone
-from pgbeat.web.backend import Backend
-from pgbeat.web.identity import Caller
+from pgbeat.web.api.schedule_models import ScheduleChanges
 from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (
@@ -129,31 +129,35 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
         if verb == "edit":
             return _edit(visit, name, fields)
         if verb == "trigger":
-            made = decisions.trigger_schedule(*visit.who, name)
-            return visit.redirect(here, made.message, is_good=made.success)
+            with visit.backend.work(visit.caller) as unit:
+                tick = beat_control.trigger(unit, name, job_source="user_api").tick
+            is_good = tick.outcome != "failed"
+            return visit.redirect(here, decisions.triggered(tick), is_good=is_good)
         if verb == "delete":
-            return visit.redirect(
-                path("schedules"), _sentence(api.delete_schedule(*visit.who, name))
-            )
-        if verb == "pause":
-            done = api.pause_schedule(*visit.who, name, pause_reason(fields))
-            return visit.redirect(here, _sentence(done))
+            with visit.unit() as unit:
+                row = control.remove(unit, name)
+            note = checked.ADDED if row.source == "code" else ""
+            return visit.redirect(path("schedules"), _sentence(name, "deleted", note))
         if verb in _SWITCHES:
-            return visit.redirect(here, _sentence(_SWITCHES[verb](*visit.who, name)))
+            switch, past = _SWITCHES[verb]
+            with visit.unit() as unit:
+                switch(unit, name, fields)
+            return visit.redirect(here, _sentence(name, past))
     except PgbeatError as error:
         return _show(visit, name, error=error)
     raise unknown_verb(fields)
 
 
-_SWITCHES: dict[str, Callable[[Backend, Caller, str], ScheduleDone]] = {
-    "resume": api.resume_schedule,
-    "enable": api.enable_schedule,
-    "disable": api.disable_schedule,
+_SWITCHES: dict[str, tuple[Callable[[UnitOfWork, str, Mapping[str, str]], object], str]] = {
+    "pause": (lambda unit, name, fields: control.pause(unit, name, pause_reason(fields)), "paused"),
+    "resume": (lambda unit, name, _: control.resume(unit, name), "resumed"),
+    "enable": (lambda unit, name, _: control.enable(unit, name), "enabled"),
+    "disable": (lambda unit, name, _: control.disable(unit, name), "disabled"),
 }
 
 
-def _sentence(done: ScheduleDone) -> str:
-    return f"{done.message}." + (f" Note: {done.note}." if done.note else "")
+def _sentence(name: str, past: str, note: str = "") -> str:
+    return f"Schedule '{name}' {past}." + (f" Note: {note}." if note else "")
 
 
 def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
@@ -166,9 +170,12 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         if not changes:
             return visit.redirect(path("schedules", name), "Nothing was changed.")
         body = ScheduleChanges.model_validate(changes)
-        done = api.update_schedule(*visit.who, name, body)
+        with visit.unit() as unit:
+            row = checked.edit(unit, name, body.model_dump(exclude_unset=True)).after
     except forms.REFUSED as error:
         nothing = "Nothing was changed"
         form = schedule_preview.refused(visit, error, name, written, posted, nothing)
         return _show(visit, name, form=form)
-    return visit.redirect(path("schedules", name), _sentence(done))
+    is_reset = row.source == "code" and checked.CODE_OWNS & body.model_fields_set
+    note = checked.RESET if is_reset else ""
+    return visit.redirect(path("schedules", name), _sentence(name, "updated", note))

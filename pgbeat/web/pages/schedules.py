@@ -6,12 +6,11 @@ from typing import get_args
 from fastapi import APIRouter, Response
 
 from pgbeat.monitoring import beats
+from pgbeat.schedules import control, timetable_words
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules import timetable_words
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
-from pgbeat.web.api.schedule_models import PauseReason
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import (
@@ -85,22 +84,21 @@ def schedules_page(
     )
 
 
-def pause_reason(fields: Mapping[str, str]) -> PauseReason:
+def pause_reason(fields: Mapping[str, str]) -> str | None:
     """Returns the reason in the form of a pause."""
-    return PauseReason(reason=fields.get("reason", "").strip()[:2000] or None)
+    return fields.get("reason", "").strip()[:2000] or None
 
 
 @router.post("/console/schedules")
 def change_schedules(visit: AdminVisit, fields: Fields) -> Response:
     """Pauses or resumes all schedules, by the form's `do`."""
     verb = fields.get("do", "")
-    if verb == "pause":
-        made = api.pause_schedules(*visit.who, pause_reason(fields))
-        past = "Paused"
-    elif verb == "resume":
-        made = api.resume_schedules(*visit.who)
-        past = "Resumed"
-    else:
+    if verb not in ("pause", "resume"):
         raise unknown_verb(fields)
-    said = f"{past} {counted(len(made.schedules), 'schedule')}."
+    with visit.unit() as unit:
+        if verb == "pause":
+            made = control.pause_all(unit, pause_reason(fields))
+        else:
+            made = control.resume_all(unit)
+    said = f"{verb.capitalize()}d {counted(len(made), 'schedule')}."
     return visit.redirect(path("schedules"), said)

@@ -1,0 +1,91 @@
+"""Adds and changes schedules, checked against the app, with all mistakes at once."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.errors import InvalidSchedule, Problems
+from pgbeat.jobs.user_limits import require_call
+from pgbeat.schedules import control, mistakes
+from pgbeat.schedules.control import Switched
+from pgbeat.schedules.model import TIMETABLES, Schedule
+from pgbeat.schedules.registry import check, condition_mistakes
+
+#: Fields that the app's code decides about the schedules that it has.
+CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
+#: What beat does about changes of these, and about a deletion.
+RESET = "the app's code has it, and beat resets it when it starts"
+ADDED = "the app's code has it, and beat adds it again when it starts; disable it instead"
+#: Fields that are checked against the app.
+_CHECKED = {"task", "launcher", "args", "kwargs", "options"}
+_CLEARABLE = {
+    "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
+    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "check_in_url",
+    "description", *TIMETABLES,
+}  # fmt: skip
+#: Those that are cleared by another value than `None`.
+_EMPTY: dict[str, Any] = {
+    "jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "kwargs": {},
+    "labels": {}, "metadata": {},
+}  # fmt: skip
+
+
+def read_changes(given: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:
+    """Returns the changes, for `edit`, that people ask for, and the mistakes among them.
+
+    `None` clears a field. A new timetable replaces the old one, of whichever kind.
+    """
+    changes, problems = {**given}, Problems()
+    for key in [key for key, value in given.items() if value is None]:
+        changes[key] = _EMPTY.get(key)
+        if key not in _EMPTY and key not in _CLEARABLE:
+            said = f"{key} can't be null; leave it out to keep it as it is"
+            problems.add(key, "required", said)
+    if not changes.keys().isdisjoint(TIMETABLES):
+        changes = dict.fromkeys(TIMETABLES) | changes
+    return changes, problems
+
+
+def add(unit: UnitOfWork, values: Mapping[str, Any]) -> Schedule:
+    """Adds a schedule with these values, its `name` among them. Raises as `mistakes.attempt`."""
+
+    def change(values: dict[str, Any]) -> Schedule:
+        row = control.add(unit, **values)
+        check(unit.require_app(), row)
+        return row
+
+    known = _known(unit, values)
+    return mistakes.attempt(unit.connection, values, change, is_new=True, known=known)
+
+
+def edit(unit: UnitOfWork, name: str, given: Mapping[str, Any]) -> Switched:
+    """Changes a schedule, and enables or disables it by `enabled`.
+
+    Raises `InvalidSchedule` if nothing is given, else as `mistakes.attempt`.
+    """
+    if given.get("enabled", False) is None:
+        given = {key: value for key, value in given.items() if key != "enabled"}
+    if not given:
+        said = "there is nothing to change; give at least one field"
+        raise InvalidSchedule.of("", "required", said)
+    values, known = read_changes(given)
+    enabled = values.pop("enabled", None)
+    known += _known(unit, values)
+
+    def change(values: dict[str, Any]) -> Switched:
+        edited = control.edit(unit, name, values, enabled=enabled)
+        if _CHECKED & values.keys():
+            check(unit.require_app(), edited.after)
+        return edited
+
+    return mistakes.attempt(unit.connection, values, change, is_new=False, known=known)
+
+
+def _known(unit: UnitOfWork, values: Mapping[str, Any]) -> Problems:
+    """Returns the mistakes in a call and a condition, before rows are locked."""
+    problems = Problems()
+    with problems.within():
+        require_call(unit.actor, values.get("task"), values.get("options", {}))
+    problems += condition_mistakes(unit.settings, values.get("condition_sql"))
+    return problems
