@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from pgbeat.access.actors import Actor
 from pgbeat.database.tables import groups as groups_table
 from pgbeat.database.tables import jobs as jobs_table
-from pgbeat.errors import Forbidden, NotFound
+from pgbeat.errors import Forbidden, NotFound, NotUnique
 from pgbeat.jobs import ids
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
@@ -191,3 +191,9 @@ def _find(
             if error.code != NotFound.code:
                 raise
     return ids.find(connection, table, beginning, noun, of_all, about=about)
+
+
+def require_own_key(actor: Actor, job: Job) -> None:
+    """Raises `NotUnique` if a job that has the same unique key is not the actor's."""
+    if not actor.is_admin and job.created_by != actor.name:
+        raise NotUnique("a job of somebody else has the same unique key")

@@ -12,7 +12,7 @@ from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
 from pgbeat.views import groups as views
-from pgbeat.web.api.bodies import Body, Next, example
+from pgbeat.web.api.bodies import Body, Json, Next, example
 from pgbeat.web.api.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
@@ -52,6 +52,15 @@ class NewGroup(Body):
     callback_outcome: CallbackOutcome = Field(
         "finished", description="How the group must end for that: `finished` is either."
     )
+
+    def arguments(self) -> Json:
+        """Returns the arguments of `submit_group.submit`."""
+        found = self.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
+        found["members"] = [each if isinstance(each, str) else each.member() for each in self.jobs]
+        if self.callback is not None:
+            last = self.callback
+            found["callback"] = last if isinstance(last, str) else last.member()
+        return found
 
 
 class GroupProgress(BaseModel):
@@ -143,14 +152,9 @@ def _detail(connection: Connection, backend: Backend, caller: Caller, group: Gro
 @router.post("", status_code=201, summary="Create a group")
 def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> GroupDetail:
     """Creates a group with all of its jobs, which are the caller's, or nothing."""
-    members = [each if isinstance(each, str) else each.member() for each in body.jobs]
-    options = body.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
-    if body.callback is not None:
-        last = body.callback
-        options["callback"] = last if isinstance(last, str) else last.member()
     with backend.work(caller) as unit:
         with unit.transaction():
-            made = submit_group.submit(unit, members, job_source="user_api", **options)
+            made = submit_group.submit(unit, **body.arguments(), job_source="user_api")
         return _detail(unit.connection, backend, caller, made.group)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, likeness, search, submit_many
+from pgbeat.jobs import control, executions, likeness, permissions, search, submit_many
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job
@@ -209,8 +209,7 @@ def create_job(
                 redactor = backend.redactor(caller)
                 spec = likeness.complete(unit.connection, redactor, caller, other, spec)
             made = control.submit(unit, spec, job_source="user_api")
-            if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
-                raise NotUnique("a job of somebody else has the same unique key")
+            permissions.require_own_key(caller, made.job)
         job = _now(unit.connection, backend, caller, made.job)
     if not made.is_new:
         response.status_code = 200

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Response
 
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs import permissions
+from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.groups import model as groups
-from pgbeat.web.api import groups as api
+from pgbeat.web.api.groups import NewGroup
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.pages import forms, job_fields
@@ -112,7 +112,8 @@ def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response
     if fields.get("do") != "cancel":
         raise unknown_verb(fields)
     try:
-        made = api.cancel_group(*visit.who, group_id)
+        with visit.backend.work(visit.caller) as unit:
+            made = submit_group.cancel(unit, group_id)
     except PgbeatError as error:
         return _show(visit, group_id, error=error)
     said = f"The group was cancelled: {counted(made.ended, 'job')} ended now"
@@ -184,8 +185,9 @@ def make_group(visit: TheVisit, posted: Fields) -> Response:
         values["jobs"] = _parsed("jobs", written["jobs"])
         if written["callback"]:
             [values["callback"]] = _parsed("callback", written["callback"].replace("\n", " "))
-        body = api.NewGroup.model_validate(values)
-        made = api.create_group(*visit.who, body)
+        body = NewGroup.model_validate(values)
+        with visit.unit() as unit:
+            made = submit_group.submit(unit, **body.arguments(), job_source="user_api").group
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
     return visit.redirect(path("groups", made.id), "The group was created.")

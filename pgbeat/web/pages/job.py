@@ -7,8 +7,10 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
-from pgbeat.jobs import dependencies, executions, permissions, task_logs, trace_rows
+from pgbeat.jobs import changes as job_changes
+from pgbeat.jobs import control, dependencies, executions, permissions, task_logs, trace_rows
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import model as groups
@@ -17,8 +19,6 @@ from pgbeat.jobs.permissions import Verb
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
 from pgbeat.views.jobs import progress_of
-from pgbeat.web.api import jobs as api
-from pgbeat.web.api.job_models import FoundJob
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields, trace_chart
 from pgbeat.web.pages.forms import Form, FormField
@@ -146,17 +146,17 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
     with visit.reading() as connection:
         job = visible_job(connection, *visit.who, job_id)
     try:
-        if verb == "delete":
-            api.delete_job(*visit.who, job.id)
-            return visit.redirect(path("jobs"), f"Job {job.id} was deleted.")
         if verb == "update":
             return _update(visit, job, fields)
         if verb not in _VERBS:
             raise unknown_verb(fields)
-        do, said = _VERBS[verb]
-        changed = do(visit, job.id, fields)
+        act, said = _VERBS[verb]
+        with visit.unit() as unit:
+            changed = act(unit, job.id, fields)
     except PgbeatError as error:
         return _show(visit, job_id, error=error)
+    if verb == "delete":
+        return visit.redirect(path("jobs"), f"Job {job.id} was deleted.")
     if verb == "cancel" and changed.finished_at is None:
         said = "Its worker was asked to end it."
     return visit.redirect(path("jobs", changed.id), said)
@@ -188,28 +188,30 @@ def _update(visit: Visit, job: Job, posted: Fields) -> Response:
         values = forms.read(fields, changed)
         if not values:
             return visit.redirect(path("jobs", job.id), "Nothing was changed.")
-        changes = api.JobChanges.model_validate(values)
-        api.update_job(*visit.who, job.id, changes)
+        with visit.unit() as unit:
+            job_changes.update(unit, job.id, values=values)
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, given, "Nothing was changed")
         return _show(visit, str(job.id), form=form)
     return visit.redirect(path("jobs", job.id), "The job was changed.")
 
 
-def _cancel(visit: Visit, job_id: UUID, fields: Fields) -> FoundJob:
-    reason = fields.get("reason", "").strip()[:500] or None
-    return api.cancel_job(*visit.who, job_id, api.JobCancel(reason=reason))
+def _cancel(unit: UnitOfWork, job_id: UUID, fields: Fields) -> Job:
+    return control.cancel(unit, job_id, reason=fields.get("reason", "").strip()[:500] or None)
 
 
-def _simply(change: Callable[..., FoundJob]) -> Callable[[Visit, UUID, Fields], FoundJob]:
-    return lambda visit, job_id, fields: change(*visit.who, job_id)
-
-
-#: The verbs that lead to a job, and the message on its page.
-_VERBS: dict[str, tuple[Callable[[Visit, UUID, Fields], FoundJob], str]] = {
+#: The verbs, and the message afterwards.
+_VERBS: dict[str, tuple[Callable[[UnitOfWork, UUID, Fields], Job], str]] = {
     "cancel": (_cancel, "The job was cancelled."),
-    "pause": (_simply(api.pause_job), "The job is paused."),
-    "resume": (_simply(api.resume_job), "The job goes on."),
-    "approve": (_simply(api.approve_job), "The job was approved, and goes on."),
-    "retry": (_simply(api.retry_job), "This is the new job, which tries it again."),
+    "pause": (lambda unit, job_id, _: control.pause(unit, job_id), "The job is paused."),
+    "resume": (lambda unit, job_id, _: control.resume(unit, job_id), "The job goes on."),
+    "approve": (
+        lambda unit, job_id, _: control.approve(unit, job_id),
+        "The job was approved, and goes on.",
+    ),
+    "retry": (
+        lambda unit, job_id, _: control.retry(unit, job_id, job_source="user_api"),
+        "This is the new job, which tries it again.",
+    ),
+    "delete": (lambda unit, job_id, _: control.delete(unit, job_id), ""),
 }

@@ -2,11 +2,10 @@
 
 from fastapi import APIRouter, Response
 
-from pgbeat.jobs import likeness, templates
+from pgbeat.jobs import control, likeness, permissions, templates
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.prepare import JobSpec
-from pgbeat.web.api import jobs as api
-from pgbeat.web.api.job_models import JobLike
+from pgbeat.web.api.job_models import JobOrder
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Form, FormField
@@ -76,9 +75,11 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
         if not {"task", "template"} & values.keys():
             raise forms.Mistakes({"task": "a job of which task? Name a task or a template"})
-        body = JobLike.model_validate(values)
-        made = api.create_job(*visit.who, body, Response())
+        body = JobOrder.model_validate(values)
+        with visit.unit() as unit:
+            made = control.submit(unit, body.spec(), job_source="user_api")
+            permissions.require_own_key(visit.caller, made.job)
     except forms.REFUSED as error:
         return _show(visit, forms.refused(visit.request, error, written, "No job was created"))
     said = "The job was created." if made.is_new else "This unfinished job is the same."
-    return visit.redirect(path("jobs", made.id), said)
+    return visit.redirect(path("jobs", made.job.id), said)
