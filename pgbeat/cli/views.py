@@ -17,9 +17,9 @@ from pgbeat.database import connections
 from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.names import NAMESPACE
-from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.forecast import exclusion, upcoming
+from pgbeat.schedules import ticks
+from pgbeat.schedules.forecast import of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 from pgbeat.views import schedules as views
@@ -300,14 +300,12 @@ def next_command(target: Target, name: str, count: int) -> None:
     with target.transaction() as connection:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.namespace)
-        named = [row.calendar] if row.calendar else []
-        known = calendars.load(connection, named, namespace=row.namespace)
+        start = row
+        if not row.enabled or row.paused_at is not None:  # resumed, it would start over
+            start = row._replace(next_run=None, due_at=None, retry_count=0, waiting_for=None)
+        timetable = target.timetable(row)
+        times = list(islice(of_schedule(connection, start, timetable, now, target.timezone), count))
     local = zone(row.timezone or target.timezone)
-    start = row
-    if not row.enabled or row.paused_at is not None:  # resumed, it would start over
-        start = row._replace(next_run=None, due_at=None, retry_count=0, waiting_for=None)
-    excluded = exclusion(known, row, target.timezone)
-    times = list(islice(upcoming(start, target.timetable(row), now, excluded=excluded), count))
     if printing.is_json():
         found = [views.upcoming(due, now) for due in times]
         printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})

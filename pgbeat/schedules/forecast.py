@@ -13,6 +13,8 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.placeholders import Facts
@@ -229,6 +231,18 @@ def _merged(
         listed = nsmallest(limit, listed)
     in_order = merge(*(due for _, _, due in listed), key=lambda due: (due.at, due.schedule.name))
     return list(islice(in_order, limit))
+
+
+def of_schedule(
+    connection: Connection, row: Schedule, timetable: Timetable, now: datetime, timezone: str
+) -> Iterator[Expected]:
+    """Yields the due times of a schedule from now on, and says which its calendar excludes.
+
+    `timezone` is for a row that names none.
+    """
+    named = [row.calendar] if row.calendar else []
+    known = calendars.load(connection, named, namespace=row.namespace)
+    return upcoming(row, timetable, now, excluded=exclusion(known, row, timezone))
 
 
 def exclusion(

@@ -1,15 +1,19 @@
 """Schedules, their health, and ticks."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 
 from sqlalchemy import Connection
 
+from pgbeat.access.redaction import Redactor
+from pgbeat.errors import InvalidPlaceholder
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.filters import Filter
 from pgbeat.monitoring import statistics
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules.forecast import Expected
+from pgbeat.schedules.forecast import Expected, call, of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Stats, Tick
 from pgbeat.views import View
@@ -81,3 +85,33 @@ def upcoming(due: Expected, now: datetime) -> View:
     """Returns a due time to come."""
     at = max(due.at, now).astimezone(UTC)
     return {"at": at, "due_at": due.due_at.astimezone(UTC), "skip": due.skip}
+
+
+def forecast(
+    connection: Connection,
+    row: Schedule,
+    now: datetime,
+    timezone: str,
+    redactor: Redactor,
+    count: int,
+) -> View:
+    """Returns the next due times of a schedule, with the arguments of its jobs, masked.
+
+    There are none if it is disabled, or if its timetable is in the app's code.
+    """
+    timetable = row.timetable(timezone) if row.enabled else None
+    times: list[View] = []
+    if timetable is not None:
+        due_times = of_schedule(connection, row, timetable, now, timezone)
+        for due in islice(due_times, count):
+            args, kwargs = None, None
+            with suppress(InvalidPlaceholder):
+                args, kwargs = call(due, timetable, timezone)
+            times.append(
+                upcoming(due, now)
+                | {
+                    "args": args and redactor.args(row.task, args),
+                    "kwargs": kwargs and redactor.kwargs(row.task, kwargs),
+                }
+            )
+    return {"schedule": row.name, "timezone": row.timezone or timezone, "times": times}

@@ -2,24 +2,18 @@
 
 import time
 from collections import Counter
-from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.access.redaction import Redactor
 from pgbeat.beat import control, missed
 from pgbeat.beat.dry_run import dry_run
 from pgbeat.database import connections
-from pgbeat.errors import InvalidPlaceholder
-from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.forecast import Expected, call, exclusion, upcoming
-from pgbeat.timetables import Timetable
+from pgbeat.schedules import ticks
 from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
@@ -233,23 +227,6 @@ def schedule_history(
     )
 
 
-def _upcoming(due: Expected, now: datetime, timetable: Timetable, timezone: str) -> UpcomingTick:
-    args: Any = None
-    kwargs: Any = None
-    with suppress(InvalidPlaceholder):
-        args, kwargs = call(due, timetable, timezone)
-    return UpcomingTick(**views.upcoming(due, now), args=args, kwargs=kwargs)
-
-
-def _masked(tick: UpcomingTick, redactor: Redactor, task: str | None) -> UpcomingTick:
-    return tick.model_copy(
-        update={
-            "args": tick.args and redactor.args(task, tick.args),
-            "kwargs": tick.kwargs and redactor.kwargs(task, tick.kwargs),
-        }
-    )
-
-
 @router.get("/{name}/forecast", summary="Forecast a schedule")
 def schedule_forecast(
     backend: TheBackend,
@@ -262,17 +239,5 @@ def schedule_forecast(
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
         now = connections.now(connection)
-        named = [row.calendar] if row.calendar else []
-        known = calendars.load(connection, named, namespace=row.namespace)
-    timetable = row.timetable(timezone)
-    excluded = exclusion(known, row, timezone)
-    if timetable is None or not row.enabled:
-        return ScheduleForecast(schedule=name, timezone=row.timezone or timezone, times=[])
-    times = upcoming(row, timetable, now, excluded=excluded)
-    redactor = backend.redactor(caller)
-    found = (_upcoming(each, now, timetable, timezone) for each in islice(times, count))
-    return ScheduleForecast(
-        schedule=name,
-        timezone=row.timezone or timezone,
-        times=[_masked(each, redactor, row.task) for each in found],
-    )
+        found = views.forecast(connection, row, now, timezone, backend.redactor(caller), count)
+    return ScheduleForecast.model_validate(found)

@@ -1,7 +1,6 @@
 """`/admin/scheduled-jobs/preview`: what a schedule would be, before it is saved."""
 
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Annotated
@@ -9,14 +8,14 @@ from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from pgbeat.access import audit, audit_words
 from pgbeat.beat.dry_run import dry_run_of
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
-from pgbeat.schedules import calendars, checked, control
-from pgbeat.schedules.calendars import Calendar
-from pgbeat.schedules.forecast import Expected, exclusion, upcoming
+from pgbeat.schedules import checked, control
+from pgbeat.schedules.forecast import Expected, of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api.bodies import Json
@@ -108,8 +107,6 @@ def _preview(
     backend: Backend, unit: UnitOfWork, before: Schedule | None, row: Schedule
 ) -> SchedulePreview:
     now = connections.now(unit.connection)
-    named = [row.calendar] if row.calendar else []
-    known = calendars.load(unit.connection, named, namespace=row.namespace)
     zone = row.timezone or backend.timezone
     words, plain = timetable(row, backend.timezone)
     return SchedulePreview(
@@ -117,7 +114,7 @@ def _preview(
         timezone=zone,
         upcoming=[
             PreviewedTime(at=each.at, local=_local(each.at, zone), skip=each.skip)
-            for each in _upcoming(row, known, now, backend.timezone)
+            for each in _upcoming(unit.connection, row, now, backend.timezone)
         ],
         changes=[PreviewedChange(field=each.column, before=each.before, after=each.after)
                  for each in _changes(before, row)],
@@ -126,13 +123,12 @@ def _preview(
 
 
 def _upcoming(
-    row: Schedule, known: Mapping[str, Calendar], now: datetime, timezone: str
+    connection: Connection, row: Schedule, now: datetime, timezone: str
 ) -> list[Expected]:
     found = row.timetable(timezone)
     if found is None:
         return []
-    excluded = exclusion(known, row, timezone)
-    return list(islice(upcoming(row, found, now, excluded=excluded), _TIMES))
+    return list(islice(of_schedule(connection, row, found, now, timezone), _TIMES))
 
 
 def _local(at: datetime, zone: str) -> str:

@@ -4,18 +4,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
+from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.beat import control as beat_control
+from pgbeat.beat.dry_run import DryRun, dry_run
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import checked, control, ticks, timetable_words
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
+from pgbeat.views import schedules as views
 from pgbeat.web.api import decisions
 from pgbeat.web.api import schedules as api
-from pgbeat.web.api.decisions import CheckedSchedule, UpcomingTick
 from pgbeat.web.api.paging import moment, number, read, split
 from pgbeat.web.api.schedule_models import ScheduleChanges
 from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview, summaries
@@ -54,7 +56,7 @@ def _show(
     after: str = "",
     form: Form | None = None,
     error: Exception | None = None,
-    checked: CheckedSchedule | None = None,
+    would: DryRun | None = None,
     preview: ShownPreview | None = None,
 ) -> Response:
     before = read(after or None, moment, number)
@@ -69,8 +71,8 @@ def _show(
         changed = audit.listing(
             connection, namespace=visit.namespace, kind="schedule", subject=name, limit=_CHANGES
         )
+        coming, trouble = _forecast(visit, connection, row)
     history, following = split(found, _PAGE, "due_at", "id")
-    coming, trouble = _forecast(visit, row)
     redactor = visit.redactor
     row, health = redactor.row(row, row.task), redactor.health(health, row.task)
     changed = [redactor.audited(each) for each in changed]
@@ -93,22 +95,25 @@ def _show(
         trouble=trouble,
         sections=schedule_form.SECTIONS,
         offers=offers,
-        checked=checked,
+        would=would,
         shown_preview=preview,
         labels=schedule_preview.LABELS,
         history_of=changed,
     )
 
 
-def _forecast(visit: Visit, row: Schedule) -> tuple[list[UpcomingTick], str]:
+def _forecast(
+    visit: Visit, connection: Connection, row: Schedule
+) -> tuple[list[dict[str, Any]], str]:
     """Returns the next due times, or why they are unknown."""
     if not row.enabled or row.paused_at is not None or row.after is not None:
         return [], ""
+    zone = visit.backend.timezone
     try:
-        found = decisions.schedule_forecast(*visit.who, row.name, 5)
+        found = views.forecast(connection, row, visit.now, zone, visit.redactor, 5)
     except PgbeatError as error:  # an invalid calendar or timetable
         return [], str(error)
-    return found.times, ""
+    return found["times"], ""
 
 
 # -- changing
@@ -121,7 +126,9 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
     here = path("schedules", name)
     try:
         if verb == "check":
-            return _show(visit, name, checked=decisions.check_schedule(*visit.who, name))
+            with visit.backend.session() as connection:
+                would = dry_run(connection, visit.backend.celery, visit.backend.settings, name)
+            return _show(visit, name, would=would)
         if verb in ("preview", "test"):
             form = Form(forms.given(schedule_form.FIELDS, fields), before=fields.get("before", ""))
             shown = schedule_preview.of_form(visit, fields, name=name)
