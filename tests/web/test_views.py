@@ -189,6 +189,12 @@ NOUNS = {
         a_calendar, "/calendars/{id}/check?at=2026-07-04T00:00:00Z",
         "calendars check {id} --at 2026-07-04T00:00:00Z",
     ),
+    "load": Noun(
+        a_job, "/load", "load", without("since", "until"), without("since", "until")
+    ),
+    "forecast": Noun(
+        a_schedule, "/forecast?start=2030-01-07T12:00:00Z", "forecast --from 2030-01-07T12:00:00Z"
+    ),
     "change": Noun(a_change, "/audit", "audit", lambda found: found["changes"]),
     "error": Noun(
         a_job, "/errors", "errors", without("since", "until"), without("since", "until")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -91,20 +90,6 @@ def test_the_numbers_of_queues(
     ]
     # Numbers are flush right, beneath the ends of their names.
     assert shown[2].index("1") == shown[0].index("waiting") + len("waiting") - 1
-
-
-def test_queues_as_json(database: str, publish: Publish, sql: Sql) -> None:
-    publish("mail")
-    sql("UPDATE kombu_queue SET paused_at = '2030-01-01 00:00Z' WHERE name = 'mail'")
-    sql("UPDATE kombu_message SET enqueued_at = now() - interval '1 hour'")
-    _, mail = read(database, "queues")
-    age = mail.pop("age")
-    assert 3600 < age < 3660
-    assert mail == {
-        "name": "mail", "waiting": 1, "delayed": 0, "claimed": 0, "dead": 0, "consumers": 0,
-        "paused_at": "2030-01-01T00:00:00Z", "auto_delete": False, "owner": None,
-        "is_internal": False,
-    }  # fmt: skip
 
 
 def test_internal_queues_are_hidden(database: str, channel: Any, sql: Sql) -> None:
@@ -291,17 +276,6 @@ def test_dead_letters(database: str, die: Publish, sql: Sql) -> None:
         [str(older[0]), "mail", "tests.add", one, "rejected", "1", "2 d ago"],
     ]
     assert re.fullmatch(r"[\d.]+ s ago", found[0][-1])
-
-
-def test_dead_letters_as_json(database: str, die: Publish, sql: Sql) -> None:
-    task_id = die("mail")
-    [row] = read(database, "dead", "list")
-    [(died_at,)] = sql("SELECT died_at FROM kombu_message_dead")
-    assert datetime.fromisoformat(row.pop("died_at")) == died_at
-    assert row == {
-        "id": dead(sql)[0], "queue": "mail", "task": "tests.add", "task_id": task_id,
-        "reason": "rejected", "deliveries": 1,
-    }  # fmt: skip
 
 
 def test_some_dead_letters(database: str, die: Publish, sql: Sql) -> None:

@@ -286,19 +286,6 @@ def test_next_in_two_zones(database: str, sql: Sql) -> None:
     assert "Sun 2030-03-31 03:00:00 CEST  Sun 2030-03-31 01:00:00 UTC" in shown[3]
 
 
-def test_next_as_json(database: str, sql: Sql) -> None:
-    sql("UPDATE pgbeat.schedules SET next_run = '2030-07-01 00:00Z' WHERE name = 'later'")
-    found = read(database, "next", "later", "-n", "2")
-    assert found == {
-        "schedule": "later",
-        "timezone": "Europe/Oslo",
-        "times": [
-            {"at": f"2030-07-0{day}T00:00:00Z", "due_at": f"2030-07-0{day}T00:00:00Z", "skip": None}
-            for day in (1, 2)
-        ],
-    }
-
-
 def test_next_of_an_interval(database: str) -> None:
     times = [datetime.fromisoformat(time["at"]) for time in read(database, "next", "due")["times"]]
     assert len(times) == 10
