@@ -124,10 +124,9 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
-    from pgbeat.worker import endings, policy_retries, replacements, signals, snoozes
+    from pgbeat.worker import signals, task_run
 
-    for module in (snoozes, policy_retries, replacements, endings):
-        module.set_up(sender.app)
+    task_run.set_up(sender.app)
     try:
         signals.set_up(sender)
         if "sentry_sdk.integrations.celery" in sys.modules:

@@ -5,7 +5,6 @@ execution that the worker records.
 """
 
 from collections.abc import Mapping
-from functools import wraps
 from typing import Any
 
 from celery import Celery
@@ -30,8 +29,6 @@ from pgbeat.worker.reporting import ATTEMPT
 
 #: The option of a task that replaces the setting `pgbeat_finish`.
 OPTION = "pgbeat_finish"
-#: Where what replaces a task's `run` has the original.
-_ORIGINAL = "pgbeat_original"
 # What `CannotFinish` says of a session.
 COMMITTED = (
     "the transaction was committed, rolled back or closed before the task ended; leave that to "
@@ -44,31 +41,30 @@ NEEDS_PSYCOPG = (
 _LOCK_PATIENCE = 10.0
 
 
-def set_up(app: Celery) -> None:
-    """Prepares the tasks of a worker.
+def tasks(app: Celery) -> dict[str, bool]:
+    """Returns a worker's tasks that can end in one transaction, and whether they always do.
 
     Raises `SystemExit`, with one line for each, if tasks must end in one transaction that can't.
     """
     try:
         setting = Settings.load(app.conf).finish
     except ConfigError:  # a worker that doesn't use pgbeat
-        return
+        return {}
+    can: dict[str, bool] = {}
     problems, general = [], _app_obstacle(app)
     for name, task in sorted(app.tasks.items()):
-        original = getattr(task.run, _ORIGINAL, None)
-        if original is not None:  # replaced for an earlier worker in this process
-            task.run = original
         option = getattr(task, OPTION, None)
         must = setting if option is None else option
         if must is False or name.startswith("celery."):
             continue
         why = general or _task_obstacle(task)
         if why is None:
-            _wrap(task, is_always=bool(must))
+            can[name] = bool(must)
         elif option or (must and general):
             problems.append(f"pgbeat: task {name!r} can't end in one transaction: {why}")
     if problems:
         raise SystemExit("\n".join(problems))
+    return can
 
 
 def obstacle(task: Any) -> str:
@@ -120,32 +116,7 @@ def _task_obstacle(task: Any) -> str | None:
     return None
 
 
-def _wrap(task: Any, *, is_always: bool) -> None:
-    """Replaces the task's `run`, which Celery calls."""
-    run = task.run
-
-    @wraps(run)
-    def run_to_end(*args: Any, **kwargs: Any) -> Any:
-        ending = _begin(task, is_always=is_always)
-        if ending is None:
-            return run(*args, **kwargs)
-        try:
-            value = run(*args, **kwargs)
-        except (Retry, Ignore) as error:
-            ending.give_up()
-            ending.replaced(error)
-            raise
-        except BaseException:
-            ending.give_up()
-            raise
-        ending.succeed(value)
-        return value
-
-    setattr(run_to_end, _ORIGINAL, run)
-    task.run = run_to_end
-
-
-def _begin(task: Any, *, is_always: bool) -> TaskEnding | None:
+def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     """Returns how the run that begins will end; `None` if that can't be in one transaction."""
     request = task.request
     # A task may call its own `run`, which is a part of it.
@@ -163,6 +134,14 @@ def _begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     if attempt is not None:
         ending.execution = RecordedEnd(attempt)
     return ending
+
+
+def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
+    """Gives up what the task wrote; if it is sent again or replaced, that is its end."""
+    if ending is not None:
+        ending.give_up()
+        if isinstance(error, Retry | Ignore):
+            ending.replaced(error)
 
 
 class RecordedEnd:

@@ -25,15 +25,13 @@ from pgbeat.errors import ConfigError
 from pgbeat.jobs import policies, task_policies
 from pgbeat.jobs.defaults import backoff
 from pgbeat.jobs.policies import JobPolicy
+from pgbeat.results.ending import TaskEnding
 
 logger = logging.getLogger("pgbeat.worker")
 
-#: Where what replaces a task's `run` has the original.
-_ORIGINAL = "pgbeat_not_retried"
 
-
-def set_up(app: Celery) -> None:
-    """Prepares the tasks of a worker that have policies.
+def tasks(app: Celery) -> set[str]:
+    """Returns the names of a worker's tasks that have policies.
 
     How often a run is retried is said by its message: by the policy with which it was sent. Raises
     `SystemExit`, with one line for each mistake, if policies are invalid.
@@ -44,14 +42,7 @@ def set_up(app: Celery) -> None:
         lines = [f"pgbeat: {each.field}: {each.message}" for each in error.problems]
         raise SystemExit("\n".join(lines)) from None
     _warn_of_missing_lanes(app, known)
-    for name, task in sorted(app.tasks.items()):
-        original = getattr(task.run, _ORIGINAL, None)
-        if original is not None:  # replaced for an earlier worker in this process
-            task.run = original
-        vars(task).pop("retry", None)  # likewise
-        _requeue_unsent(task)
-        if name in known:
-            _wrap(app, task)
+    return set(known)
 
 
 def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
@@ -72,7 +63,7 @@ def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
             )
 
 
-def _requeue_unsent(task: Any) -> None:
+def requeue_unsent(task: Any) -> None:
     """Replaces the task's `retry`, which rejects for good what it can't send."""
     retry = task.retry
 
@@ -88,24 +79,15 @@ def _requeue_unsent(task: Any) -> None:
     task.retry = retry_or_requeue
 
 
-def _wrap(app: Celery, task: Any) -> None:
-    run = task.run
-
-    @wraps(run)
-    def run_or_retry(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return run(*args, **kwargs)
-        except (Retry, Ignore, Reject):
-            raise
-        except Exception as error:
-            countdown = _countdown(app, task.request)
-            if countdown is None:
-                raise
-            with _keeping_limit(task):
-                raise task.retry(exc=error, countdown=countdown, max_retries=_MOST) from error
-
-    setattr(run_or_retry, _ORIGINAL, run)
-    task.run = run_or_retry
+def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
+    """Raises Celery's `Retry` if the task is run again after an error."""
+    if not isinstance(error, Exception) or isinstance(error, Retry | Ignore | Reject):
+        return
+    countdown = _countdown(task.app, task.request)
+    if countdown is None:
+        return
+    with _keeping_limit(task):
+        raise task.retry(exc=error, countdown=countdown, max_retries=_MOST) from error
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import wraps
 from typing import Any
 
-from celery import Celery
 from celery.canvas import Signature, _chain
 from celery.exceptions import Ignore
 
@@ -17,24 +16,13 @@ from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.payloads import JOB
 from pgbeat.worker.reporting import ATTEMPT
 
-#: Where what replaces a task's `on_replace` has the original.
-_ORIGINAL = "pgbeat_not_followed"
 
-
-def set_up(app: Celery) -> None:
-    """Prepares the tasks of a worker."""
-    for task in app.tasks.values():
-        original = getattr(task.on_replace, _ORIGINAL, None)
-        if original is not None:  # replaced for an earlier worker in this process
-            task.on_replace = original
-        _wrap(task)
-
-
-def _wrap(task: Any) -> None:
+def follow(task: Any) -> None:
+    """Replaces the task's `on_replace`, which sends the one that takes its place."""
     on_replace = task.on_replace
 
     @wraps(on_replace)
-    def follow(sig: Signature) -> Any:
+    def replace_and_follow(sig: Signature) -> Any:
         request = task.request
         if request.is_eager or not getattr(request, JOB_HEADER, None):
             return on_replace(sig)
@@ -52,8 +40,7 @@ def _wrap(task: Any) -> None:
                 attempt.is_replaced = goes_on
             raise
 
-    setattr(follow, _ORIGINAL, on_replace)
-    task.on_replace = follow
+    task.on_replace = replace_and_follow
 
 
 def _first(sig: Signature) -> Signature:

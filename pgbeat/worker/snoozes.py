@@ -8,56 +8,28 @@ retry.
 
 import logging
 from contextvars import Context
-from functools import wraps
 from typing import Any
-
-from celery import Celery
 
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table
 from pgbeat.jobs import kept_messages
-from pgbeat.jobs.task_checks import refuse_coroutine
 from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.results.ending import TaskEnding
 from pgbeat.worker import attempt_ends, process_recorder
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT, PATIENCE
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
-#: Where what replaces a task's `run` has the original.
-_ORIGINAL = "pgbeat_not_snoozed"
 
-
-def set_up(app: Celery) -> None:
-    """Prepares the tasks of a worker."""
-    for name, task in app.tasks.items():
-        original = getattr(task.run, _ORIGINAL, None)
-        if original is not None:  # replaced for an earlier worker in this process
-            task.run = original
-        if not name.startswith("celery."):
-            _wrap(task)
-
-
-def _wrap(task: Any) -> None:
-    run = task.run
-
-    @wraps(run)
-    def run_or_snooze(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return refuse_coroutine(task, run(*args, **kwargs))
-        except Snooze as snooze:
-            _arrange(task, snooze)
-            raise
-        except (Skip, Cancelled) as end:
-            _revoke(task, end)
-            raise
-
-    setattr(run_or_snooze, _ORIGINAL, run)
-    if hasattr(run, "__func__"):  # a bound task's method, which other tasks may call as a function
-        vars(run_or_snooze)["__func__"] = run.__func__
-    task.run = run_or_snooze
+def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
+    """Sees to a job whose task raised how it ends."""
+    if isinstance(error, Snooze):
+        _arrange(task, error)
+    elif isinstance(error, Skip | Cancelled):
+        _revoke(task, error)
 
 
 def _revoke(task: Any, end: Skip | Cancelled) -> None:

@@ -354,7 +354,7 @@ class TestMistakes:
     ) -> None:
         """With the tasks, and what makes the lane. Without a database, it starts all the same."""
         make_lane(sql, "never")
-        policy_retries.set_up(app)
+        policy_retries.tasks(app)
         said = [each for each in caplog.messages if "can't be sent" in each]
         assert ["missing" in each for each in said].count(True) == 1, said
         assert all("never" not in each for each in said)
@@ -362,7 +362,7 @@ class TestMistakes:
         assert "'plain.nowhere'" in missing
         assert "`pgbeat lanes list`" in missing
         app.conf.broker_url = app.conf.pgbeat_url = "pgbeat+postgresql://127.0.0.1:1/no"
-        policy_retries.set_up(app)
+        policy_retries.tasks(app)
 
     def test_all_are_reported(self, app: Celery) -> None:
         """With the task, the field and what is wrong."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 
-from pgbeat.worker import snoozes
+from pgbeat.worker import task_run
 
 
 class Awaiting(Task):  # type: ignore[type-arg,unused-ignore]
@@ -26,7 +26,7 @@ def make(**options: Any) -> Any:
     async def double(x: int) -> int:
         return 2 * x
 
-    snoozes.set_up(app)
+    task_run.set_up(app)
     return app.tasks["double"]
 
 

@@ -1,0 +1,85 @@
+"""Replaces what a worker's pool calls of its tasks: their `run`, and what `run` calls of Celery.
+
+`_steps` has what pgbeat does about a run, in the order that it needs.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+
+from pgbeat.jobs.task_checks import refuse_coroutine
+from pgbeat.results.ending import TaskEnding
+from pgbeat.worker import endings, policy_retries, replacements, snoozes
+
+#: Does what follows when a run raises an error. If it raises another one, the next step gets that.
+Step = Callable[[Any, BaseException, TaskEnding | None], None]
+#: Where what replaces a task's `run` has the original.
+_ORIGINAL = "pgbeat_original"
+
+
+def set_up(app: Celery) -> None:
+    """Prepares the tasks of a worker.
+
+    Raises `SystemExit`, with one line for each mistake, if policies are invalid, or if tasks must
+    end in one transaction that can't.
+    """
+    retried, ending = policy_retries.tasks(app), endings.tasks(app)
+    for name, task in app.tasks.items():
+        for method in ("retry", "on_replace"):  # replaced for an earlier worker in this process
+            vars(task).pop(method, None)
+        policy_retries.requeue_unsent(task)
+        if not name.startswith("celery."):
+            replacements.follow(task)
+            steps = _steps(is_retried=name in retried, is_ending=name in ending)
+            _replace(task, steps, is_always=ending.get(name))
+
+
+def _steps(*, is_retried: bool, is_ending: bool) -> list[Step]:
+    """Returns what follows when a task's run raises an error.
+
+    1. A `Snooze` is arranged, and the result of a job that is skipped or cancelled is ended.
+    2. An error becomes Celery's `Retry` if the policy of the task's message wants one.
+    3. What is raised by then ends the transaction of the task: a retry is published in it.
+    """
+    steps: list[Step] = [snoozes.settle]
+    if is_retried:
+        steps.append(policy_retries.settle)
+    if is_ending:
+        steps.append(endings.settle)
+    return steps
+
+
+def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> None:
+    """Replaces a task's `run`, which can't end in one transaction if `is_always` is `None`."""
+    run = getattr(task.run, _ORIGINAL, task.run)
+
+    @wraps(run)
+    def run_in_steps(*args: Any, **kwargs: Any) -> Any:
+        ending = None if is_always is None else endings.begin(task, is_always=is_always)
+        try:
+            value = refuse_coroutine(task, run(*args, **kwargs))
+        except BaseException as error:
+            _follow(steps, task, error, ending)
+            raise
+        if ending is not None:
+            ending.succeed(value)
+        return value
+
+    setattr(run_in_steps, _ORIGINAL, run)
+    if hasattr(run, "__func__"):  # a bound task's method, which other tasks may call as a function
+        vars(run_in_steps)["__func__"] = run.__func__
+    task.run = run_in_steps
+
+
+def _follow(
+    steps: Sequence[Step], task: Any, error: BaseException, ending: TaskEnding | None
+) -> None:
+    """Takes the steps that follow an error."""
+    for number, step in enumerate(steps, 1):
+        try:
+            step(task, error, ending)
+        except BaseException as other:
+            _follow(steps[number:], task, other, ending)
+            raise

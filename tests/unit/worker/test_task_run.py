@@ -1,0 +1,80 @@
+"""What stands around the run of a worker's task."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.worker import endings, policy_retries, snoozes, task_run
+from pgbeat.worker.task_run import Step
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app with tasks of each kind, whose broker and results are in one database."""
+    url = "pgbeat+postgresql://127.0.0.1:1/none"
+    app = Celery("steps", broker=url, backend="pgbeat://", set_as_current=False)
+    app.conf.pgbeat_url = url
+    app.task(double, name="plain", shared=False)
+    app.task(double, name="late", shared=False, acks_late=True)
+    app.task(double_of, name="bound", shared=False, bind=True)
+    app.finalize()
+    yield app
+    app.close()
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def double_of(task: Any, x: int) -> tuple[Any, int]:
+    return task, 2 * x
+
+
+def test_the_order_of_the_steps() -> None:
+    """A retry by policy is published in the transaction that ends the task, so before that."""
+    assert task_run._steps(is_retried=True, is_ending=True) == [
+        snoozes.settle, policy_retries.settle, endings.settle,
+    ]  # fmt: skip
+    assert task_run._steps(is_retried=False, is_ending=False) == [snoozes.settle]
+
+
+def test_each_step_gets_what_the_one_before_it_raised(app: Celery) -> None:
+    seen: list[str] = []
+
+    def noting(raises: Exception | None) -> Step:
+        def step(task: Any, error: BaseException, ending: Any) -> None:
+            seen.append(repr(error))
+            if raises is not None:
+                raise raises from error
+
+        return step
+
+    task = app.tasks["plain"]
+    steps = [noting(None), noting(KeyError("a")), noting(LookupError("b")), noting(None)]
+    task_run._replace(task, steps, is_always=None)
+    with pytest.raises(LookupError, match="b") as found:
+        task.run()
+    first, *more = seen
+    assert first.startswith("TypeError(") and repr(found.value.__cause__) == "KeyError('a')"
+    assert more == [first, "KeyError('a')", "LookupError('b')"]
+
+
+def test_a_second_worker_in_a_process_replaces_what_the_first_did(app: Celery) -> None:
+    before = {name: (task.run, task.retry, task.on_replace) for name, task in app.tasks.items()}
+    for _ in range(2):
+        task_run.set_up(app)
+    for name, (run, retry, on_replace) in before.items():
+        task = app.tasks[name]
+        assert task.retry.__wrapped__ == retry
+        if name.startswith("celery."):
+            assert (task.run, task.on_replace) == (run, on_replace)
+        else:
+            assert (task.run.__wrapped__, task.on_replace.__wrapped__) == (run, on_replace)
+
+
+def test_a_bound_task_may_be_called_as_a_function(app: Celery) -> None:
+    task_run.set_up(app)
+    assert app.tasks["bound"].run.__func__("another", 2) == ("another", 4)
+    assert app.tasks["plain"].run(2) == app.tasks["late"].run(2) == 4
