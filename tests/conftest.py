@@ -15,6 +15,7 @@ from pgbeat.schedules import calendars, exclusions
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
+from tests.support.budget import Budget
 from tests.support.child_process import Child
 from tests.support.databases import broker_url, copied, rows_of
 from tests.support.jobs import Desk, desks
@@ -33,6 +34,17 @@ pytest_plugins = ["pgbeat.testing.fixtures"]
 # A shell has what it runs in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that CI uses."""
+    parser.addoption("--budget", type=float, metavar="SECONDS", help="seconds for the default tier")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Counts what the tests take, in the process that hears of all."""
+    if config.option.budget is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Budget(config.option.budget))
 
 
 @pytest.hookimpl(tryfirst=True)
