@@ -110,3 +110,12 @@ def request_cancel(
         return []
     values = {"ids": [str(i) for i in job_ids], "by": by, "reason": reason}
     return [str(job_id) for job_id in connection.scalars(_REQUEST, values)]
+
+
+_END_OF = text("SELECT state FROM pgbeat.ended_jobs WHERE id = CAST(:id AS uuid)")
+
+
+def state_of(connection: Connection, job_id: str) -> str | None:
+    """Returns the state in which a job has ended; `None` if it has not."""
+    state: str | None = connection.scalar(_END_OF, {"id": job_id})
+    return state

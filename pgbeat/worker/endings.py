@@ -18,10 +18,10 @@ from pgbeat.broker.transport.channel import CONSUMER
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
 from pgbeat.database import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
-from pgbeat.jobs import lifecycle
+from pgbeat.jobs import endings, lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.results.backend import ResultBackend
-from pgbeat.results.ending import Claim, TaskEnding, ending_of
+from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
 from pgbeat.results.store import Joined
 from pgbeat.worker import attempt_ends, execution_batches, process_recorder
 from pgbeat.worker.attempts import Attempt
@@ -123,7 +123,8 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     if request.called_directly or request.is_eager or ending_of(request) is not None:
         return None
     properties: Mapping[str, Any] = request.properties or {}
-    consumer = (properties.get("delivery_info") or {}).get(CONSUMER)
+    delivery = properties.get("delivery_info") or {}
+    consumer = delivery.get(CONSUMER)
     if consumer is None:
         return None
     attempt: Attempt | None = getattr(request, ATTEMPT, None)
@@ -132,7 +133,7 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     claim = Claim(properties["delivery_tag"], consumer)
     ending = TaskEnding(task.backend, task, claim, is_always=is_always)
     if attempt is not None:
-        ending.execution = RecordedEnd(attempt)
+        ending.execution = RecordedEnd(attempt, is_repeated=bool(delivery.get("redelivered")))
     return ending
 
 
@@ -151,8 +152,10 @@ class RecordedEnd:
     committed, Celery's `task_postrun` gives it back, with how the run ended after all.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, *, is_repeated: bool) -> None:
         self._attempt = attempt
+        #: Whether its message was delivered before.
+        self._is_repeated = is_repeated
         self._lanes: set[Room] = set()
 
     def succeeded(self, value: Any) -> None:
@@ -181,7 +184,11 @@ class RecordedEnd:
             recorder.outbox.withdraw(self._attempt)
 
     def write(self, working: Joined) -> None:
-        """Writes the attempt, and what follows from the end of its job."""
+        """Writes the attempt, and what follows from the end of its job.
+
+        Raises `ClaimLost` if that has ended otherwise: the worker that had the message before says
+        that a process of its own died with it, and was killed before it acknowledged the message.
+        """
         recorder = process_recorder.get()
         if recorder is None:
             return
@@ -191,6 +198,10 @@ class RecordedEnd:
             working.connection, working.prepared, [attempt], recorder.worker_id
         )
         attempt.was_tried = attempt.was_tried or not attempt.is_known
+        if self._is_repeated and attempt.job_state == "completed":
+            state = endings.state_of(working.connection, attempt.job_id)
+            if state not in (None, "completed"):
+                raise ClaimLost(f"its job has {state} meanwhile")
         if ended:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
 

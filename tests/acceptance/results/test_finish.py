@@ -4,13 +4,18 @@ import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 from celery import chain, chord
 
 import pgbeat
+from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from pgbeat.errors import CannotFinish, ConfigError
+from pgbeat.jobs import executions
+from pgbeat.jobs.executions import ExecutionRecord
 from tests.acceptance.results.conftest import Client, Finishers
 from tests.support.apps.finishing import STEPS
 from tests.support.processes import Process, until
@@ -86,6 +91,24 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     worker.says("Nothing of task", 30)
     assert rows(sql) == []
     assert result.state == "PENDING"
+
+
+def test_a_run_whose_job_has_failed_leaves_nothing(
+    finishers: Finishers, client: Client, sql: Sql, database: str
+) -> None:
+    """A worker whose process died with it reported that, and was killed with the message."""
+    job = submitted(client, "wait", 1)
+    sql("UPDATE kombu_message SET redelivered = true")
+    worker = finishers.start("-P", "prefork", "-c", "1")
+    until((finishers.folder / "waiting").exists)
+    died = ExecutionRecord(str(uuid4()), job, True, state="failed", job_state="failed", lost=True)
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
+        executions.record(connection, [died])
+    (finishers.folder / "go").touch()
+    worker.says("Nothing of task", 30)
+    until(lambda: is_quiet(sql))
+    assert rows(sql) == []
+    assert sql("SELECT state FROM pgbeat.jobs") == [("failed",)]
 
 
 @pytest.mark.parametrize(

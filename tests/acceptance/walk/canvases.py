@@ -141,8 +141,10 @@ _NONE = {
                    WHEN 'failed' THEN 'FAILURE' ELSE 'REVOKED' END
            -- It failed by itself, and is not retried since somebody cancelled it.
            AND NOT (j.state = 'cancelled' AND r.status = 'FAILURE')
-           -- A worker was killed between the two; only those that book end in one transaction.
-           AND NOT (j.error ~ '^lost' AND r.status = 'SUCCESS' AND j.task !~ '^walk.book')""",
+           -- A worker or its process was killed between the two, or before it acknowledged the
+           -- message of one that died; only those that book end in one transaction.
+           AND NOT (j.error ~ '^(lost|WorkerLostError)' AND r.status = 'SUCCESS'
+                    AND j.task !~ '^walk.book')""",
     "a completed job whose row is not there once, or another's that is": """
         SELECT coalesce(j.id, b.task), j.state, count(b.task)
           FROM (SELECT id, state FROM pgbeat.jobs WHERE task ~ '^walk.book') AS j
