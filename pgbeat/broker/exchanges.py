@@ -1,5 +1,9 @@
 """Exchanges, and the bindings by which they route messages to queues."""
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
@@ -28,6 +32,7 @@ def declare(
 _TYPE = text("SELECT type FROM kombu_queue_exchange WHERE name = :name")
 _DECLARE = text(sql.load("exchanges.sql", "declare"))
 _DELETE = text(sql.load("exchanges.sql", "delete"))
+_FIND_BOUND = text(sql.load("exchanges.sql", "find_bound"))
 _BIND = text(
     "INSERT INTO kombu_queue_binding (exchange, routing_key, queue_id, type, pattern) "
     "SELECT :exchange, :routing_key, id, :type, :pattern FROM kombu_queue WHERE name = :queue "
@@ -67,6 +72,14 @@ def bind(
             "pattern": topic_pattern(routing_key) if type == "topic" else None,
         },
     )
+
+
+def find_bound(connection: Connection, wanted: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Returns the names of the queues that exist with these columns, and with their bindings.
+
+    Queues that expire, or that are deleted with their users, are left out.
+    """
+    return set(connection.scalars(_FIND_BOUND, {"wanted": json.dumps(list(wanted))}))
 
 
 def unbind(connection: Connection, queue: str, exchange: str, routing_key: str) -> None:

@@ -89,7 +89,7 @@ def declare_at_once(
     check_name(name)
     values = {
         "name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner,
-        "caller": caller, **_columns(arguments),
+        "caller": caller, **columns(arguments),
     }  # fmt: skip
     row = connection.execute(_AT_ONCE, values).one_or_none()
     return Declared(*row) if row else None
@@ -98,7 +98,8 @@ def declare_at_once(
 _AT_ONCE = text(sql.load(_SQL, "declare_at_once"))
 
 
-def _columns(arguments: Mapping[str, Any] | None) -> dict[str, int | None]:
+def columns(arguments: Mapping[str, Any] | None) -> dict[str, int | None]:
+    """Returns the arguments of a declaration by column. Raises `ValueError`."""
     values = {column: _whole(key, arguments) for key, column in ARGUMENTS.items()}
     if values["max_priority"] is not None:
         values["max_priority"] = min(values["max_priority"], 255)
@@ -122,7 +123,7 @@ def declare(
     another consumer, and `ValueError` for an invalid name or argument.
     """
     check_name(name)
-    values = _columns(arguments)
+    values = columns(arguments)
     locked = connection.execute(_LOCKED, {"name": name, "owner": caller}).one_or_none()
     if locked is not None:
         if not locked[1]:

@@ -15,10 +15,11 @@ from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 from celery.worker.control import inspect_command
-from kombu import Message
+from kombu import Consumer, Message
 from kombu.utils.url import maybe_sanitize_url
 
 from pgbeat.broker.transport import ignored_options
+from pgbeat.broker.transport.declarations import WorkerConsumer
 from pgbeat.broker.transport.transport import Transport
 from pgbeat.config import redacted
 
@@ -101,6 +102,8 @@ def prepare(app: Any) -> None:
     if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
         return
     ignored_options.warn("Settings", ignored_options.ignored_settings(app.conf, DEFAULTS))
+    if app.amqp.Consumer is Consumer:
+        app.amqp.Consumer = WorkerConsumer
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
     app.steps["consumer"].add(AckBeforeTask)

@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
+import kombu
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -205,6 +206,35 @@ class DeclaringChannel(virtual.Channel):
             self.connection.own(queue)
         return queue_declare_ok_t(queue, found.messages, found.consumers)
 
+    def already_declared(self, given: Iterable[kombu.Queue]) -> set[str]:
+        """Returns the names of the queues that `declare` of each would leave as they are.
+
+        It is one statement for all. Queues of a more special kind are left out.
+        """
+        wanted = [columns for queue in given if (columns := self._plain(queue)) is not None]
+        found: set[str] = self._ask(exchanges.find_bound, wanted) if wanted else set()
+        return found
+
+    def _plain(self, queue: kombu.Queue) -> dict[str, Any] | None:
+        """Returns the columns of a queue and its one binding; `None` for a more special one."""
+        exchange = queue.exchange
+        if not (queue.name and exchange and exchange.name) or exchange.passive:
+            return None
+        if queue.exclusive or queue.auto_delete or queue.bindings or queue.on_declared:
+            return None
+        arguments = self.prepare_queue_arguments(
+            queue.queue_arguments or {}, expires=queue.expires, message_ttl=queue.message_ttl,
+            max_priority=queue.max_priority,
+        )  # fmt: skip
+        try:
+            columns = queues.columns(arguments)
+        except ValueError:  # its declaration says why
+            return None
+        return columns | {
+            "name": queue.name, "exchange": exchange.name, "type": exchange.type,
+            "routing_key": queue.routing_key or "",
+        }  # fmt: skip
+
     def _owner(self, exclusive: bool) -> int | None:
         if exclusive:
             return int(self.session.id)
@@ -276,6 +306,17 @@ class DeclaringChannel(virtual.Channel):
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         self.queue_delete(queue)
+
+
+class WorkerConsumer(kombu.Consumer):
+    """A consumer of any number of queues, which declares only those that are not there as given."""
+
+    def declare(self) -> None:
+        """Declares queues, exchanges and bindings."""
+        known = self.channel.already_declared(self.queues)
+        for queue in self.queues:
+            if queue.name not in known:
+                queue.declare()
 
 
 def not_found(kind: str, name: str) -> ChannelError:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, event, text
 
 from pgbeat.broker import messages
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.declarations import WorkerConsumer
 from tests.support.broker_sessions import Claimant, Sessions, put
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, kombu, publish
@@ -101,6 +102,50 @@ def test_a_declaration_costs_one_statement_each(connect: Connect) -> None:
     with statements(connection.transport.broker) as seen:
         kombu.Queue("q", max_priority=4)(connection.default_channel).queue_declare()
     assert any("UPDATE" in statement for statement in seen)
+
+
+def bound(name: str, **options: Any) -> Any:
+    """A queue as `worker -Q` makes it."""
+    return kombu.Queue(name, kombu.Exchange(name), routing_key=name, **options)
+
+
+def test_a_worker_finds_the_queues_that_exist_by_one_statement(connect: Connect) -> None:
+    connection = connect()
+    given = [bound(f"q{n}") for n in range(20)]
+    given += [bound("urgent", max_priority=5), kombu.Queue("unbound"), bound("own", exclusive=True)]
+    special = 1 + 3  # those without a binding, and those that only one process uses
+    for fresh in (3 * 21, 0, 0):
+        with statements(connection.transport.broker) as seen:
+            WorkerConsumer(connection.channel(), given, accept=["json"])
+        assert len([each for each in seen if "kombu_" in each]) == 1 + fresh + special, seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM kombu_queue WHERE name = 'q'",
+        "DELETE FROM kombu_queue_binding",
+        "DELETE FROM kombu_queue_exchange",
+        "UPDATE kombu_queue_exchange SET type = 'topic'",
+        "UPDATE kombu_queue SET max_priority = 4",
+        "UPDATE kombu_queue SET expires = 60000",
+        "UPDATE kombu_queue SET auto_delete = true",
+    ],
+)
+def test_a_worker_declares_what_is_not_as_it_would_be(
+    connect: Connect, sql: Sql, change: str
+) -> None:
+    connection, queue = connect(), bound("q", max_priority=5)
+    WorkerConsumer(connection.channel(), [queue], accept=["json"])
+    sql(change)
+    assert connection.channel().already_declared([queue]) == set()
+    if "topic" in change:
+        with pytest.raises(connection.channel_errors, match="is of type topic"):
+            WorkerConsumer(connection.channel(), [queue], accept=["json"])
+        return
+    WorkerConsumer(connection.channel(), [queue], accept=["json"])
+    if "expires" not in change and "auto_delete" not in change:
+        assert connection.channel().already_declared([queue]) == {"q"}
 
 
 def test_a_consumer_of_a_queue_that_is_not_there(connect: Connect, sql: Sql) -> None:
