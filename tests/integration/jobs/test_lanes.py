@@ -671,7 +671,7 @@ def test_get_names_the_nearest(floor: Lanes) -> None:
     floor.lane("crawler")
     with pytest.raises(NotFound, match="'crawler'"):
         lanes.get(floor.connection, "default", "crawlers")
-    with pytest.raises(NotFound, match="pgbeat lanes set"):
+    with pytest.raises(NotFound, match="pgbeat lanes list"):
         lanes.get(floor.connection, "other", "crawler")
 
 
