@@ -57,10 +57,10 @@ def dispatch_lane(
     """Gives the lane's free slots to direct executions that wait, then to its jobs.
 
     With `job_ids`, jobs that left their slots or came into the line, looks at their keys and at the
-    next of a fair lane only, unless it has other limits. The connection must be in autocommit mode.
-    Transactions that dispatch the same lane wait for each other. Without `wait`, raises the error
-    of a lock timeout if another transaction has locked the lane. Skips jobs that are locked. Raises
-    the errors of publishing: then nothing is dispatched.
+    next of a fair lane only, unless it has a policy or a rate by key. The connection must be in
+    autocommit mode. Transactions that dispatch the same lane wait for each other. Without `wait`,
+    raises the error of a lock timeout if another transaction has locked the lane. Skips jobs that
+    are locked. Raises the errors of publishing: then nothing is dispatched.
     """
     count, retry_in = 0, None
     todo = {(namespace, lane): job_ids}
@@ -164,7 +164,7 @@ def _dispatch_some(
         else:
             batch = slots.take_turns(connection, lane, limit=BATCH, job_ids=job_ids)
     if lane is not None and not batch and not (is_plain and reservations.none(connection, lane)):
-        batch, retry_in = _choose(connection, lane)
+        batch, retry_in = _choose(connection, lane, job_ids)
     failed = lifecycle.publish(connection, publisher, batch, _urgency_of(lane))
     more = lifecycle.follow(connection, publisher, failed)
     if len(batch) == BATCH:
@@ -185,7 +185,9 @@ def _urgency(slots: int | None) -> Urgency:
     return "now" if slots <= _FEW_SLOTS else "soon"
 
 
-def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:
+def _choose(
+    connection: Connection, lane: Lane, job_ids: Collection[UUID] | None
+) -> tuple[Sequence[Job], float | None]:
     """Gives slots to the jobs that all limits of the lane admit.
 
     Returns the jobs, and the seconds after which the lane's rate may admit more.
@@ -198,12 +200,12 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
         limiter = slots.limiter(connection, lane)
         denials = slots.admit_reservations(limiter, direct)
         granted = [key for key, denial in denials.items() if denial is None]
-        chosen = _first(connection, lane, limiter, passed)
+        chosen, in_turn, stops = _first(connection, lane, limiter, passed, job_ids)
         if slots.correct_keys(connection, lane, chosen):
             continue
         started = set(reservations.start(connection, granted))
         batch = slots.take(connection, chosen)
-        slots.note_turns(connection, lane, chosen)
+        slots.note_turns(connection, lane, in_turn, stops)
         if started:
             lanes.announce(connection, lane.namespace, lane.name)
         missed = set(chosen).difference(str(job.id) for job in batch)
@@ -218,30 +220,46 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
     return batch, retry_in
 
 
+class _Chosen(NamedTuple):
+    ids: list[str]
+    #: Those that came by their keys' turns.
+    in_turn: list[str]
+    #: Where the next walks begin, by priority (see `slots.Line`).
+    stops: dict[int, str]
+
+
 def _first(
-    connection: Connection, lane: Lane, limiter: Limiter, passed: Collection[str]
-) -> list[str]:
-    """Returns the ids of the jobs to dispatch, in order."""
-    chosen: list[str] = []
+    connection: Connection,
+    lane: Lane,
+    limiter: Limiter,
+    passed: Collection[str],
+    job_ids: Collection[UUID] | None,
+) -> _Chosen:
+    """Chooses the jobs to dispatch, in order."""
+    chosen = _Chosen([], [], {})
+    if limiter.free == 0:
+        return chosen
     for offset in range(0, _DEPTH, BATCH):
         limit = BATCH
         if not limiter.asks_each:
             limit = min(BATCH, len(passed) + _room(limiter))
-        page = (
-            slots.waiting_jobs(
-                connection, lane, limit=limit, offset=offset, is_limited=not limiter.asks_each
-            )
-            if limiter.free != 0
-            else []
-        )
+        page, stops = slots.waiting_jobs(
+            connection, lane, limit=limit, offset=offset, is_limited=not limiter.asks_each,
+            job_ids=job_ids,
+        )  # fmt: skip
         for job in page:
             if job.work.id in passed or limiter.denial(job.work, job.keys) is not None:
+                if job.is_in_turn:  # its key stays the next
+                    stops.pop(job.work.priority, None)
                 continue
-            chosen.append(job.work.id)
+            chosen.ids.append(job.work.id)
+            if job.is_in_turn:
+                chosen.in_turn.append(job.work.id)
             limiter.admit(job.work, job.keys)
-            if len(chosen) == BATCH:
-                return chosen
-        if len(page) < BATCH or not limiter.asks_each:
+            if len(chosen.ids) == BATCH:
+                break
+        chosen.stops.update(stops)
+        if len(chosen.ids) == BATCH or len(page) < BATCH or not limiter.asks_each:
             break
     return chosen
 

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from psycopg._queries import PostgresQuery
@@ -53,6 +54,16 @@ def pages(connection: Connection, statement: str, *parameters: Any) -> int:
     return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
 
 
+@contextmanager
+def explained(connection: Connection) -> Iterator["Explained"]:
+    """Explains what a connection sends to the big tables within the block."""
+    found = Explained(connection)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
 _SIZES = """
     SELECT relname, pg_relation_size(oid) / 8192 FROM pg_class
      WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'
@@ -73,6 +84,10 @@ class Explained:
         self.plans = []
         what(*args, self.connection)
         return self.plans
+
+    def stop(self) -> None:
+        """Explains no more."""
+        event.remove(self.connection, "before_cursor_execute", self._note)
 
     def _note(self, _: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
         if many or not _BIG.search(statement):

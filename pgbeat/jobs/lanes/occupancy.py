@@ -64,7 +64,7 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
         for r in direct
         if r.started_at is None
     ]
-    for job in slots.waiting_jobs(connection, lane, limit=limit):
+    for job in slots.waiting_jobs(connection, lane, limit=limit).jobs:
         work = job.work
         reason = pause or limiter.denial(work, job.keys)
         if reason is None:

@@ -1,7 +1,8 @@
 """Gives the slots of lanes to jobs, and finds out which jobs may have one now."""
 
+import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -64,16 +65,24 @@ def correct_keys(connection: Connection, lane: Lane, ids: Collection[str]) -> bo
 
 _NOTE_TURNS = text(
     """
-    SELECT pgbeat.note_turns(l, CAST(:ids AS uuid[])) FROM pgbeat.lanes l
+    SELECT pgbeat.note_turns(l, CAST(:ids AS uuid[]), CAST(:stops AS jsonb)) FROM pgbeat.lanes l
      WHERE l.namespace = :namespace AND l.name = :lane
     """
 )
 
 
-def note_turns(connection: Connection, lane: Lane, ids: Collection[str]) -> None:
-    """Notes which keys of a fair lane were served last, by the jobs that got slots, in order."""
-    if lane.fair_by is not None and ids:
-        values = {"namespace": lane.namespace, "lane": lane.name, "ids": list(ids)}
+def note_turns(
+    connection: Connection, lane: Lane, ids: Collection[str], stops: Mapping[int, str]
+) -> None:
+    """Notes which keys of a fair lane were served last, by the jobs that got slots, in order.
+
+    `stops` are the keys at which walks ended early, by priority: the next ones begin there.
+    """
+    if lane.fair_by is not None and (ids or stops):
+        values = {
+            "namespace": lane.namespace, "lane": lane.name, "ids": list(ids),
+            "stops": json.dumps(stops),
+        }  # fmt: skip
         connection.execute(_NOTE_TURNS, values)
 
 
@@ -158,6 +167,16 @@ class Waiting(NamedTuple):
     #: The keys by which a rate counts it.
     keys: list[str | None]
     created_at: datetime
+    #: Whether it is its key's turn; a key that gained room may come without.
+    is_in_turn: bool
+
+
+class Line(NamedTuple):
+    """A part of a waiting line, in order."""
+
+    jobs: list[Waiting]
+    #: Keys of a fair lane at which walks ended early, by priority (see `pgbeat.fair_line`).
+    stops: dict[int, str]
 
 
 _WAITING_JOBS = text(sql.load("slots.sql", "waiting_jobs", keys=rates.KEYS, is_waiting=IS_WAITING))
@@ -173,20 +192,28 @@ def waiting_jobs(
     limit: int = 200,
     offset: int = 0,
     is_limited: bool = False,
-) -> list[Waiting]:
-    """Returns a part of the waiting line, in order.
+    job_ids: Collection[UUID] | None = None,
+) -> Line:
+    """Returns a part of the waiting line.
 
-    If it `is_limited`, without jobs for which their keys have no slot left.
+    If it `is_limited`, without jobs for which their keys have no slot left; `job_ids` are as for
+    `take_turns` then.
     """
-    values = {
+    values: dict[str, Any] = {
         "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
         "limit": limit, "offset": offset,
     }  # fmt: skip
     if lane.fair_by is not None:
-        values["is_limited"] = is_limited
+        values |= {"is_limited": is_limited, "job_ids": None if job_ids is None else list(job_ids)}
     statement = _WAITING_JOBS if lane.fair_by is None else _WAITING_TURNS
-    rows = connection.execute(statement, values)
-    return [Waiting(Work(*work), keys, created_at) for keys, created_at, *work in rows]
+    line = Line([], {})
+    for stopped, fair_key, keys, created_at, *work in connection.execute(statement, values):
+        if stopped is None:
+            asked = Work(*work)
+            line.jobs.append(Waiting(asked, keys, created_at, asked.priority not in line.stops))
+        else:
+            line.stops[stopped] = fair_key
+    return line
 
 
 _RUNNING = text(sql.load("slots.sql", "running", has_slot=HAS_SLOT))

@@ -47,15 +47,17 @@ SELECT count(*) {holders}
 -- name: count_by_key
 SELECT j.fair_key, count(*) {holders} GROUP BY j.fair_key
 -- name: waiting_jobs
-SELECT {keys}, j.created_at, {work}
+SELECT NULL, NULL, {keys}, j.created_at, {work}
   {line} {in_order} LIMIT :limit OFFSET :offset
 -- name: waiting_turns
-SELECT {keys}, j.created_at, {work}
+SELECT CASE WHEN f.id IS NULL THEN f.priority END, f.fair_key, {keys}, j.created_at, {work}
   FROM pgbeat.lanes l
-       CROSS JOIN LATERAL pgbeat.fair_line(l, :limit + :offset, :is_limited)
+       CROSS JOIN LATERAL pgbeat.fair_line(
+           l, CAST(:limit AS integer) + :offset, CAST(:is_limited AS boolean),
+           gained => pgbeat.gained_keys(l, CAST(:job_ids AS uuid[])))
            WITH ORDINALITY AS f (id, priority, fair_key, number)
-       CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.unfinished_jobs u WHERE u.id = f.id OFFSET 0) AS j
+       LEFT JOIN LATERAL (
+           SELECT * FROM pgbeat.unfinished_jobs u WHERE u.id = f.id OFFSET 0) AS j ON true
  WHERE l.namespace = :namespace AND l.name = :lane
  ORDER BY f.number OFFSET :offset
 

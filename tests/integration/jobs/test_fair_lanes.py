@@ -13,10 +13,10 @@ from pgbeat.jobs import endings, explain, lane_control, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.dispatch import dispatch_in_transaction
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import occupancy, slots, waiting
+from pgbeat.jobs.lanes import occupancy, reservations, slots, waiting
 from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
-from tests.support.explained_plans import pages
+from tests.support.explained_plans import explained, pages
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 
@@ -286,14 +286,25 @@ KEYS = """
 """
 
 
+#: A rate that is never used up.
+RATE: dict[str, Any] = {"rate_limit": 1000, "rate_period": "1 second"}
 TAKE = "SELECT * FROM pgbeat.take_next('default', 'l', 9, ARRAY[%s]::uuid[])"
 
 
-def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(floor: Lanes) -> None:
+@pytest.mark.parametrize("limits", ["slots", "rate", "reservation"])
+def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(
+    floor: Lanes, limits: str
+) -> None:
     """The freed key comes at once; one that waited for the lane's limit, after a few ends."""
-    floor.lane(max_running=400, max_per_key=1, **FAIR)
+    number = 401 if limits == "reservation" else 400
+    floor.lane(max_running=number, max_per_key=1, **FAIR, **(RATE if limits == "rate" else {}))
     floor.sql(KEYS, 400)
     floor.sql("VACUUM ANALYZE pgbeat.unfinished_jobs")
+    if limits == "reservation":
+        reservations.reserve(
+            floor.connection, "default", "l", task=TASK, tags=[], resources={}, created_by="user:me"
+        )
+        assert floor.dispatch() == []  # it has a slot now
     running = floor.sql(
         "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL ORDER BY kwargs"
     )
@@ -301,25 +312,53 @@ def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(floor: Lanes)
     turns: list[str] = []
     for (job,) in reversed(running[-5:]):
         floor.end(job)
-        if not turns:
+        if not turns and limits == "slots":
             pages(floor.connection, TAKE, job)  # the first time, the functions are read, too
             assert pages(floor.connection, TAKE, job) < 1000
-        [taken] = floor.dispatch(job_ids=[job])
+        with explained(floor.connection) as statements:
+            [taken] = floor.dispatch(job_ids=[job])
         turns += tenants(floor, [taken])
+        if len(turns) > 1:
+            assert sum(plan.pages for plan in statements.plans) < 1000
     assert turns == ["1400", "1399", "1398", "1301b", "1396"]
     # Without a job whose key to look at, all are.
     assert tenants(floor, floor.dispatch()) == []
-    floor.sql("UPDATE pgbeat.lanes SET max_running = 401, turns = '{}'")
+    floor.sql("UPDATE pgbeat.lanes SET max_running = max_running + 1, turns = '{}'")
     assert floor.dispatch(job_ids=[]) == []
     assert tenants(floor, floor.dispatch()) == ["1397"]
 
 
+def test_a_key_that_the_rate_holds_back_keeps_its_turn(floor: Lanes) -> None:
+    """The walk went past a hundred full keys, met one with room, and the freed key came after."""
+    floor.lane(max_running=400, max_per_key=1, rate_limit=1, rate_period="1 hour", **FAIR)
+    floor.sql(KEYS, 250)
+    floor.sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
+              "WHERE dispatched_at IS NOT NULL")  # fmt: skip
+    [(freed,)] = floor.sql(
+        "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL AND kwargs ->> 'tenant' = '1240'"
+    )
+    of(floor, "1010b")
+    floor.end(freed)
+    turns = "SELECT turns ->> '0' FROM pgbeat.lanes"
+    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1010b"]
+    assert floor.sql(turns) == [("tenant=1100",)]  # not 1240, which waits for the rate
+    assert floor.dispatch(job_ids=[freed]) == []
+    of(floor, "1210b")
+    floor.sql("UPDATE pgbeat.lanes SET rate_limit = 2")
+    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1210b"]
+    floor.sql("UPDATE pgbeat.lanes SET rate_limit = 3")
+    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1240"]
+
+
+@pytest.mark.parametrize("rate", [{}, RATE], ids=["slots", "rate"])
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_ends_when_limits_hold_and_every_key_has_its_turn(floor: Lanes, seed: int) -> None:
+def test_whatever_ends_when_limits_hold_and_every_key_has_its_turn(
+    floor: Lanes, seed: int, rate: dict[str, Any]
+) -> None:
     """Between two turns of a key that waits, each other key gets at most one."""
     chance = random.Random(seed)  # noqa: S311
     per_key = chance.choice([1, 2, 3])
-    floor.lane(max_running=chance.randint(2, 5), max_per_key=per_key, **FAIR)
+    floor.lane(max_running=chance.randint(2, 5), max_per_key=per_key, **FAIR, **rate)
     limit = floor.sql("SELECT max_running FROM pgbeat.lanes")[0][0]
     tenant_of: dict[str, str] = {}
     waits: dict[str, list[str]] = {}

@@ -788,7 +788,7 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
                 taken = slots.take_first(own, "default", lane, slots=2, limit=200)
             else:
                 slots.limiter(own, row)
-                found = slots.waiting_jobs(own, row, limit=count)
+                found = slots.waiting_jobs(own, row, limit=count).jobs
                 taken = slots.take(own, [job.work.id for job in found])
                 if lane == "rated":
                     rates.retry_in(own, row, {None: 1})

@@ -73,7 +73,7 @@ CREATE TRIGGER set_first_fair_keys BEFORE INSERT ON pgbeat.lanes FOR EACH ROW
 --
 -- With keys that `gained` room or jobs, the walk through a priority ends at the hundredth key without
 -- a free slot, and these follow: otherwise each end of a job would read all keys of the lane. The next
--- walk must begin where this one ended: the last row of such a priority has that key, and no id.
+-- walk must begin where this one ended: a row with that key, and no id, comes before these.
 CREATE FUNCTION pgbeat.fair_line(
     own pgbeat.lanes, most integer, is_limited boolean, left_out uuid[] DEFAULT '{}',
     gained text[] DEFAULT NULL)
@@ -161,6 +161,10 @@ BEGIN
                     IF stop IS NULL AND gained IS NOT NULL AND skipped = 100 THEN
                         stop := key;
                         before := given;
+                        id := NULL;
+                        priority := level;
+                        fair_key := stop;
+                        RETURN NEXT;
                     END IF;
                     CONTINUE;
                 END IF;
@@ -183,12 +187,6 @@ BEGIN
             fair_key := key;
             RETURN NEXT;
         END LOOP;
-        IF stop IS NOT NULL THEN
-            id := NULL;
-            priority := level;
-            fair_key := stop;
-            RETURN NEXT;
-        END IF;
     END LOOP;
 END
 $$;
@@ -219,18 +217,34 @@ BEGIN
 END
 $$;
 
--- Notes which keys were served last, in the order of `ids`.
-CREATE FUNCTION pgbeat.note_turns(own pgbeat.lanes, ids uuid[]) RETURNS void
+-- Notes which keys were served last, in the order of `ids`, and the keys at which walks ended early.
+CREATE FUNCTION pgbeat.note_turns(own pgbeat.lanes, ids uuid[], stops jsonb) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
-    UPDATE pgbeat.lanes l SET turns = l.turns || n.turns
-      FROM (SELECT jsonb_object_agg(t.priority, t.fair_key) AS turns FROM (
+    UPDATE pgbeat.lanes l SET turns = l.turns || n.turns || stops
+      FROM (SELECT coalesce(jsonb_object_agg(t.priority, t.fair_key), '{}') AS turns FROM (
                 SELECT DISTINCT ON (j.priority) j.priority, j.fair_key
                   FROM unnest(ids) WITH ORDINALITY AS i (id, number) CROSS JOIN LATERAL (
                        SELECT u.priority, u.fair_key FROM pgbeat.unfinished_jobs u
                         WHERE u.id = i.id OFFSET 0) AS j
                  ORDER BY j.priority, i.number DESC) AS t) AS n
-     WHERE l.namespace = own.namespace AND l.name = own.name AND n.turns IS NOT NULL;
+     WHERE l.namespace = own.namespace AND l.name = own.name;
+END
+$$;
+
+-- Returns the keys of jobs that left their slots in the lane or came into its line: `gained` for
+-- `fair_line`. NULL without jobs, and where keys have no limit.
+CREATE FUNCTION pgbeat.gained_keys(own pgbeat.lanes, job_ids uuid[]) RETURNS text[]
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    IF job_ids IS NULL OR own.max_per_key IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(
+        SELECT j.fair_key FROM pgbeat.unfinished_jobs j WHERE j.id = ANY (job_ids)
+         UNION
+        SELECT j.fair_key FROM pgbeat.ended_jobs j
+         WHERE j.id = ANY (job_ids) AND j.finished_at > now() - interval '1 hour');
 END
 $$;
 
@@ -247,15 +261,8 @@ DECLARE
     taken  uuid[] := '{}';
     locked uuid[] := '{}';
     free   integer := most;
-    gained text[];
+    gained CONSTANT text[] := pgbeat.gained_keys(own, job_ids);
 BEGIN
-    IF job_ids IS NOT NULL AND own.max_per_key IS NOT NULL THEN
-        gained := ARRAY(
-            SELECT j.fair_key FROM pgbeat.unfinished_jobs j WHERE j.id = ANY (job_ids)
-             UNION
-            SELECT j.fair_key FROM pgbeat.ended_jobs j
-             WHERE j.id = ANY (job_ids) AND j.finished_at > now() - interval '1 hour');
-    END IF;
     IF own.max_running IS NOT NULL THEN
         SELECT least(most, greatest(0, own.max_running - count(*))) INTO free
           FROM pgbeat.unfinished_jobs h
@@ -264,7 +271,7 @@ BEGIN
     END IF;
     FOR try IN 1..5 LOOP
         SELECT coalesce(array_agg(f.id ORDER BY f.number) FILTER (WHERE f.id IS NOT NULL), '{}'),
-               jsonb_object_agg(f.priority, f.fair_key ORDER BY f.number)
+               jsonb_object_agg(f.priority, f.fair_key ORDER BY f.id IS NULL, f.number)
           INTO chosen, served
           FROM pgbeat.fair_line(own, free, true, locked, gained)
                WITH ORDINALITY AS f (id, priority, fair_key, number);
