@@ -111,6 +111,7 @@ def bound(name: str, **options: Any) -> Any:
 
 def test_a_worker_finds_the_queues_that_exist_by_one_statement(connect: Connect) -> None:
     connection = connect()
+    bound("first")(connection.default_channel).declare()  # the session looks for the tables once
     given = [bound(f"q{n}") for n in range(20)]
     given += [bound("urgent", max_priority=5), kombu.Queue("unbound"), bound("own", exclusive=True)]
     special = 1 + 3  # those without a binding, and those that only one process uses
