@@ -335,7 +335,8 @@ def test_a_key_that_the_rate_holds_back_keeps_its_turn(floor: Lanes) -> None:
     floor.sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
               "WHERE dispatched_at IS NOT NULL")  # fmt: skip
     [(freed,)] = floor.sql(
-        "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL AND kwargs ->> 'tenant' = '1240'"
+        "SELECT id FROM pgbeat.unfinished_jobs WHERE dispatched_at IS NOT NULL "
+        "AND kwargs ->> 'tenant' = '1240'"
     )
     of(floor, "1010b")
     floor.end(freed)
