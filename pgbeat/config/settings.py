@@ -142,7 +142,7 @@ class Settings:
         Raises `ConfigError` that lists every mistake.
         """
         conf = conf if conf is not None else {}
-        given = _given(conf)
+        given = given_settings(conf)
         problems = Problems([*_unknown(given), *environment.misspelt(environ, _READERS)])
         values: dict[str, Any] = {}
         wrong: set[str] = set()
@@ -172,7 +172,7 @@ class Settings:
         return settings
 
 
-def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
+def given_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the app's settings that begin like ours; asking the app for each of ours is slow.
 
     In a namespace (`CELERY_PGBEAT_URL`, with `config_from_object(…, namespace="CELERY")`) its keys

@@ -11,6 +11,8 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.json_values import as_json, unreadable
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.config import Settings
+from pgbeat.config.app_state import state_of
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import permissions, placeholders, task_policies, user_limits
@@ -91,8 +93,8 @@ def prepare(
     return pattern.prepare(defaults, job_id, pattern.spec.args or (), pattern.spec.kwargs)
 
 
-#: The app's attribute for patterns, with the settings for which they hold, and how many it keeps.
-_KEPT, _MOST = "_pgbeat_job_patterns", 1000
+#: The most patterns that an app keeps.
+_MOST = 1000
 
 
 def prepare_again(
@@ -105,10 +107,7 @@ def prepare_again(
     if not _is_repeated(spec) or spec.run_at is not None or spec.countdown is not None:
         return prepare(app, defaults, spec, actor, job_source)
     check_call(spec.args or (), spec.kwargs, spec.options)
-    settings, patterns = vars(app).get(_KEPT, (None, {}))
-    if settings is not defaults.settings or len(patterns) >= _MOST:
-        patterns = {}
-        vars(app)[_KEPT] = defaults.settings, patterns
+    patterns = state_of(app).part(_Patterns).of(defaults.settings)
     task = app.tasks.get(spec.task)
     key = spec.task, task, spec.queue, spec.description, spec.policy, actor, job_source
     job_id = str(uuid4())
@@ -119,8 +118,22 @@ def prepare_again(
     if pattern is None:
         shared = spec._replace(args=None, kwargs={})  # these may be large
         pattern = patterns[key] = _Pattern(app, defaults, shared, actor, job_source, job_id)
-    prepared: PreparedJob = pattern.prepare(defaults, job_id, spec.args or (), spec.kwargs)
-    return prepared
+    return pattern.prepare(defaults, job_id, spec.args or (), spec.kwargs)
+
+
+class _Patterns:
+    """An app's patterns."""
+
+    #: The settings that were given last, with the patterns that hold for them.
+    _last: tuple[Settings | None, dict[Any, "_Pattern"]] = (None, {})
+
+    def of(self, settings: Settings) -> dict[Any, "_Pattern"]:
+        """Returns those that hold for these settings."""
+        last, patterns = self._last
+        if last is not settings or len(patterns) >= _MOST:
+            patterns = {}
+            self._last = settings, patterns
+        return patterns
 
 
 def _is_repeated(spec: JobSpec) -> bool:

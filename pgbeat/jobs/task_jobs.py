@@ -23,6 +23,7 @@ from pgbeat.broker.payloads import JOB, NewJobHeader
 from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
 from pgbeat.broker.transport.broker import Working
 from pgbeat.config import Settings, settings_of
+from pgbeat.config.app_state import state_of
 from pgbeat.database.missing import missing
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
@@ -65,8 +66,6 @@ class _Sent:
 
 #: The most policies that are kept parsed.
 _MOST = 1000
-#: An app's headers of jobs, in its attributes.
-_KNOWN = "_pgbeat_job_headers"
 _sending: ContextVar[_Sent | None] = ContextVar("pgbeat_sending", default=None)
 
 
@@ -128,8 +127,7 @@ def _headers(
             f"task {name!r} has a policy, so its task_id is the id of a job, which must be a UUID; "
             f"got {task_id!r}",
         ) from None
-    # A policy is another object once the settings have changed. What is kept keeps it alive.
-    known = vars(app).setdefault(_KNOWN, {})
+    known = state_of(app).part(_KnownHeaders)
     key = id(policy), name, is_awaited
     if key not in known:
         if len(known) >= _MOST:
@@ -141,8 +139,11 @@ def _headers(
             is_awaited=is_awaited,
         )
         known[key] = policy, JobHeaders({JOB_HEADER: JOB, NEW_JOB_HEADER: new_job})
-    found: JobHeaders = known[key][1]
-    return found
+    return known[key][1]
+
+
+class _KnownHeaders(dict[tuple[int, str, bool], tuple[JobPolicy, JobHeaders]]):
+    """An app's headers of jobs: by their policy's identity, which they keep alive."""
 
 
 def _complete(policy: JobPolicy, settings: Settings) -> JobPolicy:

@@ -14,14 +14,12 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.config import is_own_broker, settings_of
+from pgbeat.config.app_state import current_state
 from pgbeat.config.task_options import OPTION, has_policies, own_policy
 from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
 from pgbeat.jobs import policies
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policies import JobPolicy
-
-#: The key of an app's policies that were found, in its attributes.
-_FOUND = "_pgbeat_task_policies"
 
 
 def of_task(app: Celery, name: str) -> JobPolicy | None:
@@ -29,18 +27,20 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
 
     Raises `InvalidJob` if it is invalid.
     """
-    settings = settings_of(app)
-    kept: tuple[Any, dict[str, tuple[Any, JobPolicy | None]]] | None = vars(app).get(_FOUND)
-    if kept is None or kept[0] is not settings:
-        kept = vars(app)[_FOUND] = (settings, {})
+    state = current_state(app)
+    policies_by_task = state.part(_Policies)
     own = own_policy(app, name)
-    known = kept[1].get(name)
+    known = policies_by_task.get(name)
     if known is None or known[0] is not own:
-        policy, problems = _read(name, own, settings.task_policies)
+        policy, problems = _read(name, own, state.settings.task_policies)
         if problems:
             raise InvalidJob(problems, subject=f"the policy of task {name!r}")
-        known = kept[1][name] = (own, policy)
+        known = policies_by_task[name] = (own, policy)
     return known[1]
+
+
+class _Policies(dict[str, tuple[Any, JobPolicy | None]]):
+    """Policies of an app's tasks by their names, and what each task says of its own."""
 
 
 def all_of(app: Celery) -> dict[str, JobPolicy]:

@@ -1,7 +1,6 @@
 """Awaits results in asyncio: one thread of the process waits for all, so that no loop blocks."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,15 +8,13 @@ from typing import Any
 
 from celery import Celery, states
 
+from pgbeat.config.app_state import state_of
 from pgbeat.errors import ConfigError
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.waiting import Awaiter, Waits
 
 #: Seconds of one wait, after which the thread looks whether anybody still waits.
 _TURN = 1.0
-
-#: The app's attribute for its `AwaitedResults`.
-_ATTRIBUTE = "_pgbeat_awaited"
 
 _Future = asyncio.Future[dict[str, Any]]
 
@@ -27,7 +24,6 @@ class AwaitedResults(Awaiter):
 
     def __init__(self, backend: ResultBackend) -> None:
         super().__init__()
-        self.pid = os.getpid()
         self._backend = backend
         self._futures: dict[str, set[_Future]] = {}
         #: Guards the futures, and whether there is a thread.
@@ -127,14 +123,20 @@ def awaited_results(app: Celery) -> AwaitedResults:
 
     Raises `ConfigError` if the app keeps its results elsewhere.
     """
-    found: AwaitedResults | None = vars(app).get(_ATTRIBUTE)
-    if found is not None and found.pid == os.getpid():
-        return found
+    part = state_of(app).part(_Awaited)
+    if part.results is not None:
+        return part.results
     backend = app.backend
     if not isinstance(backend, ResultBackend):
         raise ConfigError(
             f"awaiting results needs result_backend = 'pgbeat://'; app {app.main!r} has "
             f"{type(backend).__name__}"
         )
-    made = vars(app)[_ATTRIBUTE] = AwaitedResults(backend)
-    return made
+    part.results = AwaitedResults(backend)
+    return part.results
+
+
+class _Awaited:
+    """The results of an app that this process awaits, once it has awaited one."""
+
+    results: AwaitedResults | None = None

@@ -1,5 +1,6 @@
 """Settings: the ways to write a DSN, what wins over what, every mistake at once, no password."""
 
+import os
 import traceback
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from pgbeat.config import (
     same_database,
     settings_of,
 )
+from pgbeat.config.app_state import current_state, state_of
 from pgbeat.config.urls import servers
 from pgbeat.errors import ConfigError, Problem
 from tests.support.problems import raises
@@ -487,3 +489,28 @@ def test_settings_of_a_module_and_of_an_object_change() -> None:
         assert settings_of(app).namespace == "a"
         given.pgbeat_namespace = "b"
         assert settings_of(app).namespace == "b"
+
+
+class Notes(list[str]):
+    """What a package keeps of an app."""
+
+
+@pytest.mark.parametrize("source", [dict, ModuleType, SimpleNamespace])
+def test_what_is_kept_of_an_app_is_dropped_with_its_settings(source: type) -> None:
+    given: Any = source("celeryconfig") if source is ModuleType else source()
+    settings = {"broker_url": f"pgbeat+{URL}", "broker_transport_options": {"lease": 30}}
+    (given if source is dict else vars(given)).update(settings)
+    app = Celery("kept", set_as_current=False)
+    app.config_from_object(given)
+    state_of(app).part(Notes).append("a")
+    assert current_state(app).part(Notes) == ["a"]
+    app.conf.broker_transport_options["lease"] = 60
+    assert state_of(app).part(Notes) == ["a"]  # it is not looked at each time
+    assert current_state(app).part(Notes) == state_of(app).part(Notes) == []
+
+
+def test_a_child_process_keeps_nothing_of_its_parents() -> None:
+    app = kept_app()
+    state_of(app).part(Notes).append("a")
+    state_of(app).pid = os.getppid()
+    assert state_of(app).part(Notes) == []

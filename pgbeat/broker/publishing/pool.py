@@ -1,6 +1,5 @@
 """Keeps an app's idle publishers, with the message templates that they have learned."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,9 +8,7 @@ from celery import Celery
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, is_own_broker
-
-#: The app's attributes for them, by broker, and for those used last.
-_IDLE, _LAST = "_pgbeat_publishers", "_pgbeat_last_publishers"
+from pgbeat.config.app_state import state_of
 
 
 @contextmanager
@@ -34,27 +31,26 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
             yield publisher(app, settings, producer)
             return
         try:
-            found = idle.pop()
+            own = idle.pop()
         except IndexError:
-            found = publisher(app, settings, producer)
-        yield found
-        found.clear()
-        idle.append(found)
+            own = publisher(app, settings, producer)
+        yield own
+        own.clear()
+        idle.append(own)
 
 
-def _idle(app: Celery, settings: Settings) -> list[Any] | None:
-    """Returns the app's idle publishers; `None` if its broker is not in that database.
+def _idle(app: Celery, settings: Settings) -> list[Publisher] | None:
+    """Returns the app's idle publishers; `None` if its broker is not in that database."""
+    publishers = state_of(app).part(_Publishers)
+    if publishers.last is None or publishers.last[0] is not settings:
+        publishers.last = settings, is_own_broker(app.conf, settings.url)
+    return publishers.idle if publishers.last[1] else None
 
-    What the settings were read from says so, too: they are others after it changed.
-    """
-    own = vars(app)
-    # Messages name the process that they are from.
-    idle: list[Any] | None
-    found, process, idle = own.get(_LAST, (None, 0, None))
-    if found is not settings or process != os.getpid():
-        process, idle = os.getpid(), None
-        if is_own_broker(app.conf, settings.url):
-            broker = repr((process, app.conf.broker_url, app.conf.broker_transport_options))
-            idle = own.setdefault(_IDLE, {}).setdefault(broker, [])
-        own[_LAST] = settings, process, idle
-    return idle
+
+class _Publishers:
+    """An app's idle publishers, with the message templates that they have learned."""
+
+    def __init__(self) -> None:
+        self.idle: list[Publisher] = []
+        #: The settings that were given last, and whether the app's broker is in their database.
+        self.last: tuple[Settings, bool] | None = None

@@ -14,17 +14,20 @@ from sqlalchemy import Connection, text
 
 from pgbeat import config
 from pgbeat.broker import messages
+from pgbeat.config.app_state import state_of
 from pgbeat.database import connections, lock_waits
 
 logger = logging.getLogger("pgbeat")
 
 Call = Callable[[Connection], Any]
 
-#: The app's attribute for what this process has created, or failed to create.
-_MADE = "_pgbeat_declared_ahead"
 #: Seconds to wait for locks.
 _PATIENCE = 1.0
 _ISOLATION = text("SELECT current_setting('transaction_isolation')")
+
+
+class _Declared(set[Hashable]):
+    """What this process has created, or failed to create."""
 
 
 def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call]) -> None:
@@ -33,7 +36,7 @@ def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call])
     `connection` is the caller's. If its snapshot would not see the result, or if a call fails, the
     caller's transaction must make the calls itself.
     """
-    made: set[Hashable] = vars(app).setdefault(_MADE, set())
+    made = state_of(app).part(_Declared)
     fresh = {key: call for key, call in calls.items() if key not in made}
     if not fresh or connection.scalar(_ISOLATION) != "read committed":
         return
