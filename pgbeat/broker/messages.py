@@ -1,6 +1,6 @@
 """Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -11,6 +11,17 @@ from pgbeat.broker import message_copies, ports
 from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
+
+
+class NewJob(dict[str, Any]):
+    """How a message's job is made: the value of `NEW_JOB_HEADER`.
+
+    Its type says that pgbeat made it: what comes as JSON, such as a signature's options, can't have
+    it.
+    """
+
+    #: Equal for those that make jobs alike.
+    key: Hashable = None
 
 
 class Message(NamedTuple):
@@ -27,8 +38,8 @@ class Message(NamedTuple):
     routing_key: str = ""
     #: The job that it starts, if any.
     job_id: str | None = None
-    #: How that job is made, if there is none yet: the value of `NEW_JOB_HEADER`.
-    new_job: Mapping[str, Any] | None = None
+    #: How that job is made, if there is none yet.
+    new_job: NewJob | None = None
 
 
 #: The queue and the payload of a message that was taken back.

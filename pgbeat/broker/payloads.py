@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, Message
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, Message, NewJob
 
 
 class JobMark(int):
@@ -24,10 +24,6 @@ class JobMark(int):
 
 #: The only mark that is needed.
 JOB = JobMark(1)
-
-
-class NewJobHeader(dict[str, Any]):
-    """The value of `NEW_JOB_HEADER`, whose type says that pgbeat made it."""
 
 
 def message(
@@ -64,7 +60,7 @@ def message(
         routing_key,
         _job_id(headers.get("id")) if starts_job else None,
         # Celery's retry is of the same job.
-        new_job if type(new_job) is NewJobHeader and not headers.get("retries") else None,
+        new_job if isinstance(new_job, NewJob) and not headers.get("retries") else None,
     )
 
 

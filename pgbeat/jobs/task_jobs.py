@@ -8,9 +8,8 @@ job. A job that waits, for its lane or an approval, keeps the message until it i
 
 import json
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, cast
 from uuid import UUID, uuid4
 
 from celery import Celery
@@ -18,11 +17,10 @@ from celery._state import get_current_worker_task
 from sqlalchemy import Connection, text
 
 from pgbeat.access import actors
-from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, Message
-from pgbeat.broker.payloads import JOB, NewJobHeader
-from pgbeat.broker.publishing.template_sender import JobHeaders, TemplateSender
+from pgbeat.broker.messages import JOB_HEADER, Message, NewJob
+from pgbeat.broker.publishing.template_sender import TemplateSender
 from pgbeat.broker.transport.broker import Working
-from pgbeat.config import Settings, settings_of
+from pgbeat.config import settings_of
 from pgbeat.config.app_state import state_of
 from pgbeat.database.missing import missing
 from pgbeat.database.prepared import Statement
@@ -30,7 +28,6 @@ from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs import (
     dispatch,
     kept_messages,
-    policies,
     submissions,
     task_policies,
     unique_keys,
@@ -49,24 +46,32 @@ _AWAITED = (
 )  # fmt: skip
 
 
-class _Sent:
-    """What became of the task that is being sent."""
+class Written(NamedTuple):
+    """What became of a message's job."""
 
-    def __init__(self, task_id: str) -> None:
-        self._sent = self.id = task_id
-        #: Whether its job was written before, though perhaps in vain: the answer was lost.
+    #: The job's: another one if there is one with its unique key.
+    id: str
+    #: What to dispatch once the job's transaction has committed.
+    rooms: frozenset[lanes.Room] = frozenset()
+
+
+class TaskJob(NewJob):
+    """How the message of a task that is sent makes its job."""
+
+    def __init__(self, policy: JobPolicy, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.policy = policy
+        self.key = id(policy), fields["is_awaited"]
+        #: Whether `send` waits for what becomes of it. Otherwise the message was kept till later.
+        self.is_sending = True
+        #: Whether it was written before, though perhaps in vain: the answer was lost.
         self.was_tried = False
-        #: Lanes to dispatch, once its own transaction has committed.
-        self.lanes: set[lanes.Room] = set()
-
-    def is_(self, task_id: str) -> bool:
-        """Returns whether that is the task."""
-        return task_id == self._sent
+        #: What became of it, for `send`.
+        self.written: Written | None = None
 
 
-#: The most policies that are kept parsed.
+#: The most policies that are kept as headers.
 _MOST = 1000
-_sending: ContextVar[_Sent | None] = ContextVar("pgbeat_sending", default=None)
 
 
 def has_policy(app: Celery, name: str) -> bool:
@@ -88,25 +93,24 @@ def send(
     an invalid policy, a lane that doesn't exist, or an id that is not a UUID.
     """
     policy = task_policies.of_task(app, name)
-    headers = options.get("headers") or {}
-    if policy is None or JOB_HEADER in headers or _is_running(options.get("task_id")):
+    is_job = JOB_HEADER in (options.get("headers") or ())
+    if policy is None or is_job or _is_running(options.get("task_id")):
         return sender.send_by_celery(name, args, kwargs, **options)
-    sent = _Sent(str(options.get("task_id") or uuid4()))
-    is_awaited = any(options.get(option) for option in _AWAITED)
-    own = {**options, "task_id": sent.id, "add_to_parent": False}
-    job_headers = _headers(app, name, sent.id, policy, is_awaited)
-    own["headers"] = {**headers, **job_headers} if headers else job_headers
+    task_id = str(options.get("task_id") or uuid4())
+    _require_job_id(name, task_id)
+    own = {**options, "task_id": task_id, "add_to_parent": False}
     if policy.priority is not None and own.get("priority") is None:
         own["priority"] = policy.priority
-    token = _sending.set(sent)
+    new_job = _task_job(app, policy, any(map(options.get, _AWAITED)))
     try:
-        result = sender(name, args, kwargs, **own)
+        result = sender.send(name, args, kwargs, own, new_job)
     finally:
-        _sending.reset(token)
-    if sent.lanes:
-        _dispatch(app, sent.lanes)
-    if sent.id != own["task_id"]:
-        ignored, result = result.ignored, (options.get("result_cls") or app.AsyncResult)(sent.id)
+        new_job.is_sending = False
+    written = new_job.written or Written(task_id)
+    if written.rooms:
+        _dispatch(app, written.rooms)
+    if written.id != task_id:
+        ignored, result = result.ignored, (options.get("result_cls") or app.AsyncResult)(written.id)
         result.ignored = ignored
     parent = app.current_worker_task
     if options.get("add_to_parent", True) and parent:
@@ -114,10 +118,8 @@ def send(
     return result
 
 
-def _headers(
-    app: Celery, name: str, task_id: str, policy: JobPolicy, is_awaited: bool
-) -> JobHeaders:
-    """Returns the headers of a message that makes a job: the same object for the same job."""
+def _require_job_id(name: str, task_id: str) -> None:
+    """Raises `InvalidJob` unless the id of a task can be that of a job."""
     try:
         UUID(task_id)
     except ValueError:
@@ -127,29 +129,30 @@ def _headers(
             f"task {name!r} has a policy, so its task_id is the id of a job, which must be a UUID; "
             f"got {task_id!r}",
         ) from None
-    known = state_of(app).part(_KnownHeaders)
-    key = id(policy), name, is_awaited
+
+
+def _task_job(app: Celery, policy: JobPolicy, is_awaited: bool) -> TaskJob:
+    """Returns how a task with that policy makes its job."""
+    state = state_of(app)
+    known = state.part(_KnownFields)
+    key = id(policy), is_awaited
     if key not in known:
         if len(known) >= _MOST:
             known.clear()
-        new_job = NewJobHeader(
-            namespace=settings_of(app).namespace,
-            created_by=actors.user().name,
-            policy=_complete(policy, settings_of(app)).as_json(),
-            is_awaited=is_awaited,
-        )
-        known[key] = policy, JobHeaders({JOB_HEADER: JOB, NEW_JOB_HEADER: new_job})
-    return known[key][1]
+        base, cap = (timedelta(seconds=each) for each in backoff(policy, state.settings))
+        complete = policy._replace(retry_base=base, retry_cap=cap)
+        fields = {
+            "namespace": state.settings.namespace,
+            "created_by": actors.user().name,
+            "policy": complete.as_json(),
+            "is_awaited": is_awaited,
+        }
+        known[key] = policy, complete, fields
+    return TaskJob(*known[key][1:])
 
 
-class _KnownHeaders(dict[tuple[int, str, bool], tuple[JobPolicy, JobHeaders]]):
-    """An app's headers of jobs: by their policy's identity, which they keep alive."""
-
-
-def _complete(policy: JobPolicy, settings: Settings) -> JobPolicy:
-    """Returns the policy with the backoff of its retries."""
-    base, cap = (timedelta(seconds=seconds) for seconds in backoff(policy, settings))
-    return policy._replace(retry_base=base, retry_cap=cap)
+class _KnownFields(dict[tuple[int, bool], tuple[JobPolicy, JobPolicy, Mapping[str, Any]]]):
+    """By a policy's identity: the policy, so that it is kept alive, and what a `TaskJob` takes."""
 
 
 def _is_running(task_id: Any) -> bool:
@@ -158,7 +161,7 @@ def _is_running(task_id: Any) -> bool:
     return running is not None and running.request.id == task_id
 
 
-def _dispatch(app: Celery, changed: set[lanes.Room]) -> None:
+def _dispatch(app: Celery, changed: frozenset[lanes.Room]) -> None:
     actor, settings = actors.user(), settings_of(app)
     with (
         submissions.opened_unit(app, settings, actor, joins=False) as unit,
@@ -259,11 +262,9 @@ class _NewJob:
     """The job that a message makes."""
 
     def __init__(self, message: Message) -> None:
-        given: Mapping[str, Any] = message.new_job or {}
-        policy = _policy(given)
-        found = Envelope.of(message)
+        self._job = job = cast(TaskJob, message.new_job)
+        found, policy = Envelope.of(message), job.policy
         is_later = _is_later(found.run_at)
-        sent = _being_sent(found.id)
         self._id, self._task, self._lane = found.id, found.task, policy.lane
         #: Whether its message is kept until it is dispatched.
         self.waits = policy.lane is not None or bool(policy.requires_approval)
@@ -273,7 +274,7 @@ class _NewJob:
             "id": found.id, "task": found.task, "args": _json(found.args),
             "kwargs": _json(found.kwargs), "options": _json(found.options),
             "run_at": found.run_at if is_later else None,
-            "namespace": given["namespace"], "created_by": given["created_by"],
+            "namespace": job["namespace"], "created_by": job["created_by"],
             "queue": message.queue, "priority": message.priority,
             "state": _state(policy, is_later),
             "lane": policy.lane, "tags": array(policy.tags or ()),
@@ -289,13 +290,12 @@ class _NewJob:
             "message": _json(kept_messages.written(message))
             if self.waits or found.is_part
             else None,
-            "is_awaited": bool(given["is_awaited"]),
+            "is_awaited": job["is_awaited"],
             "root_id": found.place.root_id, "parent_id": found.place.parent_id,
             "canvas": _json(found.place.canvas),
-            "may_exist": sent is None or sent.was_tried,
+            "may_exist": job.was_tried or not job.is_sending,
         }  # fmt: skip
-        if sent is not None:
-            sent.was_tried = True
+        job.was_tried = True
 
     def was_written(
         self, connection: Connection, job_id: str, *, is_new: bool, is_own: bool
@@ -304,20 +304,20 @@ class _NewJob:
 
         Raises `NotUnique` if there is another one with its key, and no `send` that can return it.
         """
-        sent = _being_sent(self._id)
-        if sent is not None:
-            sent.id = job_id
-        elif job_id != self._id:
+        job = self._job
+        if job_id != self._id and not job.is_sending:
             raise NotUnique(
                 f"task {self._task!r} is unique, and job {job_id} is unfinished; its id can't be "
                 "returned where messages are written later"
             )
+        job.written = Written(job_id)
         # One that was written before may have lost its dispatch with the answer.
-        is_mine = is_new or (sent is not None and job_id == self._id)
+        is_mine = is_new or (job.is_sending and job_id == self._id)
         if not is_mine or self._lane is None or self.values["state"] != "pending":
             return
-        if is_own and sent is not None:
-            sent.lanes.add(lanes.Room(self.values["namespace"], self._lane, UUID(job_id)))
+        if is_own and job.is_sending:
+            room = lanes.Room(self.values["namespace"], self._lane, UUID(job_id))
+            job.written = Written(job_id, frozenset([room]))
         else:
             lanes.announce(connection, self.values["namespace"], self._lane)
 
@@ -329,26 +329,6 @@ class _NewJob:
             subject = f"task {self._task!r} can't be sent, by its policy"
             return InvalidJob.of("lane", "unknown", str(error), subject=subject)
         return NotUnique("a job with the same unique key was made at this moment; try again")
-
-
-def _being_sent(task_id: str) -> _Sent | None:
-    """Returns the task if `send` is sending it here; otherwise its message was kept till now."""
-    sent = _sending.get()
-    return sent if sent is not None and sent.is_(task_id) else None
-
-
-#: Policies of messages, by the identity of what says them, which they keep alive.
-_policies: dict[int, tuple[Mapping[str, Any], JobPolicy]] = {}
-
-
-def _policy(given: Mapping[str, Any]) -> JobPolicy:
-    """Returns the policy of `NEW_JOB_HEADER`: messages of one template have the same object."""
-    known = _policies.get(id(given))
-    if known is None:
-        if len(_policies) >= _MOST:
-            _policies.clear()
-        known = _policies[id(given)] = given, policies.parse(given["policy"])
-    return known[1]
 
 
 def _state(policy: JobPolicy, is_later: bool) -> str:

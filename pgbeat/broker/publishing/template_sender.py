@@ -18,7 +18,8 @@ from kombu.exceptions import EncodeError
 from kombu.messaging import Producer
 
 from pgbeat.broker import ports
-from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, NewJob
+from pgbeat.broker.payloads import JOB
 from pgbeat.broker.publishing.first_send import FirstSend, sender_of
 from pgbeat.broker.publishing.message_templates import (
     MessageTemplate,
@@ -48,13 +49,6 @@ _ARGS, _KWARGS = {tuple, list, type(None)}, {dict, type(None)}
 _MOST, _MOST_CHANGES = 1000, 100
 
 Key = tuple[Any, ...]
-
-
-class JobHeaders(dict[str, Any]):
-    """Headers of a message that makes a job; the same object for all that have the same."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-    __eq__ = object.__eq__
 
 
 class _Route(NamedTuple):
@@ -131,11 +125,23 @@ class TemplateSender:
 
         If the task has a policy, it becomes a job.
         """
-        # A job's message has its header: that is how it comes here again.
-        may_be_job = self._jobs.get(name) is not False
-        if may_be_job and JOB_HEADER not in (options.get("headers") or ()) and self.makes_job(name):
+        if self._jobs.get(name) is not False and self.makes_job(name):
             return ports.job_writer().send(self._app, self, name, args, kwargs, options)
-        key = _key(name, args, kwargs, options)
+        return self.send(name, args, kwargs, options)
+
+    def send(
+        self,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        options: dict[str, Any],
+        new_job: NewJob | None = None,
+    ) -> Any:
+        """Sends a task, by a message that makes a job if that is given, and returns its result."""
+        key = _key(name, args, kwargs, options, new_job)
+        if new_job is not None:
+            headers = {JOB_HEADER: JOB, NEW_JOB_HEADER: new_job}
+            options = {**options, "headers": {**(options.get("headers") or {}), **headers}}
         if key is None or self._changes > _MOST_CHANGES:
             return self.send_by_celery(name, args, kwargs, **options)
         routes = self._current_routes()
@@ -147,7 +153,7 @@ class TemplateSender:
         if route is not None and self._leads_on(route):
             task_id = options["task_id"] = options.get("task_id") or str(uuid4())
             parent = self._app.current_worker_task
-            if self._publish(route, task_id, parent, args or (), kwargs or {}):
+            if self._publish(route, task_id, parent, args or (), kwargs or {}, new_job):
                 return self._result(parent, **options)
         return self.send_by_celery(name, args, kwargs, **options)
 
@@ -187,7 +193,13 @@ class TemplateSender:
         return route.broker.is_connected and queues.get(route.template.row.queue) is route.queue
 
     def _publish(
-        self, route: _Route, task_id: str, parent: Any, args: Any, kwargs: dict[str, Any]
+        self,
+        route: _Route,
+        task_id: str,
+        parent: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        new_job: NewJob | None,
     ) -> bool:
         """Publishes a message; returns false if Celery must do it instead, or once more."""
         if type(task_id) is not str or held_messages.would_hold(task_id):
@@ -199,8 +211,8 @@ class TemplateSender:
         except (TypeError, ValueError, RecursionError, EncodeError):
             return False
         row = route.template.row._replace(payload=payload)
-        if row.new_job is not None:
-            row = row._replace(job_id=task_id)
+        if new_job is not None:
+            row = row._replace(job_id=task_id, new_job=new_job)
         joined = transaction_blocks.channel_for(route.broker)
         if joined is not None and joined.takes({"headers": {"id": task_id}}):
             joined.write(row, route.is_transient)
@@ -227,16 +239,17 @@ class TemplateSender:
         return result
 
 
-def _key(name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> Key | None:
+def _key(
+    name: str, args: Any, kwargs: Any, options: dict[str, Any], new_job: NewJob | None
+) -> Key | None:
     """Returns the template's key, or `None` if Celery must make the message."""
     if type(args) not in _ARGS or type(kwargs) not in _KWARGS or is_observed():
         return None
-    key = [name, options.get("task_type")]
+    key = [name, options.get("task_type"), None if new_job is None else new_job.key]
     for option, value in options.items():
         if option not in _OWN:
             kind = type(value)
-            is_known = kind in _PLAIN and (value is None or option in _SHARED)
-            if not is_known and kind is not JobHeaders:
+            if kind not in _PLAIN or (value is not None and option not in _SHARED):
                 return None
             key += (option, value, kind)
     return tuple(key)

@@ -104,6 +104,18 @@ def test_the_first_glob_applies_below_what_the_task_says(app: Celery, sql: Sql, 
     assert jobs_of(sql, "task, priority, resources, tags, lane") == [(name, *own, ["shop"], None)]
 
 
+def test_the_settings_say_what_a_policy_leaves_out(app: Celery, sql: Sql) -> None:
+    """In the row, for a retry by hand, and in the message, for Celery's."""
+    app.conf.update(pgbeat_job_retry_base=5, pgbeat_job_retry_cap=7)
+    backoff = (timedelta(seconds=5), timedelta(seconds=7))
+    for _ in range(2):
+        app.tasks["other"].delay()
+    assert jobs_of(sql, "retry_base, retry_cap") == [backoff, backoff]
+    for payload in payloads(sql):
+        policy = payload["headers"][NEW_JOB_HEADER]["policy"]
+        assert (policy["retry_base"], policy["retry_cap"]) == (5, 7)
+
+
 def test_a_class_attribute_is_a_policy(app: Celery, sql: Sql) -> None:
     """As the decorator's option is, which Celery makes one of."""
 

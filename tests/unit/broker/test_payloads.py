@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
-from pgbeat.broker.payloads import JOB, NewJobHeader, message, verify
+from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER, NewJob
+from pgbeat.broker.payloads import JOB, message, verify
 
 
 def published(
@@ -61,7 +61,7 @@ def test_only_pgbeat_s_own_values_make_a_message_a_job_s() -> None:
     found = message(published({"id": job, JOB_HEADER: True, NEW_JOB_HEADER: new_job}), queue="q")
     assert (found.job_id, found.new_job) == (None, None)
     mark = pickle.loads(pickle.dumps(JOB))  # noqa: S301 - as it gets to a child process
-    own = {"id": job, JOB_HEADER: mark, NEW_JOB_HEADER: NewJobHeader(new_job)}
+    own = {"id": job, JOB_HEADER: mark, NEW_JOB_HEADER: NewJob(new_job)}
     found = message(published(own), queue="q")
     assert (found.job_id, found.new_job) == (job, new_job)
     assert json.loads(found.payload)["headers"][JOB_HEADER] is True
