@@ -18,7 +18,7 @@ from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, stored
 from pgbeat.jobs.prepare import PreparedJob
-from pgbeat.jobs.task_checks import check_task
+from pgbeat.jobs.task_checks import check_call, check_task
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
 
@@ -91,7 +91,7 @@ def _call(
     stock: JobDefaults | None,
 ) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any], str | None, JobPolicy]:
     """Returns args, kwargs, options, queue and policy, with what its template adds."""
-    prepare.check_call(request.args, request.kwargs, request.options)
+    check_call(request.args, request.kwargs, request.options)
     policy = job_policies.parse(row.job_policy)
     args, kwargs, queue = request.args, request.kwargs, row.queue
     options = {**row.options, **request.options}

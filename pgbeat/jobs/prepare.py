@@ -8,7 +8,7 @@ from uuid import uuid4
 from celery import Celery
 
 from pgbeat.access.actors import Actor
-from pgbeat.broker.publishing.json_values import as_json, unreadable
+from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
@@ -21,7 +21,7 @@ from pgbeat.jobs.details import Details
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, stored
-from pgbeat.jobs.task_checks import check_arguments, check_task
+from pgbeat.jobs.task_checks import check_arguments, check_call, check_task
 from pgbeat.jobs.templates import Template
 from pgbeat.jobs.unique_keys import UniqueKey
 from pgbeat.storable import is_storable
@@ -331,21 +331,6 @@ def _check_task(
             "options", "conflict", "options can't set the time; give run_at or countdown instead"
         )
     return user_limits.require_call(actor, spec.task, own_options, of_template=of_template)
-
-
-def check_call(args: Any, kwargs: Any, options: Any) -> None:
-    """Raises `InvalidJob` unless args is a list, kwargs and options are mappings, and all readable.
-
-    `check_options` says what of the options is not.
-    """
-    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
-        raise InvalidJob.of("args", "malformed", f"args must be a list, got {args!r}")
-    for name, value in (("kwargs", kwargs), ("options", options)):
-        if not isinstance(value, Mapping):
-            raise InvalidJob.of(name, "malformed", f"{name} must be a mapping, got {value!r}")
-    for name, value in (("args", args), ("kwargs", kwargs)):
-        if (said := unreadable(value)) is not None:
-            raise InvalidJob.of(name, "malformed", f"{name}: {said}")
 
 
 def _check_origin(created_by: Any, job_source: Any) -> None:

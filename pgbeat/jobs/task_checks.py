@@ -1,4 +1,4 @@
-"""Checks that an app has a task, that its function takes the arguments, and what it returns."""
+"""Checks a call: that there is the task, that it takes the arguments, and what it returns."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,25 @@ from typing import Any
 from celery import Celery, Task
 
 from pgbeat.access.actors import Actor
-from pgbeat.errors import InvalidSchedule, UnknownTask
+from pgbeat.broker.publishing.json_values import unreadable
+from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
 from pgbeat.jobs.permissions import may_run
 from pgbeat.suggest import did_you_mean
+
+
+def check_call(args: Any, kwargs: Any, options: Any) -> None:
+    """Raises `InvalidJob` unless args is a list, kwargs and options are mappings, and all readable.
+
+    `check_options` says what of the options is not.
+    """
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise InvalidJob.of("args", "malformed", f"args must be a list, got {args!r}")
+    for name, value in (("kwargs", kwargs), ("options", options)):
+        if not isinstance(value, Mapping):
+            raise InvalidJob.of(name, "malformed", f"{name} must be a mapping, got {value!r}")
+    for name, value in (("args", args), ("kwargs", kwargs)):
+        if (said := unreadable(value)) is not None:
+            raise InvalidJob.of(name, "malformed", f"{name}: {said}")
 
 
 def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
