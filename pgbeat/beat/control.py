@@ -4,6 +4,7 @@ Each takes a unit of work that has no transaction open. Conditions are evaluated
 each decision, or each step of a prune, commits by itself, with its record in the audit log.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,12 @@ class BackfillRun:
     failures: int = 0
     #: Due times that are left.
     remaining: int = 0
+
+
+def after(seconds: float) -> Callable[[BackfillRun], bool]:
+    """Returns a function that says whether so many seconds have passed since."""
+    until = time.monotonic() + seconds
+    return lambda done: time.monotonic() > until
 
 
 def backfill(

@@ -1,7 +1,7 @@
 """`/admin/scheduled-jobs/{name}/…`: a schedule's ticks, past and to come, and new ones by hand."""
 
-import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -111,9 +111,9 @@ class Backfilled(BaseModel):
 
 
 #: Seconds after which a backfill starts no further due time.
-_PATIENCE = 30.0
+PATIENCE = 30.0
 #: Due times that a request examines, which takes about a second.
-_EXAMINED = 20_000
+EXAMINED = 20_000
 
 
 @router.post("/{name}/trigger", summary="Trigger a schedule")
@@ -168,23 +168,18 @@ def backfill_schedule(
             end,
             timezone=backend.timezone,
             limit=body.limit,
-            most=_EXAMINED,
+            most=EXAMINED,
         )
     done = control.BackfillRun()
     if found.times and not body.dry_run:
-        until = time.monotonic() + _PATIENCE
         with backend.work(caller) as unit:
             done = control.backfill(
-                unit,
-                name,
-                found.times,
-                job_source="user_api",
-                is_over=lambda done: time.monotonic() > until,
+                unit, name, found.times, job_source="user_api", is_over=control.after(PATIENCE)
             )
     counts = Counter[str](tick.outcome for tick in done.ticks)
     return Backfilled(
         success=not counts["failed"],
-        message=_said(name, found.times, counts, dry_run=body.dry_run),
+        message=backfilled(name, found.times, counts, dry_run=body.dry_run),
         dry_run=body.dry_run,
         times=[each.astimezone(UTC) for each in found.times],
         launched=counts["launched"],
@@ -197,7 +192,10 @@ def backfill_schedule(
     )
 
 
-def _said(name: str, times: list[datetime], counts: Counter[str], *, dry_run: bool) -> str:
+def backfilled(
+    name: str, times: Sequence[datetime], counts: Mapping[str, int], *, dry_run: bool = False
+) -> str:
+    """Returns what a backfill did, or would do, without a full stop."""
     if not times:
         return f"Schedule '{name}' missed nothing in that time"
     number = "1 due time" if len(times) == 1 else f"{len(times)} due times"

@@ -1,15 +1,17 @@
 """`/console/backfill/NAME`: shows the due times that a schedule missed, and launches them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 
 from fastapi import APIRouter, Response
 
+from pgbeat.beat import control, missed
+from pgbeat.beat.missed import Missed
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words
-from pgbeat.web.api import decisions
-from pgbeat.web.api.decisions import Backfilled, BackfillSpan
+from pgbeat.web.api.decisions import EXAMINED, PATIENCE, BackfillSpan, backfilled
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
@@ -41,7 +43,7 @@ def _show(
     name: str,
     form: Form,
     *,
-    found: Backfilled | None = None,
+    found: Missed | None = None,
     sure: Mapping[str, str] | None = None,
 ) -> Response:
     with visit.reading() as connection:
@@ -66,7 +68,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb not in ("look", "launch"):
         raise unknown_verb(posted)
     with visit.reading() as connection:  # NotFound has its own page, without the form
-        schedules.get(connection, name, namespace=visit.namespace)
+        row = schedules.get(connection, name, namespace=visit.namespace)
     written = forms.given(_FIELDS, posted)
     try:
         values = forms.read(_FIELDS, {key: value for key, value in written.items() if value})
@@ -74,8 +76,19 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             raise forms.Mistakes({"start": "from when?"})
         # Fixed now, so that the same times are launched later as are shown.
         span = {"end": visit.now} | values
-        body = BackfillSpan.model_validate(span | {"dry_run": verb == "look"})
-        made = decisions.backfill_schedule(*visit.who, name, body)
+        body = BackfillSpan.model_validate(span)
+        with visit.reading() as connection:
+            missed.check_period(body.start, span["end"], visit.now)
+            found = missed.find(
+                connection, row, body.start, span["end"], timezone=visit.backend.timezone,
+                limit=body.limit, most=EXAMINED,
+            )  # fmt: skip
+        done = control.BackfillRun()
+        if verb == "launch" and found.times:
+            with visit.backend.work(visit.caller) as unit:
+                done = control.backfill(
+                    unit, name, found.times, job_source="user_api", is_over=control.after(PATIENCE)
+                )
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, written, "Nothing was launched")
         return _show(visit, name, form)
@@ -85,9 +98,10 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             "end": span["end"].isoformat(),
             "limit": str(body.limit),
         }
-        return _show(visit, name, Form(written), found=made, sure=sure if made.times else None)
-    said = f"{made.message}."
-    if made.remaining:
-        left = humanize.counted(made.remaining, "due time")
+        return _show(visit, name, Form(written), found=found, sure=sure if found.times else None)
+    counts = Counter[str](tick.outcome for tick in done.ticks)
+    said = f"{backfilled(name, found.times, counts)}."
+    if done.remaining:
+        left = humanize.counted(done.remaining, "due time")
         said += f" {left} are left; backfill again for them."
-    return visit.redirect(path("schedules", name), said, is_good=made.success)
+    return visit.redirect(path("schedules", name), said, is_good=not counts["failed"])

@@ -73,8 +73,6 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
     written = forms.given(_ALL, posted)
     try:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
-        if not {"task", "template"} & values.keys():
-            raise forms.Mistakes({"task": "a job of which task? Name a task or a template"})
         body = JobOrder.model_validate(values)
         with visit.unit() as unit:
             made = control.submit(unit, body.spec(), job_source="user_api")
