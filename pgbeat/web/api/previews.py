@@ -21,7 +21,7 @@ from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.schedule_models import Name, NewSchedule, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
+from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -74,10 +74,15 @@ def preview_schedule(
     """Checks a schedule as if it were created, and says when it would be due. Saves nothing."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
     with backend.work(caller) as unit:
-        with unit.transaction(dry_run=True):
-            row = checked.add(unit, values)
-            found = _preview(backend, unit, None, row)
-        return _checked(backend, unit, found, row) if check else found
+        return of_new(unit, backend, values, is_check=check)
+
+
+def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) -> SchedulePreview:
+    """Returns the preview of a new schedule; with `is_check`, of its condition too."""
+    with unit.transaction(dry_run=True):
+        row = checked.add(unit, values)
+        found = _preview(backend, unit, None, row)
+    return _checked(backend, unit, found, row) if is_check else found
 
 
 @router.post("/{name}/preview", summary="Preview changes of a schedule")
@@ -89,16 +94,24 @@ def preview_changes(
     check: Checked = False,
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
+    given = body.model_dump(exclude_unset=True)
     with backend.work(caller) as unit:
-        with unit.transaction(dry_run=True):
-            edited = checked.edit(unit, name, body.model_dump(exclude_unset=True))
-            found = _preview(backend, unit, edited.before, edited.after)
-        return _checked(backend, unit, found, edited.after) if check else found
+        return of_changes(unit, backend, name, given, is_check=check)
 
 
-def due_times(backend: Backend, caller: Caller, values: Json) -> SchedulePreview:
+def of_changes(
+    unit: UnitOfWork, backend: Backend, name: str, given: Json, *, is_check: bool
+) -> SchedulePreview:
+    """Returns the preview of a schedule's changes; with `is_check`, of its condition too."""
+    with unit.transaction(dry_run=True):
+        before, row = checked.edit(unit, name, given)
+        found = _preview(backend, unit, before, row)
+    return _checked(backend, unit, found, row) if is_check else found
+
+
+def due_times(unit: UnitOfWork, backend: Backend, values: Json) -> SchedulePreview:
     """Returns when a new schedule with these values would be due; its task is not checked."""
-    with backend.work(caller) as unit, unit.transaction(dry_run=True):
+    with unit.transaction(dry_run=True):
         found = _preview(backend, unit, None, control.add(unit, **values))
     return found
 

@@ -110,7 +110,9 @@ def _preview(
     if name is not None:
         return _changed(visit, name, written, posted, is_check)
     body = NewSchedule.model_validate(schedule_form.values(written))
-    return previews.preview_schedule(*visit.who, body, is_check)
+    values = body.model_dump(exclude_unset=True, exclude_none=True)
+    with visit.backend.work(visit.caller) as unit:
+        return previews.of_new(unit, visit.backend, values, is_check=is_check)
 
 
 def _mistakes(visit: Visit, error: Exception, written: Mapping[str, str]) -> dict[str, str]:
@@ -128,7 +130,9 @@ def _changed(
     if not changes:  # the same owner again changes nothing
         changes = {"owner": row.owner}
     body = ScheduleChanges.model_validate(changes)
-    return previews.preview_changes(*visit.who, name, body, is_check)
+    given = body.model_dump(exclude_unset=True)
+    with visit.backend.work(visit.caller) as unit:
+        return previews.of_changes(unit, visit.backend, name, given, is_check=is_check)
 
 
 def _times(
@@ -139,7 +143,8 @@ def _times(
     try:
         body = NewSchedule.model_validate(schedule_form.values(when))
         values = body.model_dump(exclude_unset=True, exclude_none=True)
-        return previews.due_times(*visit.who, values | {"task": "-"}), {}
+        with visit.backend.work(visit.caller) as unit:
+            return previews.due_times(unit, visit.backend, values | {"task": "-"}), {}
     except forms.REFUSED as error:
         wrong = _mistakes(visit, error, when)
         return None, {field: said for field, said in wrong.items() if field in _WHEN}
