@@ -18,7 +18,7 @@ from tests.support.broker_sessions import Sessions, sessions
 from tests.support.budget import Budget
 from tests.support.child_process import Child
 from tests.support.databases import broker_url, copied, rows_of
-from tests.support.jobs import Desk, desks
+from tests.support.jobs import JobControl, job_controls
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
 from tests.support.recorded_workers import Crew
@@ -190,9 +190,9 @@ def ward(database: str) -> Iterator[Ward]:
 
 
 @pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
+def job_control(database: str, app: Celery) -> Iterator[JobControl]:
     """Controls jobs of the app."""
-    with desks(database, app) as make:
+    with job_controls(database, app) as make:
         yield make()
 
 

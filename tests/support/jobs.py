@@ -40,7 +40,7 @@ def make_app(database: str, broker: str | None = None) -> Celery:
     return app
 
 
-class Desk:
+class JobControl:
     """Makes jobs and controls them, each time in a transaction of its own."""
 
     def __init__(self, connection: Connection, app: Celery, publisher: Publisher) -> None:
@@ -81,17 +81,17 @@ class Desk:
 
 
 @contextmanager
-def desks(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
-    """Makes desks, each with a session of its own."""
+def job_controls(database: str, app: Celery) -> Iterator[Callable[[], JobControl]]:
+    """Makes job controls, each with a session of its own."""
     opened: list[Connection] = []
     engine = connections.engine(postgres_url(database), "tests").execution_options(
         isolation_level="AUTOCOMMIT"
     )
     with publishing(app, Settings.load(app.conf)) as publisher:
 
-        def make() -> Desk:
+        def make() -> JobControl:
             opened.append(engine.connect())
-            return Desk(opened[-1], app, publisher)
+            return JobControl(opened[-1], app, publisher)
 
         yield make
     for connection in opened:
@@ -106,13 +106,18 @@ def messages(sql: Sql) -> list[str]:
 class Fleet:
     """Takes messages and records executions as workers do."""
 
-    def __init__(self, desk: Desk, sql: Sql) -> None:
-        self._desk, self.sql, self.unit, self.settings = desk, sql, desk.unit, desk.settings
-        self.connection, self.publisher = desk.connection, desk.publisher
+    def __init__(self, job_control: JobControl, sql: Sql) -> None:
+        self._job_control, self.sql, self.unit, self.settings = (
+            job_control,
+            sql,
+            job_control.unit,
+            job_control.settings,
+        )
+        self.connection, self.publisher = job_control.connection, job_control.publisher
 
     def record(self, *runs: ExecutionRecord) -> None:
         """Records executions, with all that follows."""
-        dispatch.dispatch_lanes(self.connection, self.publisher, self._desk.record(*runs))
+        dispatch.dispatch_lanes(self.connection, self.publisher, self._job_control.record(*runs))
 
     def take(self) -> str:
         """Takes the first message that is due; its job begins. Returns the job's id."""

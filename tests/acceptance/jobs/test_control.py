@@ -12,7 +12,7 @@ from pgbeat.jobs import control, executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from tests.support.command_line import run_with
-from tests.support.jobs import Desk, desks
+from tests.support.jobs import JobControl, job_controls
 from tests.support.processes import until
 from tests.support.transport_workers import Fleet
 
@@ -43,9 +43,9 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def desk(database: str, fleet: Fleet) -> Iterator[Desk]:
+def job_control(database: str, fleet: Fleet) -> Iterator[JobControl]:
     """Controls jobs of the workers."""
-    with desks(database, fleet.app) as make:
+    with job_controls(database, fleet.app) as make:
         yield make()
 
 
@@ -54,11 +54,11 @@ def ran(fleet: Fleet, job: Job) -> bool:
     return str(job.id) in {entry.id for entry in fleet.journal()}
 
 
-def becomes(desk: Desk, job: Job, state: str) -> Job:
+def becomes(job_control: JobControl, job: Job, state: str) -> Job:
     """The job, once it is in that state."""
 
     def found() -> Job | None:
-        now = desk.job(job)
+        now = job_control.job(job)
         return now if now.state == state else None
 
     return until(found, 60, f"job {job.id} is {state}")
@@ -69,43 +69,43 @@ def is_claimed(fleet: Fleet, job: Job) -> bool:
     return fleet.count("job_id = %s AND claimed_by IS NOT NULL", job.id) == 1
 
 
-def after_a_note(fleet: Fleet, desk: Desk) -> None:
+def after_a_note(fleet: Fleet, job_control: JobControl) -> None:
     """Waits until the workers have done what was there before."""
-    done = desk.make(task="transport.note")
-    becomes(desk, done, "completed")
+    done = job_control.make(task="transport.note")
+    becomes(job_control, done, "completed")
     fleet.await_empty()
 
 
 @pytest.mark.slow
-def test_cancel_in_each_state(fleet: Fleet, desk: Desk) -> None:
+def test_cancel_in_each_state(fleet: Fleet, job_control: JobControl) -> None:
     never = [
-        desk.make("x", task="transport.hold"),
-        desk.make("x", task="transport.hold", countdown=timedelta(hours=1)),
-        desk.do(control.pause, desk.make("x", task="transport.hold")),
-        desk.make("x", task="transport.hold", requires_approval=True),
+        job_control.make("x", task="transport.hold"),
+        job_control.make("x", task="transport.hold", countdown=timedelta(hours=1)),
+        job_control.do(control.pause, job_control.make("x", task="transport.hold")),
+        job_control.make("x", task="transport.hold", requires_approval=True),
     ]
     for job in never:
-        assert desk.do(control.cancel, job).state == "cancelled"
+        assert job_control.do(control.cancel, job).state == "cancelled"
     fleet.start("-c", "1")
-    running = desk.make("y", task="transport.hold")
-    becomes(desk, running, "running")
+    running = job_control.make("y", task="transport.hold")
+    becomes(job_control, running, "running")
     fleet.await_started([str(running.id)])
     # It has the message of the next one already, behind the one that runs.
-    claimed = desk.make("z", task="transport.hold")
+    claimed = job_control.make("z", task="transport.hold")
     until(lambda: is_claimed(fleet, claimed), 30, "it is claimed")
     with pytest.raises(InvalidTransition, match="a worker has its message already; cancel it"):
-        desk.do(control.pause, claimed)
-    assert desk.do(control.cancel, claimed).state == "cancelled"
+        job_control.do(control.pause, claimed)
+    assert job_control.do(control.cancel, claimed).state == "cancelled"
     with pytest.raises(InvalidTransition, match="is running and can't be paused"):
-        desk.do(control.pause, running)
-    asked = desk.do(control.cancel, running)
+        job_control.do(control.pause, running)
+    asked = job_control.do(control.cancel, running)
     assert asked.state in ("running", "cancelled")
-    ended = becomes(desk, running, "cancelled")
+    ended = becomes(job_control, running, "cancelled")
     assert ended.cancel_requested_by == "user:root"
-    [run] = executions.of_job(desk.connection, running.id)
+    [run] = executions.of_job(job_control.connection, running.id)
     assert run.state == "cancelled"
     fleet.open("x", "y", "z")
-    after_a_note(fleet, desk)
+    after_a_note(fleet, job_control)
     assert fleet.journal("ended") == []
     assert not any(ran(fleet, job) for job in (*never, claimed))
     assert ended.retried_by is None
@@ -113,96 +113,98 @@ def test_cancel_in_each_state(fleet: Fleet, desk: Desk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])
-def test_cancel_what_is_claimed(fleet: Fleet, desk: Desk, pool: str) -> None:
+def test_cancel_what_is_claimed(fleet: Fleet, job_control: JobControl, pool: str) -> None:
     """Behind one that runs, in each pool; what runs goes on where the pool can't end it."""
     fleet.start("-P", pool, "-c", "1", "--prefetch-multiplier", "4")
-    running = desk.make("y", task="transport.hold")
+    running = job_control.make("y", task="transport.hold")
     fleet.await_started([str(running.id)])
-    claimed = desk.make("z", task="transport.hold")
+    claimed = job_control.make("z", task="transport.hold")
     if pool != "solo":  # which takes no message while it runs a task
         until(lambda: is_claimed(fleet, claimed), 30, "it is claimed")
-    assert desk.do(control.cancel, claimed).state == "cancelled"
+    assert job_control.do(control.cancel, claimed).state == "cancelled"
     fleet.open("y", "z")
-    becomes(desk, running, "completed")
-    after_a_note(fleet, desk)
+    becomes(job_control, running, "completed")
+    after_a_note(fleet, job_control)
     assert not ran(fleet, claimed)
 
 
 @pytest.mark.slow
-def test_cancel_what_a_worker_had_that_dies(fleet: Fleet, desk: Desk) -> None:
+def test_cancel_what_a_worker_had_that_dies(fleet: Fleet, job_control: JobControl) -> None:
     """The worker that comes after it knows of no revocation."""
     victim = fleet.start("-P", "threads", "-c", "1", "--prefetch-multiplier", "4")
-    running = desk.make("y", task="transport.hold", max_attempts=1)
+    running = job_control.make("y", task="transport.hold", max_attempts=1)
     fleet.await_started([str(running.id)])
-    claimed = desk.make("z", task="transport.hold")
+    claimed = job_control.make("z", task="transport.hold")
     until(lambda: is_claimed(fleet, claimed), 30, "it is claimed")
-    assert desk.do(control.cancel, claimed).state == "cancelled"
+    assert job_control.do(control.cancel, claimed).state == "cancelled"
     victim.kill_group()
     fleet.open("y", "z")
     fleet.start("-P", "threads", "-c", "1")
-    becomes(desk, running, "failed")
-    after_a_note(fleet, desk)
+    becomes(job_control, running, "failed")
+    after_a_note(fleet, job_control)
     assert not ran(fleet, claimed)
 
 
 @pytest.mark.slow
-def test_paused_and_resumed_before_a_worker_came(fleet: Fleet, desk: Desk) -> None:
-    held = desk.do(control.pause, desk.make("x", task="transport.hold"))
+def test_paused_and_resumed_before_a_worker_came(fleet: Fleet, job_control: JobControl) -> None:
+    held = job_control.do(control.pause, job_control.make("x", task="transport.hold"))
     fleet.start("-c", "1")
-    after_a_note(fleet, desk)
+    after_a_note(fleet, job_control)
     assert not ran(fleet, held)
     fleet.open("x")
-    desk.do(control.resume, held)
-    becomes(desk, held, "completed")
-    waits = desk.make("x", task="transport.hold", requires_approval=True)
-    after_a_note(fleet, desk)
+    job_control.do(control.resume, held)
+    becomes(job_control, held, "completed")
+    waits = job_control.make("x", task="transport.hold", requires_approval=True)
+    after_a_note(fleet, job_control)
     assert not ran(fleet, waits)
-    desk.do(control.approve, waits)
-    becomes(desk, waits, "completed")
+    job_control.do(control.approve, waits)
+    becomes(job_control, waits, "completed")
 
 
 @pytest.mark.slow
-def test_a_chain_of_retries_and_one_by_hand(fleet: Fleet, desk: Desk) -> None:
+def test_a_chain_of_retries_and_one_by_hand(fleet: Fleet, job_control: JobControl) -> None:
     """`add` of a text and a number fails."""
     fleet.start("-c", "1")
-    first = desk.make("x", 1, task="transport.add", max_attempts=3, retry_base=0)
-    chain = [becomes(desk, first, "failed")]
+    first = job_control.make("x", 1, task="transport.add", max_attempts=3, retry_base=0)
+    chain = [becomes(job_control, first, "failed")]
     while chain[-1].retried_by is not None:
-        [following] = jobs.find(desk.connection, [str(chain[-1].retried_by)])
-        chain.append(becomes(desk, following, "failed"))
+        [following] = jobs.find(job_control.connection, [str(chain[-1].retried_by)])
+        chain.append(becomes(job_control, following, "failed"))
     assert [job.attempt for job in chain] == [1, 2, 3]
     assert all("TypeError" in str(job.error) for job in chain)
-    again = desk.do(control.retry, chain[-1], job_source="user_cli")
+    again = job_control.do(control.retry, chain[-1], job_source="user_cli")
     assert (again.attempt, again.retry_of) == (1, chain[-1].id)
-    assert becomes(desk, again, "failed").retried_by is not None
+    assert becomes(job_control, again, "failed").retried_by is not None
 
 
 @pytest.mark.slow
-def test_cancel_while_celerys_own_retry_is_on_its_way(fleet: Fleet, desk: Desk) -> None:
+def test_cancel_while_celerys_own_retry_is_on_its_way(
+    fleet: Fleet, job_control: JobControl
+) -> None:
     fleet.start("-c", "1")
-    job = desk.make(3600, task="transport.again")
-    coming = becomes(desk, job, "scheduled")
+    job = job_control.make(3600, task="transport.again")
+    coming = becomes(job_control, job, "scheduled")
     assert coming.started_at is not None
-    assert desk.do(control.pause, job).state == "paused"
-    assert desk.do(control.resume, job).state == "scheduled"
-    assert desk.do(control.cancel, job).state == "cancelled"
-    after_a_note(fleet, desk)
+    assert job_control.do(control.pause, job).state == "paused"
+    assert job_control.do(control.resume, job).state == "scheduled"
+    assert job_control.do(control.cancel, job).state == "cancelled"
+    after_a_note(fleet, job_control)
     assert len(fleet.journal(task="again")) == 1
 
 
 @pytest.mark.slow
-def test_cancel_what_is_acknowledged_late(fleet: Fleet, desk: Desk) -> None:
+def test_cancel_what_is_acknowledged_late(fleet: Fleet, job_control: JobControl) -> None:
     """It is not delivered again."""
     fleet.start("-c", "1")
-    job = desk.make("y", task="transport.late")
+    job = job_control.make("y", task="transport.late")
     fleet.await_started([str(job.id)])
-    becomes(desk, job, "running")
-    desk.do(control.cancel, job)
-    becomes(desk, job, "cancelled")
+    becomes(job_control, job, "running")
+    job_control.do(control.cancel, job)
+    becomes(job_control, job, "cancelled")
     fleet.open("y")
-    after_a_note(fleet, desk)
+    after_a_note(fleet, job_control)
     assert len(fleet.journal(task="late")) == 1
-    assert len(executions.of_job(desk.connection, job.id)) == 1
+    assert len(executions.of_job(job_control.connection, job.id)) == 1
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pgbeat.jobs import changes, control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from tests.support.command_line import run_with
-from tests.support.jobs import Desk, desks
+from tests.support.jobs import JobControl, job_controls
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import Sql, make_lane
 from tests.support.transport_workers import transport_url
@@ -262,10 +262,10 @@ def send_all(site: Site, how: str, **options: Any) -> list[Any]:
     ]
 
 
-def pause_and_resume(desk: Desk, job: Job) -> None:
+def pause_and_resume(job_control: JobControl, job: Job) -> None:
     """Pauses it, and resumes it."""
-    desk.do(control.pause, job)
-    desk.do(control.resume, desk.job(job))
+    job_control.do(control.pause, job)
+    job_control.do(control.resume, job_control.job(job))
 
 
 @pytest.mark.parametrize(
@@ -284,15 +284,15 @@ def test_what_waits_is_paused_resumed_and_hastened(site: Site, sql: Sql, how: st
         ]
 
     until(lambda: len(waiting()) == 5, 60, "all wait")
-    with desks(site.database, site.client) as make:
-        desk = make()
+    with job_controls(site.database, site.client) as make:
+        job_control = make()
         for job_id in waiting():
-            job = jobs.get(desk.connection, job_id)
-            pause_and_resume(desk, job)
-            assert desk.job(job).run_at == job.run_at
-            desk.do(changes.update, job, values={"priority": 5})
-            assert desk.job(job).state == "scheduled"
-            desk.do(changes.update, job, values={"run_at": None})
+            job = jobs.get(job_control.connection, job_id)
+            pause_and_resume(job_control, job)
+            assert job_control.job(job).run_at == job.run_at
+            job_control.do(changes.update, job, values={"priority": 5})
+            assert job_control.job(job).state == "scheduled"
+            job_control.do(changes.update, job, values={"run_at": None})
     attempt = 2 if how == "fails" else 1
     plain = f"{how} None {attempt}"
     assert found[0].get(timeout=60) == f"{how} h {attempt}"
@@ -309,9 +309,9 @@ def test_an_errback_of_one_that_was_paused(site: Site, sql: Sql) -> None:
     """It is called with the task that failed."""
     handled = site.client.signature("policies.handled")
     failed = site.task("fails").apply_async(link_error=handled)
-    with desks(site.database, site.client) as make:
-        desk = make()
-        pause_and_resume(desk, jobs.get(desk.connection, failed.id))
+    with job_controls(site.database, site.client) as make:
+        job_control = make()
+        pause_and_resume(job_control, jobs.get(job_control.connection, failed.id))
     site.start("-P", "threads", "-c", "1")
     until(lambda: site.journal() == [f"handled {failed.id}"], 60, "the errback was called")
 

@@ -29,7 +29,7 @@ from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk import canvases
 from tests.acceptance.walk.canvases import Canvas
 from tests.acceptance.walk.site import Site, now
-from tests.support.jobs import desks
+from tests.support.jobs import job_controls
 
 LANES = {"one": 1, "two": 2}
 ADMIN = Actor("user:walk", True)
@@ -242,9 +242,9 @@ class Load:
     def verb(self, verb: str, job_id: str, values: dict[str, Any] | None = None) -> None:
         """Does something with a job, as an administrator."""
         more = {"job_source": "user_api"} if verb == "retry" else {}
-        with desks(self.site.dsn, self.app) as make:
-            desk = make()
-            with desk.unit(ADMIN).transaction() as unit:
+        with job_controls(self.site.dsn, self.app) as make:
+            job_control = make()
+            with job_control.unit(ADMIN).transaction() as unit:
                 if values is not None:
                     changes.update(unit, job_id, values=values)
                 else:

@@ -12,7 +12,7 @@ from pgbeat.errors import InvalidJob, InvalidSchedule
 from pgbeat.jobs import template_control
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
-from tests.support.jobs import Desk, make_app, messages
+from tests.support.jobs import JobControl, make_app, messages
 from tests.support.problems import raises
 
 #: What kombu takes for a value that it has written, of a kind that it doesn't know.
@@ -58,10 +58,10 @@ def test_renamed_internals_are_found_by_the_configuration(app: Celery) -> None:
     ids=repr,
 )
 def test_a_job_with_such_options_is_not_made(
-    app: Celery, desk: Desk, sql: Sql, options: dict[str, Any]
+    app: Celery, job_control: JobControl, sql: Sql, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidSchedule):
-        desk.make(options=options)
+        job_control.make(options=options)
     with pytest.raises(InvalidSchedule):
         pgbeat.submit("jobs.add", 1, app=app, options=options)
     with pytest.raises(InvalidSchedule, match="member 0"):
@@ -69,17 +69,19 @@ def test_a_job_with_such_options_is_not_made(
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 
-def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql: Sql) -> None:
+def test_a_row_that_got_such_options_fails_instead_of_going_out(
+    job_control: JobControl, sql: Sql
+) -> None:
     """Rows are data: SQL by hand, or a version before, may have written them."""
-    victim = desk.make()
-    held = desk.make(requires_approval=True)
+    victim = job_control.make()
+    held = job_control.make(requires_approval=True)
     sql(
         "UPDATE pgbeat.jobs SET options = jsonb_build_object('headers', "
         "jsonb_build_object('id', %s::text)) WHERE id = %s", str(victim.id), held.id,
     )  # fmt: skip
     from pgbeat.jobs import control
 
-    done = desk.do(control.approve, held)
+    done = job_control.do(control.approve, held)
     assert (done.state, messages(sql)) == ("failed", [str(victim.id)])
     assert "only Celery or pgbeat may set" in str(done.error)
 
@@ -89,14 +91,14 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql:
     [([UNREADABLE], {}, "args"), ([], UNREADABLE, "kwargs")],
 )
 def test_arguments_that_no_worker_can_read_are_refused(
-    app: Celery, desk: Desk, args: list[Any], kwargs: dict[str, Any], field: str
+    app: Celery, job_control: JobControl, args: list[Any], kwargs: dict[str, Any], field: str
 ) -> None:
     called: dict[str, Any] = {"args": args, "kwargs": kwargs}
     with raises(InvalidJob, (field, "malformed")):
         pgbeat.submit("jobs.add", *args, kwargs=kwargs, app=app)
     with raises(InvalidJob, (f"jobs[0].{field}", "malformed")):
         pgbeat.submit_many([{"task": "jobs.add", **called}], app=app)
-    with desk.unit().transaction() as unit:
+    with job_control.unit().transaction() as unit:
         with raises(InvalidJob, (field, "malformed")):
             template_control.put(unit, "t", task="jobs.add", **called)
         with raises(InvalidSchedule, (field, "malformed")):

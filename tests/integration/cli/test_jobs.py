@@ -21,7 +21,7 @@ from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
-from tests.support.jobs import BOB, Desk, make_app, messages
+from tests.support.jobs import BOB, JobControl, make_app, messages
 from tests.support.processes import Processes, until
 from tests.support.rows import insert, make_job, make_lane, make_schedule
 
@@ -53,11 +53,11 @@ def did(app: Celery) -> Did:
     return call
 
 
-def told(desk: Desk, job: Job, *runs: ExecutionRecord) -> None:
+def told(job_control: JobControl, job: Job, *runs: ExecutionRecord) -> None:
     """Records what a worker reports of a job."""
-    with connections.transaction(desk.connection):
-        ended = executions.record(desk.connection, runs)
-        lifecycle.follow(desk.connection, desk.publisher, ended)
+    with connections.transaction(job_control.connection):
+        ended = executions.record(job_control.connection, runs)
+        lifecycle.follow(job_control.connection, job_control.publisher, ended)
 
 
 def ids(listed: str) -> list[str]:
@@ -68,13 +68,13 @@ def ids(listed: str) -> list[str]:
 # -- looked at
 
 
-def test_whose_jobs_are_listed(did: Did, desk: Desk, database: str) -> None:
+def test_whose_jobs_are_listed(did: Did, job_control: JobControl, database: str) -> None:
     assert did("list") == (
         "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule.\n"
     )
-    other = desk.make(actor=BOB)
+    other = job_control.make(actor=BOB)
     assert did("list", "--state", "failed") == "There are no jobs like that.\n"
-    mine = desk.make(actor=ME)
+    mine = job_control.make(actor=ME)
     assert ids(did("list")) == [str(mine.id), str(other.id)]
     assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id), str(other.id)]
     assert ids(did("list", "--created-by", BOB.name)) == [str(other.id)]
@@ -94,18 +94,18 @@ def test_the_list_at_80_columns(database: str, sql: Sql) -> None:
 
 
 def test_an_administrator_by_the_environment(
-    did: Did, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    did: Did, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = desk.make(actor=BOB)
+    job = job_control.make(actor=BOB)
     monkeypatch.setenv("PGBEAT_ADMIN", "1")
     did("cancel", str(job.id))
 
 
 def test_masked_arguments_are_shown_to_administrators(
-    app: Celery, did: Did, desk: Desk, sql: Sql
+    app: Celery, did: Did, job_control: JobControl, sql: Sql
 ) -> None:
     app.conf.pgbeat_redact = {"jobs.*": "*"}
-    job = str(desk.make(4711471147).id)
+    job = str(job_control.make(4711471147).id)
     sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'Oops: 4711471147', finished_at = now()")
     for command in (("list",), ("show", job), ("list", "--json"), ("show", job, "--json"),
                     ("tree", job), ("tree", job, "--json")):  # fmt: skip
@@ -113,7 +113,7 @@ def test_masked_arguments_are_shown_to_administrators(
         assert "4711471147" in did(*command, "--admin"), command
 
 
-def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
+def test_filters(did: Did, job_control: JobControl, sql: Sql, app: Celery) -> None:
     make_lane(sql)
     schedule = make_schedule(sql)
     mine = {"created_by": ME.name}
@@ -135,13 +135,13 @@ def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
     assert "'x'" in refused(run_with(app, "jobs", "list", "--schedule", "x"), 1)
 
 
-def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> None:
+def test_show(did: Did, job_control: JobControl, app: Celery, sql: Sql, database: str) -> None:
     make_lane(sql)
-    job = desk.make(
+    job = job_control.make(
         5, actor=ME, kwargs={"y": 6}, lane="l", tags=["night"], resources={"gpu": 1},
         retry_base=60, max_attempts=3, unique_key="k",
     )  # fmt: skip
-    second = desk.make(actor=ME, lane="l")
+    second = job_control.make(actor=ME, lane="l")
     shown = did("show", str(second.id)[:8])
     assert "waits in lane 'l' at place 1" in shown
     run_id = str(uuid4())
@@ -149,7 +149,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
         run_id, str(job.id), True, worker="w1@host", began=2, progress_done=3, progress_total=12,
         progress_message="pages", checkpoint={"page": 3}, metadata={"items_crawled": 7},
     )  # fmt: skip
-    told(desk, job, begun)
+    told(job_control, job, begun)
     shown = did("show", str(job.id))
     for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3",
                  "3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):  # fmt: skip
@@ -159,9 +159,9 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
         traceback="Traceback …\n  File \x1b[0m", duration_ms=1500, cpu_time_ms=20,
         memory_peak_mb=51.5,
     )  # fmt: skip
-    told(desk, job, ended)
+    told(job_control, job, ended)
     shown = did("show", str(job.id))
-    again = desk.job(job).retried_by
+    again = job_control.job(job).retried_by
     assert f"{again} 2/3" in shown, "the chain"
     assert "1.5 s" in shown or "1 s" in shown
     assert "52 MB" in shown and "ValueError: " in shown and "\x1b" not in shown
@@ -174,18 +174,20 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     assert whole["checkpoint"] == {"page": 3}
 
 
-def test_another_s_job_is_shown_and_not_changed(did: Did, desk: Desk, app: Celery) -> None:
-    job = desk.make(actor=BOB)
+def test_another_s_job_is_shown_and_not_changed(
+    did: Did, job_control: JobControl, app: Celery
+) -> None:
+    job = job_control.make(actor=BOB)
     assert str(job.id) in did("show", str(job.id))
     for verb in ("retry", "cancel", "approve", "delete"):
         assert f"{verb} job {job.id}" in refused(run_with(app, "jobs", verb, str(job.id)), 1)
 
 
-def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
+def test_stats(did: Did, job_control: JobControl, sql: Sql, database: str) -> None:
     for ms, state in ((100, "completed"), (300, "completed"), (5, "failed")):
-        job = desk.make(actor=ME, max_attempts=1)
+        job = job_control.make(actor=ME, max_attempts=1)
         end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, duration_ms=ms)  # type: ignore[arg-type]
-        told(desk, job, end)
+        told(job_control, job, end)
     shown = did("stats")
     for said in ("completed  2", "failed     1", "67% (skips aside)", "200 ms"):
         assert said in shown, shown
@@ -297,29 +299,31 @@ def test_run_from_a_template(did: Did, sql: Sql, app: Celery) -> None:
 # -- changed
 
 
-def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
-    job = desk.make(actor=ME)
+def test_the_life_of_a_job(did: Did, job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(actor=ME)
     short = str(job.id)[:8]
     assert did("pause", short) == f"Paused job {job.id}.\n"
     assert did("resume", short) == f"Resumed job {job.id}: it is pending in queue 'celery'\n"
     assert did("cancel", short, "--reason", "why not") == (
         f"Cancelled job {job.id}, which was pending.\n"
     )
-    assert desk.job(job).error == f"cancelled by {ME.name}: why not"
+    assert job_control.job(job).error == f"cancelled by {ME.name}: why not"
     said = did("retry", short, "--priority", "2")
     again = sql("SELECT id FROM pgbeat.jobs WHERE retry_of = %s AND priority = 2", job.id)[0][0]
     assert said == (
         f"Retried job {job.id}, which was cancelled: job {again}: it is pending in queue 'celery'\n"
     )
-    told(desk, job, ExecutionRecord(str(uuid4()), str(again), True, worker="w1"))
+    told(job_control, job, ExecutionRecord(str(uuid4()), str(again), True, worker="w1"))
     assert did("cancel", str(again)) == f"Requested the end of job {again}, which runs on w1.\n"
     assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
     assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
     assert sql("SELECT id FROM pgbeat.jobs") == [(again,)]
 
 
-def test_ids_may_be_cut_down_in_options(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
-    job = desk.make(actor=ME)
+def test_ids_may_be_cut_down_in_options(
+    app: Celery, did: Did, job_control: JobControl, sql: Sql
+) -> None:
+    job = job_control.make(actor=ME)
     short = str(job.id)[:8]
     child = json.loads(
         did("run", "jobs.add", "--args", "[1]", "--depends-on", short, "--json")
@@ -331,17 +335,17 @@ def test_ids_may_be_cut_down_in_options(app: Celery, did: Did, desk: Desk, sql: 
     assert [(row["verb"], row["subject"]) for row in noted] == [("cancel", str(job.id))]
 
 
-def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
+def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None:
     """An error for one job doesn't stop the others; but all are deleted, or none."""
-    a, b, c = (desk.make(actor=ME) for _ in range(3))
-    desk.do(control.cancel, b)
+    a, b, c = (job_control.make(actor=ME) for _ in range(3))
+    job_control.do(control.cancel, b)
     shown = run_with(app, "jobs", "cancel", str(a.id), str(b.id), str(c.id))
     assert shown.exit_code == 1
     assert shown.stdout.splitlines() == [
         f"Cancelled job {a.id}, which was pending.", f"Cancelled job {c.id}, which was pending.",
     ]  # fmt: skip
     assert shown.stderr.startswith(f"Error: job {b.id} is cancelled")
-    fresh = desk.make(actor=ME)
+    fresh = job_control.make(actor=ME)
     said = refused(run_with(app, "jobs", "delete", "--yes", str(a.id), str(fresh.id)), 1)
     assert str(fresh.id) in said
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
@@ -349,19 +353,19 @@ def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
     assert gone.stdout == "Deleted 2 jobs.\n"
 
 
-def test_what_is_for_administrators(app: Celery, did: Did, desk: Desk) -> None:
-    job = desk.make(actor=ME, requires_approval=True)
+def test_what_is_for_administrators(app: Celery, did: Did, job_control: JobControl) -> None:
+    job = job_control.make(actor=ME, requires_approval=True)
     assert "(--admin)" in refused(run_with(app, "jobs", "approve", str(job.id)), 1)
     assert did("approve", str(job.id), "--admin").startswith(f"Approved job {job.id}: it is pend")
-    other = desk.make(actor=BOB)
+    other = job_control.make(actor=BOB)
     assert "(--admin)" in refused(run_with(app, "jobs", "cancel", str(other.id)), 1)
     did("cancel", "--admin", str(other.id))
 
 
-def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
+def test_move(app: Celery, did: Did, job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=0)
-    a, b = (desk.make(actor=ME, lane="l") for _ in range(2))
-    theirs = desk.make(actor=BOB, lane="l", priority=3)
+    a, b = (job_control.make(actor=ME, lane="l") for _ in range(2))
+    theirs = job_control.make(actor=BOB, lane="l", priority=3)
     assert did("move", str(b.id), "front") == f"Moved job {b.id}: place 2 in lane 'l'.\n"
     assert did("move", str(b.id), "after", str(a.id)).endswith("place 3 in lane 'l'.\n")
     assert did("move", str(a.id), "before", str(theirs.id)).endswith("place 1 in lane 'l'.\n")
@@ -370,19 +374,19 @@ def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
     assert "takes no other" in refused(run_with(app, "jobs", "move", str(a.id), "back", str(b.id)))
 
 
-def test_the_app_is_needed_for_messages(database: str, desk: Desk) -> None:
-    job = desk.make(actor=ME)
+def test_the_app_is_needed_for_messages(database: str, job_control: JobControl) -> None:
+    job = job_control.make(actor=ME)
     assert "-A APP" in refused(run(database, "jobs", "cancel", str(job.id)))
 
 
 # -- followed
 
 
-def test_tail_of_a_job_until_its_end(app: Celery, desk: Desk) -> None:
+def test_tail_of_a_job_until_its_end(app: Celery, job_control: JobControl) -> None:
     for state, status in (("completed", 0), ("failed", 1), ("skipped", 3)):
-        job = desk.make(actor=ME, max_attempts=1)
+        job = job_control.make(actor=ME, max_attempts=1)
         end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, error="because")  # type: ignore[arg-type]
-        told(desk, job, end)
+        told(job_control, job, end)
         shown = run_with(app, "jobs", "tail", str(job.id))
         assert (shown.exit_code, shown.stderr) == (status, "")
         assert re.fullmatch(
@@ -390,32 +394,40 @@ def test_tail_of_a_job_until_its_end(app: Celery, desk: Desk) -> None:
         )
 
 
-def test_tail_as_it_goes(processes: Processes, desk: Desk, database: str) -> None:
+def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database: str) -> None:
     def tail(*arguments: str) -> Any:
         return processes.run(
             sys.executable, "-c", "from pgbeat.cli import main; main()", "--url", database, "jobs",
             "tail", *arguments,
         )  # fmt: skip
 
-    job = desk.make(actor=ME, max_attempts=2, retry_base=0)
+    job = job_control.make(actor=ME, max_attempts=2, retry_base=0)
     every = tail("--json")
     one = tail(str(job.id))
     one.says("jobs.add: pending")
     every.says('"pending"')
     first, second = str(uuid4()), str(uuid4())
-    told(desk, job, ExecutionRecord(first, str(job.id), True, worker="w1"))
+    told(job_control, job, ExecutionRecord(first, str(job.id), True, worker="w1"))
     one.says("running: on w1")
-    told(desk, job, ExecutionRecord(first, str(job.id), False, progress_done=1, progress_total=4))
+    told(
+        job_control,
+        job,
+        ExecutionRecord(first, str(job.id), False, progress_done=1, progress_total=4),
+    )
     one.says("running: on w1; 1 of 4 (25%)")
-    told(desk, job, ExecutionRecord(first, str(job.id), False, "failed", "failed", error="oops"))
+    told(
+        job_control,
+        job,
+        ExecutionRecord(first, str(job.id), False, "failed", "failed", error="oops"),
+    )
     one.says("jobs.add: failed (retried): oops")
     one.says("attempt 2: scheduled")
-    fresh = desk.make(actor=ME)
-    other = desk.make(actor=BOB)
+    fresh = job_control.make(actor=ME)
+    other = job_control.make(actor=BOB)
     every.says(str(fresh.id))
     every.says(str(other.id))
-    again = str(desk.job(job).retried_by)
-    told(desk, job, ExecutionRecord(second, again, True, "completed", "completed"))
+    again = str(job_control.job(job).retried_by)
+    told(job_control, job, ExecutionRecord(second, again, True, "completed", "completed"))
     assert one.wait(30) == 0
     one.says("attempt 2: completed")
     until(lambda: f'"id": "{again}"' in every.output and '"completed"' in every.output, 30)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery import Celery
 
-from tests.support.jobs import Desk, desks
+from tests.support.jobs import JobControl, job_controls
 
 
 @pytest.fixture
-def make_desk(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
-    """Makes desks that control jobs of the app, each with its own session."""
-    with desks(database, app) as make:
+def make_job_control(database: str, app: Celery) -> Iterator[Callable[[], JobControl]]:
+    """Makes what controls jobs of the app, each with its own session."""
+    with job_controls(database, app) as make:
         yield make

@@ -19,7 +19,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.bulk import Order
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.filters import Filter
-from tests.support.jobs import ADMIN, Desk, make_app
+from tests.support.jobs import ADMIN, JobControl, make_app
 from tests.support.rows import Sql, make_lane
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -54,17 +54,17 @@ def app(database: str, sql: Sql) -> Iterator[Celery]:
     app.close()
 
 
-def cancel_one(desk: Desk, job_id: str) -> None:
+def cancel_one(job_control: JobControl, job_id: str) -> None:
     """Cancels it by itself."""
-    desk.do(control.cancel, jobs.get(desk.connection, job_id), reason="too slow")
+    job_control.do(control.cancel, jobs.get(job_control.connection, job_id), reason="too slow")
 
 
-def cancel_in_bulk(desk: Desk, job_id: str) -> None:
+def cancel_in_bulk(job_control: JobControl, job_id: str) -> None:
     """Cancels it as one of many."""
     order = Order("cancel", {"reason": "too slow"})
     for _ in bulk.carry_out(
-        desk.unit(), order, Filter(ids=(jobs.get(desk.connection, job_id).id,)),
-        until=connections.now(desk.connection) + timedelta(seconds=1),
+        job_control.unit(), order, Filter(ids=(jobs.get(job_control.connection, job_id).id,)),
+        until=connections.now(job_control.connection) + timedelta(seconds=1),
     ):  # fmt: skip
         pass
 
@@ -83,7 +83,7 @@ def why(result: AsyncResult[Any]) -> str:
 @WAYS
 @pytest.mark.parametrize("name", POLICIES)
 def test_what_waits(
-    app: Celery, name: str, desk: Desk, cancel: Callable[[Desk, str], None]
+    app: Celery, name: str, job_control: JobControl, cancel: Callable[[JobControl, str], None]
 ) -> None:
     """In the queue, in a lane, for an approval: calls, members of groups, links of chains."""
     task = app.tasks[name]
@@ -92,7 +92,7 @@ def test_what_waits(
     linked = chain(task.si(1), app.tasks["answers.other"].si()).apply_async()
     assert linked.parent is not None
     for call in [*calls, linked.parent]:
-        cancel(desk, call.id)
+        cancel(job_control, call.id)
         assert why(call) == REASON
     assert why(app.AsyncResult(linked.id)) == REASON  # it will never run
 
@@ -100,7 +100,11 @@ def test_what_waits(
 @WAYS
 @pytest.mark.parametrize("name", POLICIES)
 def test_members_of_chords(
-    app: Celery, sql: Sql, name: str, desk: Desk, cancel: Callable[[Desk, str], None]
+    app: Celery,
+    sql: Sql,
+    name: str,
+    job_control: JobControl,
+    cancel: Callable[[JobControl, str], None],
 ) -> None:
     """A chord fails in the same transaction, also if the member is a chain."""
     task = app.tasks[name]
@@ -108,7 +112,7 @@ def test_members_of_chords(
     for member in (task.si(1), chain(task.si(1), app.tasks["answers.other"].si())):
         result = chord([member], body.clone()).apply_async()
         [(job_id,)] = sql("SELECT id::text FROM pgbeat.unfinished_jobs")
-        cancel(desk, job_id)
+        cancel(job_control, job_id)
         assert why(app.AsyncResult(job_id)) == REASON
         with pytest.raises(ChordError, match="too slow"):
             app.AsyncResult(result.id).get(timeout=0.2)
@@ -116,96 +120,102 @@ def test_members_of_chords(
     assert names == [("answers.failed",)] * 2
 
 
-def test_a_callback_is_neither_run_nor_an_errback(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_a_callback_is_neither_run_nor_an_errback(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
     """As in Celery: what was revoked has not failed."""
     other, failed = app.tasks["answers.other"], app.tasks["answers.failed"]
     result = app.tasks["answers.plain"].apply_async((1,), link=other.si(), link_error=failed.s())
-    cancel_one(desk, result.id)
+    cancel_one(job_control, result.id)
     assert why(result) == REASON
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
-def test_one_that_was_paused(app: Celery, desk: Desk) -> None:
+def test_one_that_was_paused(app: Celery, job_control: JobControl) -> None:
     """It keeps what Celery made, and so what depends on it."""
     result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
     [child] = result.parent.children
-    desk.do(control.pause, jobs.get(desk.connection, child.id))
-    cancel_one(desk, child.id)
+    job_control.do(control.pause, jobs.get(job_control.connection, child.id))
+    cancel_one(job_control, child.id)
     with pytest.raises(ChordError):
         app.AsyncResult(result.id).get(timeout=0.2)
 
 
 def test_it_is_answered_if_and_only_if_the_end_commits(
-    app: Celery, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    app: Celery, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
     [child] = result.parent.children
-    with pytest.raises(ZeroDivisionError), desk.unit().transaction() as unit:
+    with pytest.raises(ZeroDivisionError), job_control.unit().transaction() as unit:
         control.cancel(unit, child.id)
         raise ZeroDivisionError
     assert (child.state, result.state) == ("PENDING", "PENDING")
 
 
-def test_no_result_is_stored_where_none_is_wanted(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_no_result_is_stored_where_none_is_wanted(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
     ignored = app.tasks["answers.plain"].apply_async((1,), ignore_result=True)
-    cancel_one(desk, ignored.id)
+    cancel_one(job_control, ignored.id)
     assert sql("SELECT count(*) FROM pgbeat.results") == [(0,)]
 
 
-def test_members_of_a_group_that_is_cancelled(app: Celery, desk: Desk) -> None:
+def test_members_of_a_group_that_is_cancelled(app: Celery, job_control: JobControl) -> None:
     """Of pgbeat's own: each ends with the reason."""
     made = pgbeat.submit_group([app.tasks["jobs.add"].s(n) for n in range(2)], app=app)
-    submit_group.cancel(desk.unit(), made.group.id)
+    submit_group.cancel(job_control.unit(), made.group.id)
     assert {why(app.AsyncResult(str(job.id))) for job in made.jobs} == {
         f"its group was cancelled by {ADMIN.name}"
     }
 
 
-def test_one_that_expires(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_one_that_expires(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """It says so, and not that somebody cancelled it."""
     result = app.tasks["answers.plain"].apply_async((1,), expires=60)
     sql("UPDATE kombu_message SET expires_at = now()")
-    with connections.transaction(desk.connection):
-        discards.expire(desk.connection)
+    with connections.transaction(job_control.connection):
+        discards.expire(job_control.connection)
     assert why(result).startswith("expired: no worker took its message")
 
 
-def test_a_submitted_job(app: Celery, desk: Desk) -> None:
-    job = desk.make()
-    cancel_one(desk, str(job.id))
+def test_a_submitted_job(app: Celery, job_control: JobControl) -> None:
+    job = job_control.make()
+    cancel_one(job_control, str(job.id))
     assert why(app.AsyncResult(str(job.id))) == REASON
 
 
-def test_a_success_stays(app: Celery, desk: Desk) -> None:
+def test_a_success_stays(app: Celery, job_control: JobControl) -> None:
     """Its record may be late."""
     result = app.tasks["answers.plain"].delay(1)
     app.backend.store_result(result.id, 7, "SUCCESS")
-    cancel_one(desk, result.id)
+    cancel_one(job_control, result.id)
     assert result.get(timeout=0.2) == 7
 
 
-def test_what_the_worker_says_later_does_not_replace_the_reason(app: Celery, desk: Desk) -> None:
+def test_what_the_worker_says_later_does_not_replace_the_reason(
+    app: Celery, job_control: JobControl
+) -> None:
     """One that had the message stores that it was revoked, too."""
     result = app.tasks["answers.plain"].delay(1)
-    cancel_one(desk, result.id)
+    cancel_one(job_control, result.id)
     app.backend.mark_as_revoked(result.id, "revoked")
     assert why(app.AsyncResult(result.id)) == REASON
 
 
-def test_a_purge(app: Celery, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge(app: Celery, job_control: JobControl, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result says so; that of a chord's member comes with the next rescue."""
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     plain = app.tasks["answers.plain"].delay(1)
     summed = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
-    with connections.transaction(desk.connection):
-        assert discards.purge(desk.connection, "celery") == 2
+    with connections.transaction(job_control.connection):
+        assert discards.purge(job_control.connection, "celery") == 2
     assert why(plain) == "its message was purged from queue 'celery'"
-    rescue.rescue(desk.connection, desk.publisher, desk.settings)
+    rescue.rescue(job_control.connection, job_control.publisher, job_control.settings)
     with pytest.raises(ChordError, match="was purged"):
         app.AsyncResult(summed.id).get(timeout=0.2)
 
 
-def test_one_that_is_lost(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_one_that_is_lost(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """Its chord fails, and its errback is sent."""
     task, failed = app.tasks["answers.plain"], app.tasks["answers.failed"]
     member = task.si(1).set(link_error=failed.s())
@@ -213,9 +223,9 @@ def test_one_that_is_lost(app: Celery, sql: Sql, desk: Desk) -> None:
     [child] = result.parent.children
     sql("DELETE FROM kombu_message")
     run = ExecutionRecord(str(uuid4()), child.id, True, worker="w", worker_id=1)
-    with connections.transaction(desk.connection):
-        executions.record(desk.connection, [run])
-    rescue.end_lost(desk.connection, desk.publisher, [UUID(run.id)], "it died")
+    with connections.transaction(job_control.connection):
+        executions.record(job_control.connection, [run])
+    rescue.end_lost(job_control.connection, job_control.publisher, [UUID(run.id)], "it died")
     with pytest.raises(WorkerLostError, match="it died"):
         child.get(timeout=0.2)
     with pytest.raises(ChordError):
@@ -224,25 +234,25 @@ def test_one_that_is_lost(app: Celery, sql: Sql, desk: Desk) -> None:
     assert names == [("answers.failed",)]
 
 
-def test_one_that_can_t_be_published(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_one_that_can_t_be_published(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """What waits for a job that failed for it is answered."""
-    job = desk.make(lane="shut")
+    job = job_control.make(lane="shut")
     sql('UPDATE pgbeat.jobs SET options = \'{"serializer": "nope"}\'')
     sql("UPDATE pgbeat.lanes SET max_running = NULL")
-    desk.do(control.pause, job)
-    desk.do(control.resume, desk.job(job), actor=ADMIN)
+    job_control.do(control.pause, job)
+    job_control.do(control.resume, job_control.job(job), actor=ADMIN)
     with pytest.raises(Exception, match="can't be published"):
         app.AsyncResult(str(job.id)).get(timeout=0.2)
 
 
 def test_errbacks_that_take_the_error_are_left_to_a_worker(
-    app: Celery, sql: Sql, desk: Desk
+    app: Celery, sql: Sql, job_control: JobControl
 ) -> None:
     """They are code of the app: no console, no beat calls them. The result is there at once."""
     body = app.tasks["answers.body"].s().on_error(app.tasks["answers.handles"].s())
     result = chord([app.tasks["answers.plain"].si(1)], body).apply_async()
     [child] = result.parent.children
-    cancel_one(desk, child.id)
+    cancel_one(job_control, child.id)
     assert why(child) == REASON
     assert sql(
         "SELECT payload::json -> 'headers' ->> 'id', payload::json -> 'headers' ->> %s "
@@ -251,12 +261,14 @@ def test_errbacks_that_take_the_error_are_left_to_a_worker(
     assert app.AsyncResult(result.id).state == "PENDING"
 
 
-def test_results_elsewhere_are_stored_by_a_worker(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_results_elsewhere_are_stored_by_a_worker(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
     """The message only says that the task is revoked."""
     app.conf.result_backend = "cache+memory://"
     app._local.__dict__.clear()
     result = app.tasks["answers.in_lane"].delay(1)
-    cancel_one(desk, result.id)
+    cancel_one(job_control, result.id)
     rows = sql(
         "SELECT payload::json -> 'headers' ->> 'id', payload::json -> 'headers' ->> 'expires', "
         "job_id FROM kombu_message"

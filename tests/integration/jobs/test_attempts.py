@@ -14,7 +14,7 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.executions import ExecutionRecord
 from tests.support.command_line import run, run_with
-from tests.support.jobs import Desk, desks
+from tests.support.jobs import JobControl, job_controls
 from tests.support.rows import Sql, make_schedule
 from tests.support.transport_workers import transport_url
 
@@ -30,9 +30,9 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
+def job_control(database: str, app: Celery) -> Iterator[JobControl]:
     """A session that records what workers tell."""
-    with desks(database, app) as make:
+    with job_controls(database, app) as make:
         yield make()
 
 
@@ -80,34 +80,41 @@ JOBS: dict[str, Callable[[Celery, Sql], object]] = {
 }
 
 
-def fails_once(desk: Desk, sql: Sql) -> None:
+def fails_once(job_control: JobControl, sql: Sql) -> None:
     """Has a worker tell that the only job failed, and checks that nothing follows."""
     [(job, state, most)] = sql("SELECT id, state, max_attempts FROM pgbeat.jobs")
     assert (state in ("pending", "scheduled"), most) == (True, 1)
     sql("DELETE FROM kombu_message")
     failed: Any = ExecutionRecord(str(uuid4()), str(job), True, "failed", "failed", worker="w")
-    desk.record(failed)
+    job_control.record(failed)
     assert sql("SELECT state, retried_by FROM pgbeat.jobs") == [("failed", None)]
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
 @pytest.mark.parametrize("way", SCHEDULES)
 def test_a_job_of_a_schedule_that_fails_is_not_run_again(
-    app: Celery, beat: Callable[..., Scheduler], desk: Desk, sql: Sql, tmp_path: Path, way: str
+    app: Celery,
+    beat: Callable[..., Scheduler],
+    job_control: JobControl,
+    sql: Sql,
+    tmp_path: Path,
+    way: str,
 ) -> None:
     SCHEDULES[way](app, tmp_path, sql)
     scheduler = beat()
     scheduler.run_due()
     sql("UPDATE pgbeat.schedules SET next_run = now() WHERE name = 's'")
     scheduler.run_due()
-    fails_once(desk, sql)
+    fails_once(job_control, sql)
 
 
 @pytest.mark.parametrize("way", JOBS)
-def test_a_job_that_fails_is_not_run_again(app: Celery, desk: Desk, sql: Sql, way: str) -> None:
+def test_a_job_that_fails_is_not_run_again(
+    app: Celery, job_control: JobControl, sql: Sql, way: str
+) -> None:
     app.conf.pgbeat_task_policies = {"tests.note": {"priority": 5}}
     JOBS[way](app, sql)
-    fails_once(desk, sql)
+    fails_once(job_control, sql)
 
 
 def test_a_plain_task_is_no_job_at_all(app: Celery, sql: Sql) -> None:

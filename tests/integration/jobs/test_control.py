@@ -45,12 +45,12 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, JobControl, job_controls, make_app, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_job, make_lane
 
-Desks = Callable[[], Desk]
+JobControls = Callable[[], JobControl]
 
 
 @pytest.fixture
@@ -59,34 +59,36 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> tuple[str, str]:
+def refused(
+    job_control: JobControl, verb: Callable[..., Job], job: Job, **more: object
+) -> tuple[str, str]:
     """The state that the verb is refused in, and what it would do; the refusal changes nothing."""
     with pytest.raises(InvalidTransition) as error:
-        desk.do(verb, job, **more)
-    assert desk.job(job) == job
+        job_control.do(verb, job, **more)
+    assert job_control.job(job) == job
     return error.value.state, error.value.verb
 
 
-def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
+def fails(job_control: JobControl, job: Job, error: str = "oops") -> Job:
     """The job as it is once a worker has recorded that it failed."""
     run = str(uuid4())
-    desk.record(
+    job_control.record(
         ExecutionRecord(run, str(job.id), True, "failed", "failed", worker="w", error=error)
     )
-    return desk.job(job)
+    return job_control.job(job)
 
 
-def runs(desk: Desk, job: Job) -> Job:
+def runs(job_control: JobControl, job: Job) -> Job:
     """The job as it is once a worker has recorded that it began."""
-    desk.record(ExecutionRecord(str(uuid4()), str(job.id), True, worker="w"))
-    return desk.job(job)
+    job_control.record(ExecutionRecord(str(uuid4()), str(job.id), True, worker="w"))
+    return job_control.job(job)
 
 
 # -- made
 
 
-def test_a_job_and_its_message(desk: Desk, sql: Sql) -> None:
-    job = desk.make(
+def test_a_job_and_its_message(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(
         3, kwargs={"y": 4}, queue="extra", options={"expires": 60}, priority=7, tags=["a", "b"],
         resources={"gpu": 0.5}, max_attempts=5, retry_base=10, retry_cap=100,
     )  # fmt: skip
@@ -105,19 +107,19 @@ def test_a_job_and_its_message(desk: Desk, sql: Sql) -> None:
     assert payload["headers"]["pgbeat_job"] is True
 
 
-def test_the_settings_say_how_often_it_is_tried(desk: Desk, app: Celery) -> None:
-    assert desk.make().max_attempts == 1  # as in Celery
+def test_the_settings_say_how_often_it_is_tried(job_control: JobControl, app: Celery) -> None:
+    assert job_control.make().max_attempts == 1  # as in Celery
     app.conf.pgbeat_job_max_attempts = 3
-    desk.settings = type(desk.settings).load(app.conf)
-    job = fails(desk, desk.make())
+    job_control.settings = type(job_control.settings).load(app.conf)
+    job = fails(job_control, job_control.make())
     assert (job.state, job.max_attempts) == ("failed", 3)
     assert job.retried_by is not None
 
 
-def test_put_off(desk: Desk, sql: Sql) -> None:
+def test_put_off(job_control: JobControl, sql: Sql) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    at, soon = desk.make(run_at=tomorrow), desk.make(countdown=timedelta(hours=1))
-    past = desk.make(run_at=tomorrow - timedelta(days=2))
+    at, soon = job_control.make(run_at=tomorrow), job_control.make(countdown=timedelta(hours=1))
+    past = job_control.make(run_at=tomorrow - timedelta(days=2))
     assert (at.state, at.run_at) == ("scheduled", tomorrow)
     assert soon.state == "scheduled"
     assert (past.state, past.run_at) == ("pending", None)
@@ -127,39 +129,39 @@ def test_put_off(desk: Desk, sql: Sql) -> None:
     ]  # fmt: skip
 
 
-def test_in_a_lane(desk: Desk, sql: Sql) -> None:
+def test_in_a_lane(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
-    first, second = desk.make(lane="l"), desk.make(lane="l")
-    later = desk.make(lane="l", countdown=timedelta(hours=1))
+    first, second = job_control.make(lane="l"), job_control.make(lane="l")
+    later = job_control.make(lane="l", countdown=timedelta(hours=1))
     assert first.dispatched_at is not None
     assert (second.state, second.dispatched_at) == ("pending", None)
     assert (later.state, later.dispatched_at) == ("scheduled", None)
     assert messages(sql) == [str(first.id)]
 
 
-def test_awaiting_approval(desk: Desk, sql: Sql) -> None:
-    job = desk.make(requires_approval=True)
+def test_awaiting_approval(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(requires_approval=True)
     assert (job.state, job.awaits_approval, job.dispatched_at) == ("paused", True, None)
     assert messages(sql) == []
 
 
-def test_from_a_template(desk: Desk, sql: Sql) -> None:
-    with desk.unit().transaction() as unit:
+def test_from_a_template(job_control: JobControl, sql: Sql) -> None:
+    with job_control.unit().transaction() as unit:
         template_control.put(
             unit, "t", task="jobs.add", args=[1], kwargs={"y": 5}, queue="extra",
             options={"expires": 60}, job_policy={"max_attempts": 9, "tags": ["x"]},
         )  # fmt: skip
-    change = desk.order(template="t")
+    change = job_control.order(template="t")
     job = change.job
     assert (job.task, job.args, job.kwargs, job.queue) == ("jobs.add", [1], {"y": 5}, "extra")
     assert (job.template, job.max_attempts, job.tags) == ("t", 9, ["x"])
-    own = desk.order(7, template="t", kwargs={"y": 6}, max_attempts=2, queue="other").job
+    own = job_control.order(7, template="t", kwargs={"y": 6}, max_attempts=2, queue="other").job
     assert (own.args, own.kwargs, own.queue) == ([7], {"y": 6}, "other")
     assert (own.max_attempts, own.tags, own.options) == (2, ["x"], {"expires": 60})
     # What the job was made of stays, whatever becomes of the template.
-    with desk.unit().transaction() as unit:
+    with job_control.unit().transaction() as unit:
         template_control.put(unit, "t", task="jobs.add", args=[2])
-    assert desk.job(job) == job
+    assert job_control.job(job) == job
 
 
 @pytest.mark.parametrize(
@@ -207,14 +209,19 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
     ],
 )
 def test_what_is_wrong_with_an_order(
-    desk: Desk, sql: Sql, given: dict[str, Any], error: type[PgbeatError], field: str, code: str
+    job_control: JobControl,
+    sql: Sql,
+    given: dict[str, Any],
+    error: type[PgbeatError],
+    field: str,
+    code: str,
 ) -> None:
     args = given.get("args", (1,))
     with raises(error, (field, code)):
-        desk.order(*args, **{key: value for key, value in given.items() if key != "args"})
+        job_control.order(*args, **{key: value for key, value in given.items() if key != "args"})
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
     assert messages(sql) == []
-    pgbeat.submit("jobs.add", 1, app=desk.app)  # what comes after is not held up by it
+    pgbeat.submit("jobs.add", 1, app=job_control.app)  # what comes after is not held up by it
     assert len(messages(sql)) == 1
 
 
@@ -236,12 +243,12 @@ def test_a_template_is_of_a_task_that_nobody_imported_yet(
     assert sql("SELECT task FROM pgbeat.jobs") == [("late.tasks.later",)]
 
 
-def test_arguments_that_only_kombu_knows(desk: Desk, sql: Sql) -> None:
+def test_arguments_that_only_kombu_knows(job_control: JobControl, sql: Sql) -> None:
     """They are kept so that a retry has them too."""
     moment = datetime(2026, 1, 2, tzinfo=UTC)
-    job = desk.make(moment, max_attempts=2, retry_base=0)
+    job = job_control.make(moment, max_attempts=2, retry_base=0)
     assert job.args == [{"__type__": "datetime", "__value__": moment.isoformat()}]
-    assert fails(desk, job).retried_by is not None
+    assert fails(job_control, job).retried_by is not None
     bodies = [row[0]["body"] for row in sql("SELECT payload::json FROM kombu_message ORDER BY id")]
     assert len(bodies) == 2 and bodies[0] == bodies[1]
 
@@ -249,39 +256,39 @@ def test_arguments_that_only_kombu_knows(desk: Desk, sql: Sql) -> None:
 # -- one of a kind
 
 
-def test_unique_by_content_and_by_key(desk: Desk, sql: Sql) -> None:
-    first = desk.order(1, unique=True)
-    again = desk.order(1, unique=True)
-    other = desk.order(2, unique=True)
-    keyed = desk.order(3, unique_key="k")
-    same = desk.order(4, unique_key="k")
+def test_unique_by_content_and_by_key(job_control: JobControl, sql: Sql) -> None:
+    first = job_control.order(1, unique=True)
+    again = job_control.order(1, unique=True)
+    other = job_control.order(2, unique=True)
+    keyed = job_control.order(3, unique_key="k")
+    same = job_control.order(4, unique_key="k")
     assert [c.is_new for c in (first, again, other, keyed, same)] == [
         True, False, True, True, False,
     ]  # fmt: skip
     assert (again.job.id, same.job.id) == (first.job.id, keyed.job.id)
     assert len(messages(sql)) == 3
-    desk.do(control.cancel, keyed.job)
-    assert desk.order(4, unique_key="k").is_new
+    job_control.do(control.cancel, keyed.job)
+    assert job_control.order(4, unique_key="k").is_new
 
 
-def test_unique_for_a_time(desk: Desk, sql: Sql) -> None:
-    first = desk.order(1, unique_for="1 hour").job
-    desk.do(control.cancel, first)
-    assert desk.order(1, unique_for="1 hour").job.id == first.id
+def test_unique_for_a_time(job_control: JobControl, sql: Sql) -> None:
+    first = job_control.order(1, unique_for="1 hour").job
+    job_control.do(control.cancel, first)
+    assert job_control.order(1, unique_for="1 hour").job.id == first.id
     sql("UPDATE pgbeat.jobs SET created_at = now() - interval '61 minutes'")
-    assert desk.order(1, unique_for="1 hour").is_new
+    assert job_control.order(1, unique_for="1 hour").is_new
 
 
-def test_unique_under_two_who_ask_at_once(make_desk: Desks, sql: Sql) -> None:
+def test_unique_under_two_who_ask_at_once(make_job_control: JobControls, sql: Sql) -> None:
     made: list[SubmittedJob] = []
     ready = threading.Barrier(4)
 
-    def ask(desk: Desk) -> None:
+    def ask(job_control: JobControl) -> None:
         for number in range(20):
             ready.wait(30)
-            made.append(desk.order(number, unique=True))
+            made.append(job_control.order(number, unique=True))
 
-    threads = [threading.Thread(target=ask, args=(make_desk(),)) for _ in range(4)]
+    threads = [threading.Thread(target=ask, args=(make_job_control(),)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -295,7 +302,7 @@ def test_unique_under_two_who_ask_at_once(make_desk: Desks, sql: Sql) -> None:
 # -- pgbeat.submit
 
 
-def test_submit(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_submit(app: Celery, sql: Sql, job_control: JobControl) -> None:
     job = pgbeat.submit(app.tasks["jobs.add"], 1, kwargs={"y": 3}, priority=2, created_by="user:x")
     assert (job.args, job.kwargs, job.priority) == ([1], {"y": 3}, 2)
     assert (job.created_by, job.job_source) == ("user:x", "user_api")
@@ -500,80 +507,87 @@ def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql, befor
 # -- cancelled
 
 
-def test_cancel_what_waits(desk: Desk, sql: Sql) -> None:
+def test_cancel_what_waits(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
     found = {
-        "pending": desk.make(),
-        "scheduled": desk.make(countdown=timedelta(hours=1)),
-        "paused": desk.do(control.pause, desk.make()),
-        "approval": desk.make(requires_approval=True),
-        "slot": desk.make(lane="l"),
-        "line": desk.make(lane="l"),
+        "pending": job_control.make(),
+        "scheduled": job_control.make(countdown=timedelta(hours=1)),
+        "paused": job_control.do(control.pause, job_control.make()),
+        "approval": job_control.make(requires_approval=True),
+        "slot": job_control.make(lane="l"),
+        "line": job_control.make(lane="l"),
     }
     assert len(messages(sql)) == 3
     for kind in ("pending", "scheduled", "paused", "approval", "line"):
-        job = desk.do(control.cancel, found[kind], actor=ALICE, reason="changed my mind")
+        job = job_control.do(control.cancel, found[kind], actor=ALICE, reason="changed my mind")
         assert (job.state, job.error) == ("cancelled", "cancelled by user:alice: changed my mind")
         assert job.finished_at is not None
     assert messages(sql) == [str(found["slot"].id)]
     assert sql("SELECT count(*) FROM pgbeat.executions") == [(0,)]
 
 
-def test_cancel_frees_the_slot(desk: Desk, sql: Sql) -> None:
+def test_cancel_frees_the_slot(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
-    first, second = desk.make(lane="l"), desk.make(lane="l")
-    desk.do(control.cancel, first)
-    assert desk.job(second).dispatched_at is not None
+    first, second = job_control.make(lane="l"), job_control.make(lane="l")
+    job_control.do(control.cancel, first)
+    assert job_control.job(second).dispatched_at is not None
     assert messages(sql) == [str(second.id)]
 
 
-def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
+def test_cancel_what_runs(job_control: JobControl, sql: Sql) -> None:
     """Its worker is asked; again, it is asked again."""
-    job = runs(desk, desk.make())
+    job = runs(job_control, job_control.make())
     for reason in ("too slow", "far too slow"):
-        asked = desk.do(control.cancel, job, actor=ALICE, reason=reason)
+        asked = job_control.do(control.cancel, job, actor=ALICE, reason=reason)
         assert (asked.state, asked.cancel_requested_by) == ("running", ALICE.name)
         assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
     # Failing then is not a reason to try again.
     run = sql("SELECT id FROM pgbeat.executions")[0][0]
-    desk.record(ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x"))
-    ended = desk.job(job)
+    job_control.record(ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x"))
+    ended = job_control.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
     assert ended.error == "cancelled by user:alice: far too slow (x)"
 
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
-def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
-    with connections.transaction(desk.connection):
+def test_workers_hear_of_a_cancellation_with_its_commit(
+    job_control: JobControl, sql: Sql, ends: str
+) -> None:
+    with connections.transaction(job_control.connection):
         exchanges.declare(
-            desk.connection, "celery.pidbox", "fanout", durable=False, auto_delete=False
+            job_control.connection, "celery.pidbox", "fanout", durable=False, auto_delete=False
         )
-        broker_messages.declare(desk.connection, ["a worker's"])
-        exchanges.bind(desk.connection, "a worker's", "celery.pidbox", "", "fanout")
+        broker_messages.declare(job_control.connection, ["a worker's"])
+        exchanges.bind(job_control.connection, "a worker's", "celery.pidbox", "", "fanout")
     heard = (
         "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
         "WHERE q.name = 'a worker''s'"
     )
-    job = runs(desk, desk.make())
-    with desk.unit().transaction(dry_run=ends == "ROLLBACK") as unit:
+    job = runs(job_control, job_control.make())
+    with job_control.unit().transaction(dry_run=ends == "ROLLBACK") as unit:
         control.cancel(unit, job.id)
         assert sql(heard) == [(0,)]
     assert sql(heard) == [(1 if ends == "COMMIT" else 0,)]
 
 
-def test_what_is_about_to_run_when_it_is_cancelled(desk: Desk, database: str) -> None:
+def test_what_is_about_to_run_when_it_is_cancelled(job_control: JobControl, database: str) -> None:
     """Its worker's word is under way: neither waiting nor running is seen."""
-    job = desk.make()
+    job = job_control.make()
     with psycopg.connect(database) as worker, ThreadPoolExecutor() as threads:
         worker.execute("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
-        with connections.transaction(desk.connection):
+        with connections.transaction(job_control.connection):
             made = threads.submit(
-                lifecycle.cancel, desk.connection, desk.publisher, [str(job.id)], by="me", reason=""
+                lifecycle.cancel,
+                job_control.connection,
+                job_control.publisher,
+                [str(job.id)],
+                by="me",
+                reason="",
             )
             until(lambda: made.done() or is_awaited(database), 30, "the cancel waits")
             worker.commit()
             assert made.result(30) == []
-    assert desk.job(job).cancel_requested_by == "me"
+    assert job_control.job(job).cancel_requested_by == "me"
 
 
 def is_awaited(database: str) -> bool:
@@ -586,265 +600,272 @@ def is_awaited(database: str) -> bool:
         return bool(connection.execute(query).fetchall())
 
 
-def test_cancel_what_has_ended(desk: Desk, sql: Sql) -> None:
-    job = desk.do(control.cancel, desk.make())
-    assert refused(desk, control.cancel, job) == ("cancelled", "cancelled")
-    failed = fails(desk, desk.make(max_attempts=2))
+def test_cancel_what_has_ended(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.do(control.cancel, job_control.make())
+    assert refused(job_control, control.cancel, job) == ("cancelled", "cancelled")
+    failed = fails(job_control, job_control.make(max_attempts=2))
     with pytest.raises(InvalidTransition) as error:
-        desk.do(control.cancel, failed)
+        job_control.do(control.cancel, failed)
     assert str(error.value) == (
         f"job {failed.id} is failed and can't be cancelled; "
         f"its retry, {failed.retried_by}, is scheduled"
     )
 
 
-def test_two_cancel_at_once(make_desk: Desks, sql: Sql) -> None:
-    desk, other = make_desk(), make_desk()
+def test_two_cancel_at_once(make_job_control: JobControls, sql: Sql) -> None:
+    job_control, other = make_job_control(), make_job_control()
     for _ in range(10):
-        job = desk.make()
+        job = job_control.make()
         said: list[str] = []
         ready = threading.Barrier(2)
 
         def cancel(
-            desk: Desk, job: Job = job, ready: threading.Barrier = ready, said: list[str] = said
+            job_control: JobControl,
+            job: Job = job,
+            ready: threading.Barrier = ready,
+            said: list[str] = said,
         ) -> None:
             ready.wait(30)
             try:
-                said.append(f"now {desk.do(control.cancel, job).state}")
+                said.append(f"now {job_control.do(control.cancel, job).state}")
             except InvalidTransition as error:
                 said.append(f"before {error.state}")
 
-        threads = [threading.Thread(target=cancel, args=(d,)) for d in (desk, other)]
+        threads = [threading.Thread(target=cancel, args=(d,)) for d in (job_control, other)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
         assert sorted(said) == ["before cancelled", "now cancelled"]
-        assert desk.job(job).state == "cancelled"
+        assert job_control.job(job).state == "cancelled"
     assert messages(sql) == []
 
 
 # -- held, let go
 
 
-def test_pause_and_resume(desk: Desk, sql: Sql) -> None:
-    job = desk.make()
-    paused = desk.do(control.pause, job)
+def test_pause_and_resume(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make()
+    paused = job_control.do(control.pause, job)
     assert (paused.state, paused.dispatched_at, messages(sql)) == ("paused", None, [])
     assert paused.paused_at is not None and paused.paused_at >= paused.created_at
-    resumed = desk.do(control.resume, job)
+    resumed = job_control.do(control.resume, job)
     assert resumed.state == "pending" and resumed.dispatched_at is not None
     assert resumed.paused_at is None
     assert messages(sql) == [str(job.id)]
 
 
-def test_pause_what_is_put_off(desk: Desk, sql: Sql) -> None:
-    job = desk.make(countdown=timedelta(hours=1))
-    desk.do(control.pause, job)
+def test_pause_what_is_put_off(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(countdown=timedelta(hours=1))
+    job_control.do(control.pause, job)
     assert messages(sql) == []
-    resumed = desk.do(control.resume, job)
+    resumed = job_control.do(control.resume, job)
     assert (resumed.state, resumed.run_at) == ("scheduled", job.run_at)
     assert sql("SELECT available_at FROM kombu_message") == [(job.run_at,)]
     # Its time goes by while it is held.
-    desk.do(control.pause, job)
+    job_control.do(control.pause, job)
     sql("UPDATE pgbeat.jobs SET run_at = now() - interval '1 s'")
-    assert desk.do(control.resume, job).state == "pending"
+    assert job_control.do(control.resume, job).state == "pending"
     assert sql("SELECT visible FROM kombu_message") == [(True,)]
 
 
-def test_pause_in_a_lane(desk: Desk, sql: Sql) -> None:
+def test_pause_in_a_lane(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
-    first, second, third = (desk.make(lane="l") for _ in range(3))
-    desk.do(control.pause, second)
-    desk.do(control.pause, first)
-    assert desk.job(third).dispatched_at is not None, "its slot goes to the next that waits"
-    back = desk.do(control.resume, first)
+    first, second, third = (job_control.make(lane="l") for _ in range(3))
+    job_control.do(control.pause, second)
+    job_control.do(control.pause, first)
+    assert job_control.job(third).dispatched_at is not None, "its slot goes to the next that waits"
+    back = job_control.do(control.resume, first)
     assert (back.state, back.dispatched_at) == ("pending", None)
-    desk.do(control.resume, second)
-    desk.do(control.cancel, third)
-    assert desk.job(first).dispatched_at is not None, "its place has stayed"
+    job_control.do(control.resume, second)
+    job_control.do(control.cancel, third)
+    assert job_control.job(first).dispatched_at is not None, "its place has stayed"
     assert messages(sql) == [str(first.id)]
 
 
-def test_pause_what_a_worker_holds(desk: Desk, sql: Sql) -> None:
-    job = desk.make()
+def test_pause_what_a_worker_holds(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make()
     sql("UPDATE kombu_message SET claimed_by = 1, visible = false")
-    assert refused(desk, control.pause, job) == ("pending", "paused")
+    assert refused(job_control, control.pause, job) == ("pending", "paused")
     sql("DELETE FROM kombu_message")
-    assert refused(desk, control.pause, job) == ("pending", "paused")
+    assert refused(job_control, control.pause, job) == ("pending", "paused")
 
 
-def test_pause_what_can_not_be(desk: Desk, sql: Sql) -> None:
-    job = runs(desk, desk.make())
-    assert refused(desk, control.pause, job) == ("running", "paused")
-    assert refused(desk, control.resume, job) == ("running", "resumed")
+def test_pause_what_can_not_be(job_control: JobControl, sql: Sql) -> None:
+    job = runs(job_control, job_control.make())
+    assert refused(job_control, control.pause, job) == ("running", "paused")
+    assert refused(job_control, control.resume, job) == ("running", "resumed")
     sql("UPDATE pgbeat.jobs SET state = 'scheduled'")
     sql("DELETE FROM kombu_message")  # a worker has just taken Celery's retry
-    assert refused(desk, control.pause, desk.job(job)) == ("scheduled", "paused")
-    ended = fails(desk, desk.make(max_attempts=1))
-    assert refused(desk, control.pause, ended) == ("failed", "paused")
-    paused = desk.do(control.pause, desk.make())
-    assert refused(desk, control.pause, paused) == ("paused", "paused")
+    assert refused(job_control, control.pause, job_control.job(job)) == ("scheduled", "paused")
+    ended = fails(job_control, job_control.make(max_attempts=1))
+    assert refused(job_control, control.pause, ended) == ("failed", "paused")
+    paused = job_control.do(control.pause, job_control.make())
+    assert refused(job_control, control.pause, paused) == ("paused", "paused")
 
 
-def test_approve(desk: Desk, sql: Sql) -> None:
-    job = desk.make(requires_approval=True)
-    assert refused(desk, control.resume, job) == ("paused", "resumed")
+def test_approve(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(requires_approval=True)
+    assert refused(job_control, control.resume, job) == ("paused", "resumed")
     assert job.paused_at is not None
-    approved = desk.do(control.approve, job)
+    approved = job_control.do(control.approve, job)
     assert (approved.state, approved.awaits_approval) == ("pending", False)
     assert approved.paused_at is None
     assert (approved.approved_by, approved.approved_at is None) == (ADMIN.name, False)
     assert messages(sql) == [str(job.id)]
-    assert refused(desk, control.approve, approved) == ("pending", "approved")
-    plain = desk.do(control.pause, desk.make())
-    assert refused(desk, control.approve, plain) == ("paused", "approved")
+    assert refused(job_control, control.approve, approved) == ("pending", "approved")
+    plain = job_control.do(control.pause, job_control.make())
+    assert refused(job_control, control.approve, plain) == ("paused", "approved")
 
 
-def test_approval_counts_for_retries_that_nobody_asks_for(desk: Desk, sql: Sql) -> None:
-    job = desk.do(control.approve, desk.make(requires_approval=True, max_attempts=3))
-    failed = fails(desk, job)
-    own = jobs.get(desk.connection, str(failed.retried_by))
+def test_approval_counts_for_retries_that_nobody_asks_for(
+    job_control: JobControl, sql: Sql
+) -> None:
+    job = job_control.do(control.approve, job_control.make(requires_approval=True, max_attempts=3))
+    failed = fails(job_control, job)
+    own = jobs.get(job_control.connection, str(failed.retried_by))
     assert (own.state, own.requires_approval, own.approved_by) == ("scheduled", True, ADMIN.name)
     # One that a person asks for is another decision.
-    desk.do(control.cancel, own)
-    asked = desk.do(control.retry, desk.job(own), ALICE, job_source="user_cli")
+    job_control.do(control.cancel, own)
+    asked = job_control.do(control.retry, job_control.job(own), ALICE, job_source="user_cli")
     assert (asked.state, asked.awaits_approval, asked.approved_by) == ("paused", True, None)
 
 
-def test_what_failed_unapproved_is_tried_again_only_once_approved(desk: Desk, sql: Sql) -> None:
-    job = desk.make(requires_approval=True, max_attempts=3)
-    with connections.transaction(desk.connection):
-        ended = endings.end(desk.connection, [job.id], "failed", "can't be published")
-        lifecycle.follow(desk.connection, desk.publisher, ended)
-    again = jobs.get(desk.connection, str(desk.job(job).retried_by))
+def test_what_failed_unapproved_is_tried_again_only_once_approved(
+    job_control: JobControl, sql: Sql
+) -> None:
+    job = job_control.make(requires_approval=True, max_attempts=3)
+    with connections.transaction(job_control.connection):
+        ended = endings.end(job_control.connection, [job.id], "failed", "can't be published")
+        lifecycle.follow(job_control.connection, job_control.publisher, ended)
+    again = jobs.get(job_control.connection, str(job_control.job(job).retried_by))
     assert (again.state, again.awaits_approval, again.dispatched_at) == ("paused", True, None)
     assert messages(sql) == []
 
 
-def test_approve_into_a_lane_and_for_later(desk: Desk, sql: Sql) -> None:
+def test_approve_into_a_lane_and_for_later(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
-    first = desk.make(lane="l")
-    second = desk.do(control.approve, desk.make(lane="l", requires_approval=True))
+    first = job_control.make(lane="l")
+    second = job_control.do(control.approve, job_control.make(lane="l", requires_approval=True))
     assert (second.state, second.dispatched_at) == ("pending", None)
-    later = desk.make(countdown=timedelta(hours=1), requires_approval=True)
+    later = job_control.make(countdown=timedelta(hours=1), requires_approval=True)
     assert later.state == "paused"
-    assert desk.do(control.approve, later).state == "scheduled"
-    desk.do(control.cancel, first)
-    assert desk.job(second).dispatched_at is not None
+    assert job_control.do(control.approve, later).state == "scheduled"
+    job_control.do(control.cancel, first)
+    assert job_control.job(second).dispatched_at is not None
 
 
 def test_a_broker_elsewhere_gives_nothing_back(database: str, sql: Sql) -> None:
     app = make_app(database, "memory://")
     make_lane(sql, limit=0)
-    with desks(database, app) as make:
-        desk = make()
-        assert refused(desk, control.pause, desk.make()) == ("pending", "paused")
-        waiting = desk.make(lane="l")
-        assert desk.do(control.pause, waiting).state == "paused"
-        assert desk.do(control.resume, waiting).state == "pending"
-        assert desk.do(control.cancel, desk.make()).state == "cancelled"
+    with job_controls(database, app) as make:
+        job_control = make()
+        assert refused(job_control, control.pause, job_control.make()) == ("pending", "paused")
+        waiting = job_control.make(lane="l")
+        assert job_control.do(control.pause, waiting).state == "paused"
+        assert job_control.do(control.resume, waiting).state == "pending"
+        assert job_control.do(control.cancel, job_control.make()).state == "cancelled"
     app.close()
 
 
 # -- once more
 
 
-def test_retry_by_hand(desk: Desk, sql: Sql) -> None:
-    job = fails(desk, desk.make(5, priority=3, tags=["t"], max_attempts=1))
+def test_retry_by_hand(job_control: JobControl, sql: Sql) -> None:
+    job = fails(job_control, job_control.make(5, priority=3, tags=["t"], max_attempts=1))
     sql("UPDATE pgbeat.jobs SET checkpoint = '{\"at\": 7}' WHERE id = %s", job.id)
-    new = desk.do(control.retry, job, job_source="user_api")
+    new = job_control.do(control.retry, job, job_source="user_api")
     assert (new.retry_of, new.state, new.attempt, new.max_attempts) == (job.id, "pending", 1, 1)
     assert (new.args, new.priority, new.tags, new.checkpoint) == ([5], 3, ["t"], {"at": 7})
     assert (new.created_by, new.job_source) == (ALICE.name, "user_api")
-    assert desk.job(job).retried_by == new.id
+    assert job_control.job(job).retried_by == new.id
     assert messages(sql) == [str(job.id), str(new.id)]
     # Always, and as often as somebody wants it.
-    fails(desk, new)
-    other = desk.do(control.retry, new, job_source="user_api", priority=9)
-    third = desk.do(control.retry, job, job_source="user_api")
+    fails(job_control, new)
+    other = job_control.do(control.retry, new, job_source="user_api", priority=9)
+    third = job_control.do(control.retry, job, job_source="user_api")
     assert (other.retry_of, other.priority, third.retry_of) == (new.id, 9, job.id)
 
 
-def test_retry_what_was_cancelled_or_skipped(desk: Desk, sql: Sql) -> None:
-    cancelled = desk.do(control.cancel, desk.make())
-    skipped = jobs.get(desk.connection, make_job(sql, "skipped"))
+def test_retry_what_was_cancelled_or_skipped(job_control: JobControl, sql: Sql) -> None:
+    cancelled = job_control.do(control.cancel, job_control.make())
+    skipped = jobs.get(job_control.connection, make_job(sql, "skipped"))
     for job in (cancelled, skipped):
-        assert desk.do(control.retry, job, job_source="user_cli").retry_of == job.id
+        assert job_control.do(control.retry, job, job_source="user_cli").retry_of == job.id
 
 
-def test_retry_what_can_not_be(desk: Desk, sql: Sql) -> None:
+def test_retry_what_can_not_be(job_control: JobControl, sql: Sql) -> None:
     def retry(job: Job) -> tuple[str, str]:
-        return refused(desk, control.retry, job, job_source="user_cli")
+        return refused(job_control, control.retry, job, job_source="user_cli")
 
-    job = desk.make()
+    job = job_control.make()
     assert retry(job) == ("pending", "retried")
-    assert retry(runs(desk, job)) == ("running", "retried")
-    done = jobs.get(desk.connection, make_job(sql, "completed"))
+    assert retry(runs(job_control, job)) == ("running", "retried")
+    done = jobs.get(job_control.connection, make_job(sql, "completed"))
     assert retry(done) == ("completed", "retried")
-    unknown = jobs.get(desk.connection, make_job(sql, "failed", args=None, kwargs=None))
+    unknown = jobs.get(job_control.connection, make_job(sql, "failed", args=None, kwargs=None))
     with raises(InvalidJob, ("", "malformed")):
-        desk.do(control.retry, unknown, job_source="user_cli")
+        job_control.do(control.retry, unknown, job_source="user_cli")
 
 
-def test_retry_while_a_retry_is_to_come(desk: Desk, sql: Sql) -> None:
+def test_retry_while_a_retry_is_to_come(job_control: JobControl, sql: Sql) -> None:
     """That one comes now: there are not two."""
-    job = fails(desk, desk.make(max_attempts=3, retry_base=3600))
-    [coming] = jobs.find(desk.connection, [str(job.retried_by)])
+    job = fails(job_control, job_control.make(max_attempts=3, retry_base=3600))
+    [coming] = jobs.find(job_control.connection, [str(job.retried_by)])
     assert (coming.state, coming.attempt) == ("scheduled", 2)
-    now = desk.do(control.retry, job, job_source="user_cli")
+    now = job_control.do(control.retry, job, job_source="user_cli")
     assert (now.id, now.state, now.attempt, now.run_at) == (coming.id, "pending", 1, None)
     assert sql("SELECT job_id, visible FROM kombu_message WHERE job_id = %s", now.id) == [
         (now.id, True)
     ]
-    assert refused(desk, control.retry, desk.job(job), job_source="user_cli") == (
+    assert refused(job_control, control.retry, job_control.job(job), job_source="user_cli") == (
         "failed", "retried",
     )  # fmt: skip
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
 
 
-def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
-    job = fails(desk, desk.make(unique_key="k", max_attempts=1))
-    other = desk.make(unique_key="k")
+def test_retry_of_one_of_a_kind(job_control: JobControl, sql: Sql) -> None:
+    job = fails(job_control, job_control.make(unique_key="k", max_attempts=1))
+    other = job_control.make(unique_key="k")
     with pytest.raises(NotUnique, match=str(other.id)):
-        desk.do(control.retry, job, job_source="user_cli")
-    desk.do(control.cancel, other)
-    assert desk.do(control.retry, job, job_source="user_cli").unique_key == "k"
+        job_control.do(control.retry, job, job_source="user_cli")
+    job_control.do(control.cancel, other)
+    assert job_control.do(control.retry, job, job_source="user_cli").unique_key == "k"
 
 
-def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
+def test_retry_of_a_member_whose_group_has_ended(job_control: JobControl, sql: Sql) -> None:
     """The group stays as it was."""
-    with desk.unit(ALICE).transaction() as unit:
+    with job_control.unit(ALICE).transaction() as unit:
         made = submit_group.submit(
             unit, [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
             job_source="user_cli",
         )  # fmt: skip
-    first = fails(desk, made.jobs[0])
-    again = desk.do(control.retry, first, job_source="user_cli")
-    assert (again.group_id, desk.job(first).retried_by) == (None, again.id)
-    [progress] = groups.progress(desk.connection, [made.group.id]).values()
+    first = fails(job_control, made.jobs[0])
+    again = job_control.do(control.retry, first, job_source="user_cli")
+    assert (again.group_id, job_control.job(first).retried_by) == (None, again.id)
+    [progress] = groups.progress(job_control.connection, [made.group.id]).values()
     assert (progress.total, progress.counts) == (2, {"failed": 1, "cancelled": 1})
 
 
-def test_retry_in_a_lane(desk: Desk, sql: Sql) -> None:
+def test_retry_in_a_lane(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
-    job = desk.do(control.cancel, desk.make(lane="l"))
-    holds = desk.make(lane="l")
-    again = desk.do(control.retry, job, job_source="user_cli")
+    job = job_control.do(control.cancel, job_control.make(lane="l"))
+    holds = job_control.make(lane="l")
+    again = job_control.do(control.retry, job, job_source="user_cli")
     assert (again.lane, again.state, again.dispatched_at) == ("l", "pending", None)
-    desk.do(control.cancel, holds)
-    assert desk.job(again).dispatched_at is not None
+    job_control.do(control.cancel, holds)
+    assert job_control.job(again).dispatched_at is not None
 
 
-def test_the_retries_of_a_chain(desk: Desk, sql: Sql) -> None:
+def test_the_retries_of_a_chain(job_control: JobControl, sql: Sql) -> None:
     """Three attempts, each a job of its own, each later than the one before."""
-    job, waits = desk.make(max_attempts=3, retry_base=100, retry_cap=150), []
+    job, waits = job_control.make(max_attempts=3, retry_base=100, retry_cap=150), []
     for attempt in (1, 2, 3):
         assert job.attempt == attempt
-        job = fails(desk, job)
+        job = fails(job_control, job)
         if job.retried_by is None:
             break
-        [job] = jobs.find(desk.connection, [str(job.retried_by)])
+        [job] = jobs.find(job_control.connection, [str(job.retried_by)])
         assert job.run_at is not None
         waits.append((job.run_at - job.created_at).total_seconds())
     assert waits == [100, 150]
@@ -854,60 +875,63 @@ def test_the_retries_of_a_chain(desk: Desk, sql: Sql) -> None:
 # -- in line
 
 
-def test_move(desk: Desk, sql: Sql) -> None:
+def test_move(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=0)
-    a, b, c = (desk.make(lane="l") for _ in range(3))
-    high = desk.make(lane="l", priority=5)
+    a, b, c = (job_control.make(lane="l") for _ in range(3))
+    high = job_control.make(lane="l", priority=5)
 
     def line() -> list[Job]:
         ids = sql("SELECT id FROM pgbeat.jobs ORDER BY priority DESC, position")
         return [next(job for job in (a, b, c, high) if job.id == row[0]) for row in ids]
 
-    control.move(desk.unit(ALICE), c.id, "front")
+    control.move(job_control.unit(ALICE), c.id, "front")
     assert line() == [high, c, a, b]
-    moved, _ = control.move(desk.unit(ALICE), b.id, "before", high.id)
+    moved, _ = control.move(job_control.unit(ALICE), b.id, "before", high.id)
     assert (line(), moved.priority) == ([b, high, c, a], 5)
-    control.move(desk.unit(ALICE), b.id, "back", priority=0)
+    control.move(job_control.unit(ALICE), b.id, "back", priority=0)
     assert line() == [high, c, a, b]
 
 
-def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
+def test_move_what_is_in_no_line(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=1)
     make_lane(sql, "other", limit=0)
-    has_slot, waits = desk.make(lane="l"), desk.make(lane="l")
-    held = desk.do(control.pause, desk.make(lane="l"))
-    elsewhere, plain = desk.make(lane="other"), desk.make()
+    has_slot, waits = job_control.make(lane="l"), job_control.make(lane="l")
+    held = job_control.do(control.pause, job_control.make(lane="l"))
+    elsewhere, plain = job_control.make(lane="other"), job_control.make()
 
     for job, state in ((has_slot, "pending"), (held, "paused"), (plain, "pending")):
         with pytest.raises(InvalidTransition) as error:
-            control.move(desk.unit(ALICE), job.id, "back")
+            control.move(job_control.unit(ALICE), job.id, "back")
         assert (error.value.state, error.value.verb) == (state, "moved")
     for other in (has_slot, elsewhere, held, plain, waits):
         with raises(InvalidJob, ("other", "conflict")):
-            control.move(desk.unit(ALICE), waits.id, "after", other.id)
+            control.move(job_control.unit(ALICE), waits.id, "after", other.id)
 
 
 # -- gone
 
 
-def test_delete(desk: Desk, sql: Sql) -> None:
-    job, other = fails(desk, desk.make(max_attempts=1)), fails(desk, desk.make(max_attempts=1))
-    with connections.transaction(desk.connection):
-        control.delete(desk.unit(ALICE), job.id)
+def test_delete(job_control: JobControl, sql: Sql) -> None:
+    job, other = (
+        fails(job_control, job_control.make(max_attempts=1)),
+        fails(job_control, job_control.make(max_attempts=1)),
+    )
+    with connections.transaction(job_control.connection):
+        control.delete(job_control.unit(ALICE), job.id)
     assert sql("SELECT id FROM pgbeat.jobs") == [(other.id,)]
     assert sql("SELECT job_id FROM pgbeat.executions") == [(other.id,)]
     with pytest.raises(InvalidTransition) as error:
-        control.delete(desk.unit(ALICE), desk.make().id)
+        control.delete(job_control.unit(ALICE), job_control.make().id)
     assert (error.value.state, error.value.verb) == ("pending", "deleted")
 
 
-def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
+def test_delete_one_of_a_running_group(job_control: JobControl, sql: Sql) -> None:
     [(group,)] = sql(
         "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'x') RETURNING id"
     )
     job = make_job(sql, "failed", group_id=group)
     with pytest.raises(InvalidTransition, match=str(group)):
-        control.delete(desk.unit(ADMIN), job)
+        control.delete(job_control.unit(ADMIN), job)
     sql("UPDATE pgbeat.groups SET state = 'failed', finished_at = now()")
-    control.delete(desk.unit(ADMIN), job)
+    control.delete(job_control.unit(ADMIN), job)
     assert until(lambda: sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)])

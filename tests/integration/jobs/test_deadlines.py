@@ -20,7 +20,7 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job, listing
 from pgbeat.monitoring import counters
 from tests.support.command_line import run
-from tests.support.jobs import Desk, make_app
+from tests.support.jobs import JobControl, make_app
 from tests.support.processes import Processes, until
 from tests.support.rows import Sql, make_schedule
 from tests.support.scrapes import scrape, value
@@ -36,12 +36,12 @@ def app(database: str) -> Celery:
 
 
 @pytest.fixture
-def desk(make_desk: Callable[[], Desk], sql: Sql) -> Desk:
+def job_control(make_job_control: Callable[[], JobControl], sql: Sql) -> JobControl:
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
         "VALUES ('w', 'https://example.org', 's', '{job.late}')"
     )
-    return make_desk()
+    return make_job_control()
 
 
 def events(sql: Sql) -> list[tuple[str, str]]:
@@ -50,8 +50,8 @@ def events(sql: Sql) -> list[tuple[str, str]]:
     return [(data["deadline"], data["status"]) for (data,) in rows]
 
 
-def look(desk: Desk) -> None:
-    mark_late(desk.connection, "default")
+def look(job_control: JobControl) -> None:
+    mark_late(job_control.connection, "default")
 
 
 def pass_by(sql: Sql, seconds: float = 100) -> None:
@@ -61,128 +61,134 @@ def pass_by(sql: Sql, seconds: float = 100) -> None:
     sql(f"UPDATE pgbeat.unfinished_jobs SET {changed}")
 
 
-def begins(desk: Desk, job: Job) -> str:
+def begins(job_control: JobControl, job: Job) -> str:
     run = str(uuid4())
-    desk.record(ExecutionRecord(run, str(job.id), True, worker="w"))
+    job_control.record(ExecutionRecord(run, str(job.id), True, worker="w"))
     return run
 
 
-def ends(desk: Desk, job: Job, run: str, state: Any = "completed") -> None:
-    desk.record(ExecutionRecord(run, str(job.id), False, state, state, ended=0))
+def ends(job_control: JobControl, job: Job, run: str, state: Any = "completed") -> None:
+    job_control.record(ExecutionRecord(run, str(job.id), False, state, state, ended=0))
 
 
 def test_a_job_that_does_not_start_and_end_in_time_is_marked_once_for_each(
-    desk: Desk, sql: Sql
+    job_control: JobControl, sql: Sql
 ) -> None:
-    job = desk.make(1, must_start_within=60, must_end_within=150)
+    job = job_control.make(1, must_start_within=60, must_end_within=150)
     assert job.must_start_by == job.created_at + timedelta(seconds=60)
     assert job.must_end_by == job.created_at + timedelta(seconds=150)
-    look(desk)
-    assert desk.job(job) == job and events(sql) == []
+    look(job_control)
+    assert job_control.job(job) == job and events(sql) == []
     pass_by(sql)
-    look(desk)
-    look(desk)
-    marked = desk.job(job)
+    look(job_control)
+    look(job_control)
+    marked = job_control.job(job)
     assert (marked.state, marked.missed_deadlines) == ("pending", ["start"])
     assert marked.late_at is not None
-    run = begins(desk, job)  # a late job goes on
+    run = begins(job_control, job)  # a late job goes on
     pass_by(sql)
-    look(desk)
-    look(desk)
-    assert desk.job(job).missed_deadlines == ["start", "end"]
-    ends(desk, job, run)
-    assert desk.job(job).state == "completed"
+    look(job_control)
+    look(job_control)
+    assert job_control.job(job).missed_deadlines == ["start", "end"]
+    ends(job_control, job, run)
+    assert job_control.job(job).state == "completed"
     assert events(sql) == [("start", "pending"), ("end", "running")]
     assert sql("SELECT count(*) FROM pgbeat.unfinished_jobs WHERE next_deadline <= now()") == [(0,)]
 
 
 def test_one_that_starts_and_ends_late_between_two_looks_is_marked_as_it_ends(
-    desk: Desk, sql: Sql
+    job_control: JobControl, sql: Sql
 ) -> None:
-    job = desk.make(1, must_start_within=60, must_end_within=90)
+    job = job_control.make(1, must_start_within=60, must_end_within=90)
     pass_by(sql)
-    ends(desk, job, begins(desk, job))
-    found = desk.job(job)
+    ends(job_control, job, begins(job_control, job))
+    found = job_control.job(job)
     assert (found.state, found.missed_deadlines) == ("completed", ["start", "end"])
     assert found.late_at is not None
     assert events(sql) == [("start", "completed"), ("end", "completed")]
-    look(desk)
+    look(job_control)
     assert len(events(sql)) == 2
 
 
-def test_one_that_is_in_time_is_not_marked(desk: Desk, sql: Sql) -> None:
-    job = desk.make(1, must_start_within=60, must_end_within=150)
-    run = begins(desk, job)
+def test_one_that_is_in_time_is_not_marked(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(1, must_start_within=60, must_end_within=150)
+    run = begins(job_control, job)
     pass_by(sql)
-    look(desk)  # past the first deadline, which it met
-    assert desk.job(job).late_at is None
-    ends(desk, job, run)
-    found = desk.job(job)
+    look(job_control)  # past the first deadline, which it met
+    assert job_control.job(job).late_at is None
+    ends(job_control, job, run)
+    found = job_control.job(job)
     assert (found.late_at, found.missed_deadlines) == (None, [])
     assert events(sql) == []
 
 
-def test_a_retry_must_end_by_then_too_and_is_late_with_its_job(desk: Desk, sql: Sql) -> None:
-    first = desk.make(1, must_start_within=60, must_end_within=90, max_attempts=3, retry_base=0)
-    ends(desk, first, begins(desk, first), "failed")
-    second = desk.job(first)._replace(id=desk.job(first).retried_by)  # type: ignore[arg-type]
-    found = desk.job(second)
+def test_a_retry_must_end_by_then_too_and_is_late_with_its_job(
+    job_control: JobControl, sql: Sql
+) -> None:
+    first = job_control.make(
+        1, must_start_within=60, must_end_within=90, max_attempts=3, retry_base=0
+    )
+    ends(job_control, first, begins(job_control, first), "failed")
+    second = job_control.job(first)._replace(id=job_control.job(first).retried_by)  # type: ignore[arg-type]
+    found = job_control.job(second)
     assert (found.must_start_by, found.must_end_by) == (None, first.must_end_by)
     pass_by(sql)
-    look(desk)
+    look(job_control)
     assert events(sql) == [("end", "scheduled")]
-    ends(desk, second, begins(desk, second), "failed")
-    third = desk.job(second._replace(id=desk.job(second).retried_by))  # type: ignore[arg-type]
+    ends(job_control, second, begins(job_control, second), "failed")
+    third = job_control.job(second._replace(id=job_control.job(second).retried_by))  # type: ignore[arg-type]
     assert third.missed_deadlines == ["end"]
-    look(desk)
+    look(job_control)
     assert len(events(sql)) == 1
-    ends(desk, third, begins(desk, third), "failed")
+    ends(job_control, third, begins(job_control, third), "failed")
     assert len(events(sql)) == 1
-    again = desk.do(control.retry, third, job_source="user_cli")  # by hand it has time as any other
+    again = job_control.do(
+        control.retry, third, job_source="user_cli"
+    )  # by hand it has time as any other
     assert (again.must_end_by, again.late_at) == (None, None)
 
 
-def test_a_program_submits_jobs_with_deadlines(desk: Desk, app: Celery) -> None:
+def test_a_program_submits_jobs_with_deadlines(job_control: JobControl, app: Celery) -> None:
     for given in ({"must_start_within": 60}, {"must_end_within": "1 minute"}):
         job = pgbeat.submit("jobs.add", 1, app=app, **given)
         by = job.must_start_by or job.must_end_by
         assert by == job.created_at + timedelta(minutes=1)
-        assert desk.job(job) == job
+        assert job_control.job(job) == job
 
 
-def test_they_count_from_the_time_that_a_job_may_run(desk: Desk, sql: Sql) -> None:
-    job = desk.make(1, countdown=HOUR, must_start_within=60, must_end_within=90)
+def test_they_count_from_the_time_that_a_job_may_run(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(1, countdown=HOUR, must_start_within=60, must_end_within=90)
     assert job.run_at is not None
     assert job.must_start_by == job.run_at + timedelta(seconds=60)
-    later = desk.do(changes.update, job, values={"run_at": job.run_at + HOUR})
+    later = job_control.do(changes.update, job, values={"run_at": job.run_at + HOUR})
     assert later.must_start_by == job.must_start_by + HOUR
     assert sql("SELECT next_deadline = must_start_by FROM pgbeat.unfinished_jobs") == [(True,)]
-    soon = desk.do(changes.update, later, values={"run_at": None})
+    soon = job_control.do(changes.update, later, values={"run_at": None})
     assert soon.must_end_by == soon.created_at + timedelta(seconds=90)
 
 
 def test_a_row_that_is_locked_is_left_for_later(
-    make_desk: Callable[[], Desk], desk: Desk, sql: Sql
+    make_job_control: Callable[[], JobControl], job_control: JobControl, sql: Sql
 ) -> None:
-    job = desk.make(1, must_start_within=60)
+    job = job_control.make(1, must_start_within=60)
     pass_by(sql)
-    other = make_desk()
+    other = make_job_control()
     with connections.transaction(other.connection):
         other.connection.exec_driver_sql("SELECT FROM pgbeat.unfinished_jobs FOR UPDATE")
-        look(desk)
-    assert desk.job(job).late_at is None
-    look(desk)
-    assert desk.job(job).late_at is not None
+        look(job_control)
+    assert job_control.job(job).late_at is None
+    look(job_control)
+    assert job_control.job(job).late_at is not None
 
 
 def test_two_that_look_at_once_mark_once(
-    make_desk: Callable[[], Desk], desk: Desk, sql: Sql
+    make_job_control: Callable[[], JobControl], job_control: JobControl, sql: Sql
 ) -> None:
     for number in range(50):
-        desk.make(number, must_start_within=60)
+        job_control.make(number, must_start_within=60)
     pass_by(sql)
-    desks = [make_desk(), make_desk(), make_desk()]
-    together([partial(look, each) for each in desks])
+    job_controls = [make_job_control(), make_job_control(), make_job_control()]
+    together([partial(look, each) for each in job_controls])
     assert events(sql) == [("start", "pending")] * 50
 
 
@@ -198,11 +204,11 @@ def test_a_beat_that_takes_over_late_marks_what_waited_for_it(beat: Any, sql: Sq
 
 
 def test_lists_and_metrics_tell_of_them(
-    desk: Desk, database: str, sql: Sql, connection: Connection
+    job_control: JobControl, database: str, sql: Sql, connection: Connection
 ) -> None:
-    job, other = desk.make(1, must_start_within=60), desk.make(2)
+    job, other = job_control.make(1, must_start_within=60), job_control.make(2)
     pass_by(sql)
-    look(desk)
+    look(job_control)
     assert [each.id for each in listing(connection, Filter(late=True))] == [job.id]
     assert [each.id for each in listing(connection, Filter(late=False))] == [other.id]
     listed = run(database, "jobs", "list", "--late", "--admin")
@@ -211,7 +217,7 @@ def test_lists_and_metrics_tell_of_them(
     assert "not started in time" in shown
     found = json.loads(run(database, "jobs", "list", "--late", "--admin", "--json").stdout)
     assert [each["missed_deadlines"] for each in found] == [["start"]]
-    settings = desk.settings
+    settings = job_control.settings
     scrape(connection, settings)
     sql(f"UPDATE pgbeat.jobs SET late_at = late_at - interval '{counters.LAG} s', "
         "created_at = created_at - interval '1 hour' "

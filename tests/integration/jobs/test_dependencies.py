@@ -21,7 +21,7 @@ from pgbeat.jobs.submit_many import submit_many
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.explained_plans import pages
-from tests.support.jobs import ADMIN, BOB, Desk, Fleet, messages
+from tests.support.jobs import ADMIN, BOB, Fleet, JobControl, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
@@ -37,8 +37,8 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def fleet(desk: Desk, sql: Sql) -> Fleet:
-    return Fleet(desk, sql)
+def fleet(job_control: JobControl, sql: Sql) -> Fleet:
+    return Fleet(job_control, sql)
 
 
 Submit = Callable[..., Job]
@@ -51,9 +51,9 @@ def submit(app: Celery) -> Submit:
 
 
 @pytest.fixture
-def now(desk: Desk) -> Callable[[Job], Job]:
+def now(job_control: JobControl) -> Callable[[Job], Job]:
     """Reads a job again."""
-    return desk.job
+    return job_control.job
 
 
 Now = Callable[[Job], Job]
@@ -100,22 +100,22 @@ def test_how_a_parent_ends_decides(
 
 
 def test_a_parent_that_is_cancelled_has_its_dependents_skipped(
-    desk: Desk, submit: Submit, now: Now
+    job_control: JobControl, submit: Submit, now: Now
 ) -> None:
     parent = submit()
     made = submit(depends_on=[parent], depends_on_outcome="finished")
-    desk.do(control.cancel, parent)
+    job_control.do(control.cancel, parent)
     assert now(made).state == "skipped"
 
 
 def test_the_retry_of_a_parent_takes_its_place(
-    fleet: Fleet, submit: Submit, now: Now, desk: Desk
+    fleet: Fleet, submit: Submit, now: Now, job_control: JobControl
 ) -> None:
     parent = submit(max_attempts=2, retry_base=0)
     made = submit(depends_on=[parent])
     fleet.run("failed")
     assert (now(made).state, now(made).unfinished_parents) == ("pending", 1)
-    parents = dependencies.of_jobs(desk.connection, [made.id])[made.id]
+    parents = dependencies.of_jobs(job_control.connection, [made.id])[made.id]
     assert [(each.id, each.outcome) for each in parents] == [
         (parent.id, "retried"),
         (now(parent).retried_by, None),
@@ -149,30 +149,34 @@ def test_a_job_in_a_lane_goes_into_its_line(
     assert now(made).dispatched_at is not None
 
 
-def test_a_paused_one_stays_paused(fleet: Fleet, submit: Submit, now: Now, desk: Desk) -> None:
+def test_a_paused_one_stays_paused(
+    fleet: Fleet, submit: Submit, now: Now, job_control: JobControl
+) -> None:
     parent = submit()
     made = submit(depends_on=[parent])
-    desk.do(control.pause, made)
+    job_control.do(control.pause, made)
     fleet.run()
     assert (now(made).state, now(made).is_blocked) == ("paused", False)
-    assert desk.do(control.resume, made).dispatched_at is not None
+    assert job_control.do(control.resume, made).dispatched_at is not None
 
 
-def test_a_resumed_one_still_waits(submit: Submit, now: Now, desk: Desk) -> None:
+def test_a_resumed_one_still_waits(submit: Submit, now: Now, job_control: JobControl) -> None:
     made = submit(depends_on=[submit()], requires_approval=True)
-    assert desk.do(control.approve, made).dispatched_at is None
+    assert job_control.do(control.approve, made).dispatched_at is None
     assert now(made).state == "pending"
 
 
-def test_where_it_waits_is_said(submit: Submit, desk: Desk) -> None:
+def test_where_it_waits_is_said(submit: Submit, job_control: JobControl) -> None:
     made = submit(depends_on=[submit(), submit()])
-    with connections.transaction(desk.connection) as connection:
+    with connections.transaction(job_control.connection) as connection:
         where = explain.of_job(connection, made, connections.now(connection))
     assert where.cause == "parents"
 
 
-def test_what_can_not_be_depended_on_is_refused(submit: Submit, app: Celery, desk: Desk) -> None:
-    parent = desk.make(task="tests.add", actor=ADMIN)
+def test_what_can_not_be_depended_on_is_refused(
+    submit: Submit, app: Celery, job_control: JobControl
+) -> None:
+    parent = job_control.make(task="tests.add", actor=ADMIN)
     refused: list[tuple[dict[str, Any], str, str]] = [
         ({"depends_on": str(parent.id)}, "depends_on", "malformed"),
         ({"depends_on": ["one"]}, "depends_on", "malformed"),
@@ -187,7 +191,7 @@ def test_what_can_not_be_depended_on_is_refused(submit: Submit, app: Celery, des
                 "tests.add", *arguments, app=app, options={"serializer": "pickle"}, **given
             )
     with pytest.raises(Forbidden):
-        desk.order(1, task="tests.add", actor=BOB, depends_on=[parent])
+        job_control.order(1, task="tests.add", actor=BOB, depends_on=[parent])
 
 
 def test_a_duplicate_depends_on_nothing_more(submit: Submit, sql: Sql) -> None:
@@ -282,7 +286,7 @@ def test_what_can_not_be_a_graph_is_refused(group: Group, sql: Sql) -> None:
 
 
 def test_parents_that_end_at_the_same_time_are_both_counted(
-    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, now: Now, sql: Sql
+    make_job_control: Callable[[], JobControl], fleet: Fleet, submit: Submit, now: Now, sql: Sql
 ) -> None:
     """The second waits until the first has committed, and then counts what is left."""
     made = submit(depends_on=[submit(), submit()])
@@ -292,7 +296,7 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
         for job_id in runs
         for ((run,),) in [sql("SELECT id FROM pgbeat.executions WHERE job_id = %s", job_id)]
     ]
-    other = make_desk()
+    other = make_job_control()
     with ThreadPoolExecutor() as pool:
         with connections.transaction(fleet.connection) as connection:
             first = executions.record(connection, ended[:1])
@@ -304,7 +308,13 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
 
 
 def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
-    fleet: Fleet, submit: Submit, now: Now, app: Celery, database: str, desk: Desk, sql: Sql
+    fleet: Fleet,
+    submit: Submit,
+    now: Now,
+    app: Celery,
+    database: str,
+    job_control: JobControl,
+    sql: Sql,
 ) -> None:
     parent, failing = submit(), submit()
     engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
@@ -314,8 +324,8 @@ def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
         fleet.run()
         fleet.run("failed")
     assert now(made).unfinished_parents == 1
-    maintenance = LeaderMaintenance(app, desk.settings, desk.publisher)
-    maintenance.step(desk.connection, is_due=False, is_idle=False)
+    maintenance = LeaderMaintenance(app, job_control.settings, job_control.publisher)
+    maintenance.step(job_control.connection, is_due=False, is_idle=False)
     assert not now(made).is_blocked
     assert messages(sql) == [str(made.id)]
     assert now(skipped).state == "skipped"
@@ -389,19 +399,19 @@ def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
 
 
 def test_a_parent_that_was_deleted_has_its_dependents_skipped(
-    app: Celery, desk: Desk, submit: Submit, now: Now, sql: Sql
+    app: Celery, job_control: JobControl, submit: Submit, now: Now, sql: Sql
 ) -> None:
     made = submit(depends_on=[submit()])
     sql("DELETE FROM pgbeat.jobs WHERE id <> %s", str(made.id))
-    LeaderMaintenance(app, desk.settings, desk.publisher).step(
-        desk.connection, is_due=False, is_idle=False
+    LeaderMaintenance(app, job_control.settings, job_control.publisher).step(
+        job_control.connection, is_due=False, is_idle=False
     )
     assert now(made).state == "skipped"
 
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 def test_each_round_looks_at_a_page_of_the_dependencies(
-    desk: Desk, sql: Sql, monkeypatch: pytest.MonkeyPatch, *, is_analyzed: bool
+    job_control: JobControl, sql: Sql, monkeypatch: pytest.MonkeyPatch, *, is_analyzed: bool
 ) -> None:
     """Of 900 jobs that wait, one's parent is gone; some wait for five, of which one has ended."""
     sql(
@@ -427,8 +437,8 @@ def test_each_round_looks_at_a_page_of_the_dependencies(
     monkeypatch.setattr(dependencies, "PAGE", 100)
     overlooked = dependencies.Overlooked("default")
     for _ in range(2):
-        found = [overlooked.find(desk.connection) for _ in range(10)]
+        found = [overlooked.find(job_control.connection) for _ in range(10)]
         assert found == [[]] * 9 + [[gone]]
     a_page = f"SELECT * FROM pgbeat.overlooked_parents('default', '{UUID(int=0)}', %s, 100)"
-    pages(desk.connection, a_page, UUID(int=0))  # the first time, the function is read, too
-    assert pages(desk.connection, a_page, UUID(int=0)) < 900
+    pages(job_control.connection, a_page, UUID(int=0))  # the first time, the function is read, too
+    assert pages(job_control.connection, a_page, UUID(int=0)) < 900

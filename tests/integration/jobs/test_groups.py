@@ -29,7 +29,7 @@ from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
-from tests.support.jobs import Desk, Fleet, messages
+from tests.support.jobs import Fleet, JobControl, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
@@ -46,8 +46,8 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def fleet(desk: Desk, sql: Sql) -> Fleet:
-    return Fleet(desk, sql)
+def fleet(job_control: JobControl, sql: Sql) -> Fleet:
+    return Fleet(job_control, sql)
 
 
 Submit = Callable[..., SubmittedGroup]
@@ -332,13 +332,17 @@ def test_one_of_parallel_ones_is_cancelled_by_itself(
 
 
 def test_a_retry_by_hand_at_the_end_of_its_group(
-    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, states: States, sql: Sql
+    make_job_control: Callable[[], JobControl],
+    fleet: Fleet,
+    submit: Submit,
+    states: States,
+    sql: Sql,
 ) -> None:
     """The last member ends before the retry is committed; the group goes on with the retry."""
     made = submit([ADD, ADD], on_failure="continue", callback=ADD)
     taken = [fleet.take() for _ in range(2)]
     fleet.end(taken[0], "failed")
-    other = Fleet(make_desk(), sql)
+    other = Fleet(make_job_control(), sql)
     with ThreadPoolExecutor(1) as pool:
         with fleet.unit().transaction() as unit:
             control.retry(unit, taken[0], job_source="user_cli")
@@ -366,7 +370,12 @@ def test_a_failure_counts_though_the_clock_was_set_back(
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_two_that_end_in_the_same_moment(
-    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, states: States, sql: Sql, mode: str
+    make_job_control: Callable[[], JobControl],
+    fleet: Fleet,
+    submit: Submit,
+    states: States,
+    sql: Sql,
+    mode: str,
 ) -> None:
     """Neither transaction sees the other's end: the lock of the group's row puts them in order."""
     made = submit([ADD] * 4, on_failure="continue")
@@ -378,7 +387,7 @@ def test_two_that_end_in_the_same_moment(
     taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
         fleet.end(job_id)
-    other = Fleet(make_desk(), sql)
+    other = Fleet(make_job_control(), sql)
     with ThreadPoolExecutor(1) as pool:
         with connections.transaction(fleet.connection):
             ended = executions.record(fleet.connection, [done(sql, taken[0])])
@@ -601,7 +610,13 @@ def test_members_are_in_order_their_retries_behind_them(
     ],
 )
 def test_the_callback_runs_when_the_group_has_ended_so(
-    fleet: Fleet, submit: Submit, desk: Desk, sql: Sql, how: Any, outcome: str, state: str
+    fleet: Fleet,
+    submit: Submit,
+    job_control: JobControl,
+    sql: Sql,
+    how: Any,
+    outcome: str,
+    state: str,
 ) -> None:
     made = submit([ADD, AGAIN], callback=ADD, callback_outcome=outcome)
     assert made.callback is not None
@@ -609,43 +624,45 @@ def test_the_callback_runs_when_the_group_has_ended_so(
     assert messages(sql) == ids(made)
     fleet.run()
     fleet.run("failed")  # it is tried again
-    assert desk.job(made.callback).is_blocked
+    assert job_control.job(made.callback).is_blocked
     fleet.run(how)
-    assert desk.job(made.callback).state == state
+    assert job_control.job(made.callback).state == state
     assert messages(sql) == ([str(made.callback.id)] if state == "pending" else [])
     assert len(sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
 
 
 def test_the_callback_of_a_cancelled_group_is_skipped(
-    submit: Submit, desk: Desk, fleet: Fleet
+    submit: Submit, job_control: JobControl, fleet: Fleet
 ) -> None:
     made = submit([ADD], callback=ADD)
     cancel(fleet.unit(), made.group.id)
     assert made.callback is not None
-    assert desk.job(made.callback).state == "skipped"
+    assert job_control.job(made.callback).state == "skipped"
 
 
-def test_a_callback_can_be_cancelled_before(submit: Submit, desk: Desk, fleet: Fleet) -> None:
+def test_a_callback_can_be_cancelled_before(
+    submit: Submit, job_control: JobControl, fleet: Fleet
+) -> None:
     made = submit([ADD], callback=ADD)
     assert made.callback is not None
-    desk.do(control.cancel, made.callback)
+    job_control.do(control.cancel, made.callback)
     fleet.run()
-    assert groups.get(desk.connection, made.group.id).state == "completed"
-    assert desk.job(made.callback).state == "cancelled"
+    assert groups.get(job_control.connection, made.group.id).state == "completed"
+    assert job_control.job(made.callback).state == "cancelled"
 
 
 def test_a_callback_goes_through_its_lane_and_knows_its_group(
-    submit: Submit, desk: Desk, fleet: Fleet, sql: Sql
+    submit: Submit, job_control: JobControl, fleet: Fleet, sql: Sql
 ) -> None:
     make_lane(sql, "l", limit=1)
     made = submit([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
     fleet.run()
     assert made.callback is not None
-    job = desk.job(made.callback)
+    job = job_control.job(made.callback)
     assert job.dispatched_at is not None
     [(payload,)] = sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
     assert payload["pgbeat_callback_of"] == str(made.group.id)
-    tree = jobs_tree.of_job(desk.connection, fleet.unit().actor, job)
+    tree = jobs_tree.of_job(job_control.connection, fleet.unit().actor, job)
     assert [(node.kind, node.relation) for node in tree.root.children] == [
         ("job", ""),
         ("job", "body"),

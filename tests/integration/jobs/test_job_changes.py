@@ -14,7 +14,7 @@ from pgbeat.jobs import control
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, refused, run_with
-from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, make_app, messages
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 
@@ -29,8 +29,8 @@ def app(database: str) -> Iterator[Celery]:
     app.close()
 
 
-def update(desk: Desk, job: Job, actor: Any = ADMIN, **values: Any) -> Job:
-    return desk.do(job_changes.update, job, actor, values=values)
+def update(job_control: JobControl, job: Job, actor: Any = ADMIN, **values: Any) -> Job:
+    return job_control.do(job_changes.update, job, actor, values=values)
 
 
 def priorities(sql: Sql) -> list[Any]:
@@ -41,17 +41,17 @@ def priorities(sql: Sql) -> list[Any]:
     ]
 
 
-def test_a_new_priority_is_the_message_s_too(desk: Desk, sql: Sql) -> None:
-    job = desk.make(priority=2)
-    changed = update(desk, job, ALICE, priority=7)
+def test_a_new_priority_is_the_message_s_too(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(priority=2)
+    changed = update(job_control, job, ALICE, priority=7)
     assert (changed.state, changed.priority, changed.id) == ("pending", 7, job.id)
     assert messages(sql) == [str(job.id)]
     assert priorities(sql) == [(7, 7)]
 
 
-def test_a_job_goes_to_another_time_and_comes_back(desk: Desk, sql: Sql) -> None:
-    job = desk.make()
-    later = update(desk, job, countdown=HOUR)
+def test_a_job_goes_to_another_time_and_comes_back(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make()
+    later = update(job_control, job, countdown=HOUR)
     assert later.state == "scheduled"
     assert later.run_at is not None
     assert later.run_at > datetime.now(UTC) + HOUR / 2
@@ -59,66 +59,69 @@ def test_a_job_goes_to_another_time_and_comes_back(desk: Desk, sql: Sql) -> None
     assert sql("SELECT available_at > now() + interval '30 minutes' FROM kombu_message") == [
         (True,)
     ]
-    now = update(desk, job, run_at=None)
+    now = update(job_control, job, run_at=None)
     assert (now.state, now.run_at, messages(sql)) == ("pending", None, [str(job.id)])
     assert sql("SELECT coalesce(available_at > now(), false) FROM kombu_message") == [(False,)]
 
 
-def test_retries_change_without_touching_the_message(desk: Desk, sql: Sql) -> None:
-    job = desk.make()
+def test_retries_change_without_touching_the_message(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make()
     before = sql("SELECT id FROM kombu_message")
-    changed = update(desk, job, max_attempts=9, retry_base=timedelta(seconds=5))
+    changed = update(job_control, job, max_attempts=9, retry_base=timedelta(seconds=5))
     assert (changed.max_attempts, changed.retry_base) == (9, timedelta(seconds=5))
     assert (changed.dispatched_at, sql("SELECT id FROM kombu_message")) == (
         job.dispatched_at, before,
     )  # fmt: skip
 
 
-def test_a_job_changes_lanes(desk: Desk, sql: Sql) -> None:
+def test_a_job_changes_lanes(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, "a", limit=1)
     make_lane(sql, "b", limit=1)
-    first, second = desk.make(lane="a"), desk.make(lane="a")
+    first, second = job_control.make(lane="a"), job_control.make(lane="a")
     assert second.dispatched_at is None
-    moved = update(desk, first, lane="b")
+    moved = update(job_control, first, lane="b")
     assert (moved.lane, moved.dispatched_at is None) == ("b", False)
-    assert desk.job(second).dispatched_at is not None  # the slot that it left
-    out = update(desk, moved, lane=None)
+    assert job_control.job(second).dispatched_at is not None  # the slot that it left
+    out = update(job_control, moved, lane=None)
     assert (out.lane, out.dispatched_at is None) == (None, False)
     assert sorted(messages(sql)) == sorted([str(first.id), str(second.id)])
 
 
-def test_what_is_held_stays_held(desk: Desk, sql: Sql) -> None:
-    paused = desk.do(control.pause, desk.make())
-    held = desk.make(requires_approval=True)
+def test_what_is_held_stays_held(job_control: JobControl, sql: Sql) -> None:
+    paused = job_control.do(control.pause, job_control.make())
+    held = job_control.make(requires_approval=True)
     for job in (paused, held):
-        changed = update(desk, job, ALICE, priority=3, countdown=HOUR)
+        changed = update(job_control, job, ALICE, priority=3, countdown=HOUR)
         assert (changed.state, changed.priority) == ("paused", 3)
         assert changed.awaits_approval is job.awaits_approval
     assert messages(sql) == []
 
 
-def test_what_can_not_be_changed(desk: Desk, sql: Sql) -> None:
-    job = desk.make()
+def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make()
     for values in (
         {}, {"task": "x"}, {"priority": 256}, {"priority": None}, {"lane": "nosuch"},
         {"run_at": NAIVE}, {"run_at": None, "countdown": HOUR},
         {"retry_base": HOUR, "retry_cap": timedelta(0)}, {"requires_approval": False},
     ):  # fmt: skip
         with pytest.raises(InvalidJob):
-            update(desk, job, **values)
+            update(job_control, job, **values)
     with pytest.raises(Forbidden, match="update"):
-        update(desk, job, BOB, priority=1)
+        update(job_control, job, BOB, priority=1)
     with pytest.raises(Forbidden, match="lane"):
-        update(desk, job, ALICE, lane=None)
-    desk.record(ExecutionRecord(str(job.id), str(job.id), True, worker="w"))
-    for state in (desk.job(job), desk.job(desk.do(control.cancel, desk.make()))):
+        update(job_control, job, ALICE, lane=None)
+    job_control.record(ExecutionRecord(str(job.id), str(job.id), True, worker="w"))
+    for state in (
+        job_control.job(job),
+        job_control.job(job_control.do(control.cancel, job_control.make())),
+    ):
         with pytest.raises(InvalidTransition):
-            update(desk, state, priority=1)
-    taken = desk.make()
+            update(job_control, state, priority=1)
+    taken = job_control.make()
     sql("UPDATE kombu_message SET claimed_by = 1 WHERE job_id = %s", taken.id)
     with pytest.raises(InvalidTransition):
-        update(desk, taken, priority=1)
-    assert update(desk, taken, max_attempts=8).max_attempts == 8
+        update(job_control, taken, priority=1)
+    assert update(job_control, taken, max_attempts=8).max_attempts == 8
 
 
 def test_by_the_api(web: Web, sql: Sql) -> None:
@@ -135,13 +138,13 @@ def test_by_the_api(web: Web, sql: Sql) -> None:
     assert [(each["actor"], each["after"]["priority"]) for each in audit] == [("user:alice", 5)]
 
 
-def test_on_the_command_line(app: Celery, desk: Desk) -> None:
-    job = desk.make(actor=BOB)
+def test_on_the_command_line(app: Celery, job_control: JobControl) -> None:
+    job = job_control.make(actor=BOB)
     said = run_with(app, "jobs", "update", str(job.id), "--admin", "--priority", "4", "--in", "1 h")
     assert said.stdout.startswith(f"Updated job {job.id}: ")
-    assert (desk.job(job).priority, desk.job(job).state) == (4, "scheduled")
+    assert (job_control.job(job).priority, job_control.job(job).state) == (4, "scheduled")
     run_with(app, "jobs", "update", str(job.id), "--admin", "--now", "--max-attempts", "2")
-    assert (desk.job(job).state, desk.job(job).max_attempts) == ("pending", 2)
+    assert (job_control.job(job).state, job_control.job(job).max_attempts) == ("pending", 2)
     assert "nothing to update" in refused(run_with(app, "jobs", "update", str(job.id)), 2)
     assert "can't update job" in refused(
         run_with(app, "jobs", "update", str(job.id), "--priority", "1"), 1

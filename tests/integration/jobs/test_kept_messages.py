@@ -14,7 +14,7 @@ from pgbeat.broker.payloads import JOB
 from pgbeat.jobs import changes, control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
-from tests.support.jobs import Desk, make_app
+from tests.support.jobs import JobControl, make_app
 from tests.support.rows import Sql, make_lane
 
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
@@ -85,47 +85,51 @@ def messages(sql: Sql) -> dict[str, Sent]:
     return found
 
 
-def pause_and_resume(desk: Desk, job_id: str) -> None:
+def pause_and_resume(job_control: JobControl, job_id: str) -> None:
     """Pauses it, and resumes it."""
-    job = jobs.get(desk.connection, job_id)
-    assert desk.do(control.pause, job).state == "paused"
-    desk.do(control.resume, job)
+    job = jobs.get(job_control.connection, job_id)
+    assert job_control.do(control.pause, job).state == "paused"
+    job_control.do(control.resume, job)
 
 
-def update(desk: Desk, job_id: str, **values: Any) -> None:
+def update(job_control: JobControl, job_id: str, **values: Any) -> None:
     """Changes it."""
-    desk.do(changes.update, jobs.get(desk.connection, job_id), values=values)
+    job_control.do(changes.update, jobs.get(job_control.connection, job_id), values=values)
 
 
-def change_all(desk: Desk, job_id: str) -> None:
+def change_all(job_control: JobControl, job_id: str) -> None:
     """Does everything."""
-    pause_and_resume(desk, job_id)
-    update(desk, job_id, priority=7)
-    update(desk, job_id, run_at=LATER)
-    pause_and_resume(desk, job_id)
+    pause_and_resume(job_control, job_id)
+    update(job_control, job_id, priority=7)
+    update(job_control, job_id, run_at=LATER)
+    pause_and_resume(job_control, job_id)
 
 
-CHANGES: dict[str, Callable[[Desk, str], None]] = {
+CHANGES: dict[str, Callable[[JobControl, str], None]] = {
     "pause and resume": pause_and_resume,
-    "priority": lambda desk, job_id: update(desk, job_id, priority=7),
-    "later": lambda desk, job_id: update(desk, job_id, run_at=LATER),
-    "now": lambda desk, job_id: update(desk, job_id, run_at=None),
-    "retries": lambda desk, job_id: update(desk, job_id, max_attempts=9, retry_cap=7200),
+    "priority": lambda job_control, job_id: update(job_control, job_id, priority=7),
+    "later": lambda job_control, job_id: update(job_control, job_id, run_at=LATER),
+    "now": lambda job_control, job_id: update(job_control, job_id, run_at=None),
+    "retries": lambda job_control, job_id: update(
+        job_control, job_id, max_attempts=9, retry_cap=7200
+    ),
     "all": change_all,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_waits_in_the_queue(app: Celery, sql: Sql, desk: Desk, change: str) -> None:
+def test_what_waits_in_the_queue(
+    app: Celery, sql: Sql, job_control: JobControl, change: str
+) -> None:
     """Its time, its priority and its retries change; its canvas and its options stay."""
     send(app, app.tasks["kept.task"])
     before = messages(sql)
     assert len(before) == 8
     for job_id in before:
-        CHANGES[change](desk, job_id)
+        CHANGES[change](job_control, job_id)
     after = messages(sql)
     for job_id, sent in before.items():
-        now, job = after[job_id], jobs.get(desk.connection, job_id)
+        now, job = after[job_id], jobs.get(job_control.connection, job_id)
         assert now.fixed == sent.fixed
         assert now.priority == job.priority == (7 if change in ("priority", "all") else 2)
         eta = sent.available_at
@@ -139,21 +143,21 @@ def test_what_waits_in_the_queue(app: Celery, sql: Sql, desk: Desk, change: str)
         assert policy["retry_cap"] == (7200 if change == "retries" else 3600)
 
 
-def test_what_waits_for_its_lane(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_what_waits_for_its_lane(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """Told to run now, it does with its slot: not at the time that it was sent for."""
     send(app, app.tasks["kept.in_lane"])
     ids = [str(i) for (i,) in sql("SELECT id FROM pgbeat.unfinished_jobs ORDER BY position")]
     sql("UPDATE pgbeat.lanes SET max_running = NULL")
     for job_id in ids:
-        pause_and_resume(desk, job_id)
-        update(desk, job_id, run_at=None, priority=7)
+        pause_and_resume(job_control, job_id)
+        update(job_control, job_id, run_at=None, priority=7)
     found = messages(sql)
     assert len(found) == len(ids) == 8
     for sent in found.values():
         assert (sent.headers["eta"], sent.available_at, sent.priority) == (None, None, 7)
 
 
-def snoozed(desk: Desk, sql: Sql, job_id: str, seconds: float) -> None:
+def snoozed(job_control: JobControl, sql: Sql, job_id: str, seconds: float) -> None:
     """Has the job run and snooze, as a worker records it."""
     [(payload,)] = sql("DELETE FROM kombu_message WHERE job_id = %s RETURNING payload", job_id)
     kept = {
@@ -161,8 +165,8 @@ def snoozed(desk: Desk, sql: Sql, job_id: str, seconds: float) -> None:
         "routing_key": "",
     }  # fmt: skip
     run = str(uuid4())
-    desk.record(ExecutionRecord(run, job_id, True, worker="w"))
-    desk.record(
+    job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
+    job_control.record(
         ExecutionRecord(
             run, job_id, False, state="snoozed", job_state="scheduled", runs_in=seconds,
             message=kept,
@@ -171,16 +175,16 @@ def snoozed(desk: Desk, sql: Sql, job_id: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("change", ["pause and resume", "priority", "now"])
-def test_what_snoozes(app: Celery, sql: Sql, desk: Desk, change: str) -> None:
+def test_what_snoozes(app: Celery, sql: Sql, job_control: JobControl, change: str) -> None:
     """It keeps its time, unless it is told to run now."""
     result = chain(app.tasks["kept.task"].si(1), app.tasks["kept.other"].s()).apply_async()
     job_id = str(result.parent.id)
     body = messages(sql)[job_id].body
-    snoozed(desk, sql, job_id, 3600)
-    run_at = jobs.get(desk.connection, job_id).run_at
+    snoozed(job_control, sql, job_id, 3600)
+    run_at = jobs.get(job_control.connection, job_id).run_at
     assert run_at is not None
-    CHANGES[change](desk, job_id)
-    job, sent = jobs.get(desk.connection, job_id), messages(sql)[job_id]
+    CHANGES[change](job_control, job_id)
+    job, sent = jobs.get(job_control.connection, job_id), messages(sql)[job_id]
     assert sent.body == body
     if change == "now":
         assert (job.state, job.run_at, sent.available_at) == ("pending", None, None)
@@ -189,27 +193,27 @@ def test_what_snoozes(app: Celery, sql: Sql, desk: Desk, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["pause and resume", "priority", "now"])
-def test_what_celery_retries(app: Celery, sql: Sql, desk: Desk, change: str) -> None:
+def test_what_celery_retries(app: Celery, sql: Sql, job_control: JobControl, change: str) -> None:
     """The same, with the number of its attempt."""
     result = chain(app.tasks["kept.task"].si(1), app.tasks["kept.other"].s()).apply_async()
     job_id = str(result.parent.id)
     sql("DELETE FROM kombu_message")
     run = str(uuid4())
-    desk.record(ExecutionRecord(run, job_id, True, worker="w"))
+    job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
     retry = app.tasks["kept.task"].si(1).set(
         task_id=job_id, countdown=3600, retries=1, chain=[app.tasks["kept.other"].s()],
         headers={"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}},
     )  # fmt: skip
     retry.apply_async()
-    desk.record(
+    job_control.record(
         ExecutionRecord(
             run, job_id, False, state="failed", job_state="scheduled", runs_in=3600, error="oops"
         )
     )
     before = messages(sql)[job_id]
     assert before.headers["retries"] == 1
-    CHANGES[change](desk, job_id)
-    job, sent = jobs.get(desk.connection, job_id), messages(sql)[job_id]
+    CHANGES[change](job_control, job_id)
+    job, sent = jobs.get(job_control.connection, job_id), messages(sql)[job_id]
     assert sent.fixed == before.fixed
     assert sent.headers["pgbeat_new_job"]["policy"]["max_attempts"] == 3
     if change == "now":
@@ -219,7 +223,9 @@ def test_what_celery_retries(app: Celery, sql: Sql, desk: Desk, change: str) -> 
     assert sent.available_at - before.available_at < timedelta(seconds=5)  # type: ignore[operator]
 
 
-def test_attempts_are_counted_up_to_the_policy_s(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_attempts_are_counted_up_to_the_policy_s(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
     """Celery's own retries beyond them don't count."""
     job_id = app.tasks["kept.task"].delay(1).id
     assert sql("SELECT attempt, max_attempts, retry_base FROM pgbeat.jobs") == [
@@ -227,26 +233,26 @@ def test_attempts_are_counted_up_to_the_policy_s(app: Celery, sql: Sql, desk: De
     ]
     for retries in range(5):
         run = str(uuid4())
-        desk.record(ExecutionRecord(run, job_id, True, worker="w", retry_attempt=retries))
-        desk.record(
+        job_control.record(ExecutionRecord(run, job_id, True, worker="w", retry_attempt=retries))
+        job_control.record(
             ExecutionRecord(run, job_id, False, state="failed", job_state="scheduled", error="e")
         )
-        job = jobs.get(desk.connection, job_id)
+        job = jobs.get(job_control.connection, job_id)
         assert (job.attempt, job.max_attempts) == (min(retries + 1, 3), 3)
     last = ExecutionRecord(
         str(uuid4()), job_id, True, state="failed", job_state="failed", worker="w",
         retry_attempt=2, error="e",
     )  # fmt: skip
-    desk.record(last)
-    job = jobs.get(desk.connection, job_id)
+    job_control.record(last)
+    job = jobs.get(job_control.connection, job_id)
     assert (job.state, job.attempt, job.retried_by) == ("failed", 3, None)
 
 
-def test_the_audit_log_has_no_messages(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_the_audit_log_has_no_messages(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """They hold the task's arguments."""
     job_id = app.tasks["kept.task"].apply_async(("secret",), countdown=3600).id
     admin = Actor("user:root", True, origin="cli")
-    desk.do(control.pause, jobs.get(desk.connection, job_id), admin)
-    desk.do(control.resume, jobs.get(desk.connection, job_id), admin)
+    job_control.do(control.pause, jobs.get(job_control.connection, job_id), admin)
+    job_control.do(control.resume, jobs.get(job_control.connection, job_id), admin)
     rows = sql("SELECT verb, before ? 'message' OR after ? 'message' FROM pgbeat.audit ORDER BY id")
     assert rows == [("pause", False), ("resume", False)]

@@ -13,10 +13,10 @@ from pgbeat.jobs import likeness
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.prepare import JobSpec
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, Desk, make_app
+from tests.support.jobs import ADMIN, ALICE, JobControl, make_app
 from tests.support.rows import insert, make_lane
 
-MakeDesk = Callable[[], Desk]
+MakeJobControl = Callable[[], JobControl]
 
 
 @pytest.fixture
@@ -25,23 +25,23 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-def like(desk: Desk, job: Job, **given: Any) -> JobSpec:
-    with desk.unit().transaction() as unit:
+def like(job_control: JobControl, job: Job, **given: Any) -> JobSpec:
+    with job_control.unit().transaction() as unit:
         return likeness.complete(
             unit.connection, Redactor(ADMIN, {}, {}), ADMIN, job, JobSpec(**given)
         )
 
 
-def test_what_is_taken(make_desk: MakeDesk, sql: Sql) -> None:
+def test_what_is_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
     """All that people gave but the time and the unique key."""
     make_lane(sql, "gpu")
-    desk = make_desk()
-    job = desk.make(
+    job_control = make_job_control()
+    job = job_control.make(
         1, kwargs={"y": 2}, lane="gpu", priority=3, tags=["big"], resources={"gpu": 1},
         max_attempts=5, retry_base="2 minutes", unique_key="k", options={"expires": 60},
         description="for a test", labels={"team": "a"}, countdown=timedelta(hours=1),
     )  # fmt: skip
-    spec = like(desk, job)
+    spec = like(job_control, job)
     assert (spec.task, spec.args, spec.kwargs) == ("jobs.add", [1], {"y": 2})
     assert (spec.options, spec.description, spec.labels) == (
         {"expires": 60}, "for a test", {"team": "a"},
@@ -54,35 +54,37 @@ def test_what_is_taken(make_desk: MakeDesk, sql: Sql) -> None:
     assert (spec.run_at, spec.countdown, policy.unique_key) == (None, None, None)
 
 
-def test_what_is_given_is_stronger(make_desk: MakeDesk, sql: Sql) -> None:
+def test_what_is_given_is_stronger(make_job_control: MakeJobControl, sql: Sql) -> None:
     """Keyword arguments are added."""
-    desk = make_desk()
-    job = desk.job(desk.order(kwargs={"x": 1, "y": 2}, priority=3).job)
-    spec = like(desk, job, kwargs={"y": 9}, queue="fast")
+    job_control = make_job_control()
+    job = job_control.job(job_control.order(kwargs={"x": 1, "y": 2}, priority=3).job)
+    spec = like(job_control, job, kwargs={"y": 9}, queue="fast")
     assert (spec.kwargs, spec.queue, spec.policy.priority) == ({"x": 1, "y": 9}, "fast", 3)
-    assert like(desk, job, args=[5]).args == [5]
+    assert like(job_control, job, args=[5]).args == [5]
 
 
-def test_the_template_stays_as_long_as_there_is_one(make_desk: MakeDesk, sql: Sql) -> None:
+def test_the_template_stays_as_long_as_there_is_one(
+    make_job_control: MakeJobControl, sql: Sql
+) -> None:
     """It may be what allows the task."""
     insert(sql, "templates", {"name": "t", "task": "jobs.add", "args": "[1]"})
-    desk = make_desk()
-    job = desk.make(template="t")
-    assert like(desk, job).policy.template == "t"
-    assert like(desk, job, task="jobs.other").policy.template is None
+    job_control = make_job_control()
+    job = job_control.make(template="t")
+    assert like(job_control, job).policy.template == "t"
+    assert like(job_control, job, task="jobs.other").policy.template is None
     sql("DELETE FROM pgbeat.templates RETURNING name")
-    assert like(desk, job).policy.template is None
+    assert like(job_control, job).policy.template is None
 
 
-def test_what_can_not_be_taken(make_desk: MakeDesk, sql: Sql) -> None:
+def test_what_can_not_be_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
     """Arguments that the actor doesn't see, or that were not kept."""
-    desk = make_desk()
-    job = desk.make(7)
-    with desk.unit().transaction() as unit:
+    job_control = make_job_control()
+    job = job_control.make(7)
+    with job_control.unit().transaction() as unit:
         redactor = Redactor(ALICE, {"jobs.*": ["*"]}, {})
         with pytest.raises(Forbidden) as masked:
             likeness.complete(unit.connection, redactor, ALICE, job, JobSpec())
     assert masked.value.code == "masked"
     with pytest.raises(InvalidJob) as lost:
-        like(desk, job._replace(args=None, kwargs=None))
+        like(job_control, job._replace(args=None, kwargs=None))
     assert [(each.field, each.code) for each in lost.value.problems] == [("args", "required")]

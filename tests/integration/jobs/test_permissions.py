@@ -15,7 +15,7 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_admin, visible
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app
+from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, make_app
 from tests.support.rows import make_job
 
 VERBS = get_args(Verb)
@@ -34,7 +34,7 @@ def app(database: str) -> Celery:
 
 
 @pytest.fixture
-def found(sql: Sql, desk: Desk) -> dict[str, Job]:
+def found(sql: Sql, job_control: JobControl) -> dict[str, Job]:
     """A job of each kind."""
     system = {"is_system_job": True, "job_source": "scheduled_task", "schedule": "nightly"}
     ids = {
@@ -42,7 +42,7 @@ def found(sql: Sql, desk: Desk) -> dict[str, Job]:
         "of a schedule that alice triggered": make_job(sql, **system),
         "the system's": make_job(sql, **system | {"created_by": "system:scheduler:X"}),
     }
-    return {kind: jobs.get(desk.connection, job_id) for kind, job_id in ids.items()}
+    return {kind: jobs.get(job_control.connection, job_id) for kind, job_id in ids.items()}
 
 
 def test_every_actor_verb_and_kind_of_job(found: dict[str, Job]) -> None:
@@ -77,17 +77,19 @@ def test_the_reason_is_given(found: dict[str, Job]) -> None:
     ]
 
 
-def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
+def test_every_verb_asks(sql: Sql, job_control: JobControl) -> None:
     """Nothing is done for who may not, and the job is as it was."""
     verbs: dict[str, Callable[[Actor, str], object]] = {
-        "cancel": lambda who, job: control.cancel(desk.unit(who), job),
-        "pause": lambda who, job: control.pause(desk.unit(who), job),
-        "resume": lambda who, job: control.resume(desk.unit(who), job),
-        "approve": lambda who, job: control.approve(desk.unit(who), job),
-        "retry": lambda who, job: control.retry(desk.unit(who), job, job_source="user_api"),
-        "update": lambda who, job: changes.update(desk.unit(who), job, values={"priority": 1}),
-        "move": lambda who, job: control.move(desk.unit(who), job, "front"),
-        "delete": lambda who, job: control.delete(desk.unit(who), job),
+        "cancel": lambda who, job: control.cancel(job_control.unit(who), job),
+        "pause": lambda who, job: control.pause(job_control.unit(who), job),
+        "resume": lambda who, job: control.resume(job_control.unit(who), job),
+        "approve": lambda who, job: control.approve(job_control.unit(who), job),
+        "retry": lambda who, job: control.retry(job_control.unit(who), job, job_source="user_api"),
+        "update": lambda who, job: changes.update(
+            job_control.unit(who), job, values={"priority": 1}
+        ),
+        "move": lambda who, job: control.move(job_control.unit(who), job, "front"),
+        "delete": lambda who, job: control.delete(job_control.unit(who), job),
     }
     assert {*verbs, "show"} == {*VERBS}
     for name, verb in verbs.items():
@@ -101,9 +103,9 @@ def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
         verbs["approve"](ADMIN, make_job(sql, "failed"))
 
 
-def test_who_sees_which(sql: Sql, desk: Desk, found: dict[str, Job]) -> None:
+def test_who_sees_which(sql: Sql, job_control: JobControl, found: dict[str, Job]) -> None:
     def seen(actor: Actor, which: Filter) -> set[str]:
-        return {str(j.id) for j in jobs.listing(desk.connection, visible(actor, which))}
+        return {str(j.id) for j in jobs.listing(job_control.connection, visible(actor, which))}
 
     everything, own = Filter(), {str(job.id) for job in found.values()}
     assert seen(ADMIN, everything) == own

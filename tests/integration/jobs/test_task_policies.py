@@ -23,7 +23,7 @@ from pgbeat.errors import ConfigError, InvalidJob, NotUnique
 from pgbeat.jobs import control, task_policies
 from pgbeat.jobs import model as jobs
 from pgbeat.worker import policy_retries
-from tests.support.jobs import Desk, make_app
+from tests.support.jobs import JobControl, make_app
 from tests.support.rows import Sql, make_lane, make_schedule
 
 
@@ -220,7 +220,9 @@ class TestLanes:
         assert job_id == tasks[0].id
         assert [row[0] for row in jobs_of(sql, "dispatched_at IS NOT NULL")] == [True, False]
 
-    def test_its_message_is_what_celery_made(self, app: Celery, sql: Sql, desk: Desk) -> None:
+    def test_its_message_is_what_celery_made(
+        self, app: Celery, sql: Sql, job_control: JobControl
+    ) -> None:
         """With its place in the canvas, callbacks, headers and expiry."""
         in_lane, other = app.tasks["plain.in_lane"], app.tasks["other"]
         first = in_lane.delay()
@@ -228,7 +230,7 @@ class TestLanes:
             headers={"mine": 1}, expires=3600, link=other.s(), time_limit=9, shadow="s"
         )
         result = group([member]).apply_async()
-        desk.do(control.cancel, jobs.get(desk.connection, first.id))
+        job_control.do(control.cancel, jobs.get(job_control.connection, first.id))
         [payload] = [p for p in payloads(sql) if p["headers"]["id"] == result.children[0].id]
         headers, embed = payload["headers"], json.loads(b64decode(payload["body"]))[2]
         assert headers["group"] == result.id
@@ -263,12 +265,12 @@ class TestLanes:
         assert jobs_of(sql, "id") == []
 
 
-def test_approval(app: Celery, sql: Sql, desk: Desk) -> None:
+def test_approval(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """The task waits for a person, and then gets the message that Celery made."""
     result = app.tasks["plain.approved"].apply_async((1,), headers={"mine": 1})
     assert jobs_of(sql, "state, dispatched_at") == [("paused", None)]
     assert payloads(sql) == []
-    desk.do(control.approve, jobs.get(desk.connection, result.id))
+    job_control.do(control.approve, jobs.get(job_control.connection, result.id))
     [payload] = payloads(sql)
     assert (payload["headers"]["id"], payload["headers"]["mine"]) == (result.id, 1)
 

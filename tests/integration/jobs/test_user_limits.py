@@ -15,10 +15,10 @@ from pgbeat.jobs.members import NO_POLICY
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.prepare import JobSpec
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, Desk, make_app
+from tests.support.jobs import ADMIN, JobControl, make_app
 from tests.support.rows import make_lane
 
-MakeDesk = Callable[[], Desk]
+MakeJobControl = Callable[[], JobControl]
 TASKS = ("jobs.*",)
 ALICE, BOB = Actor("user:alice", tasks=TASKS), Actor("user:bob", tasks=TASKS)
 ROOT = Actor("user:root", is_admin=True, tasks=TASKS)
@@ -45,26 +45,26 @@ def app(database: str) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk, sql: Sql) -> Desk:
-    desk = make_desk()
+def job_control(make_job_control: MakeJobControl, sql: Sql) -> JobControl:
+    job_control = make_job_control()
     make_lane(sql, "gpu")
-    with desk.unit().transaction() as unit:
+    with job_control.unit().transaction() as unit:
         template_control.put(
             unit, "t", task="jobs.add", args=[1], queue="slow",
             options={"expires": 60}, job_policy={"lane": "gpu", "max_attempts": 2},
         )  # fmt: skip
-    return desk
+    return job_control
 
 
 # ----- unique keys
 
 
-def test_a_key_is_one_of_a_task_s(desk: Desk, sql: Sql) -> None:
-    first = desk.order(1, actor=ADMIN, unique_key="k")
-    other = desk.order(1, actor=ADMIN, task="jobs.other", unique_key="k")
+def test_a_key_is_one_of_a_task_s(job_control: JobControl, sql: Sql) -> None:
+    first = job_control.order(1, actor=ADMIN, unique_key="k")
+    other = job_control.order(1, actor=ADMIN, task="jobs.other", unique_key="k")
     assert first.is_new and other.is_new
-    assert not desk.order(2, actor=ADMIN, unique_key="k").is_new
-    with desk.unit().transaction() as unit:
+    assert not job_control.order(2, actor=ADMIN, unique_key="k").is_new
+    with job_control.unit().transaction() as unit:
         ids = submit_many.submit(
             unit,
             [{"task": f"jobs.{task}", "args": [1], "unique_key": "k"} for task in ("add", "other")],
@@ -75,32 +75,35 @@ def test_a_key_is_one_of_a_task_s(desk: Desk, sql: Sql) -> None:
     assert [sql(again % task) for task in ("add", "other")] == [
         [(first.job.id,)], [(other.job.id,)],
     ]  # fmt: skip
-    desk.do(control.cancel, first.job)
-    desk.do(control.cancel, other.job)
-    assert desk.order(1, actor=ADMIN, unique_key="k").is_new
-    retried = desk.do(control.retry, other.job, job_source="user_cli")
+    job_control.do(control.cancel, first.job)
+    job_control.do(control.cancel, other.job)
+    assert job_control.order(1, actor=ADMIN, unique_key="k").is_new
+    retried = job_control.do(control.retry, other.job, job_source="user_cli")
     assert retried.unique_key == "k"
     with pytest.raises(NotUnique):
-        desk.do(control.retry, first.job, job_source="user_cli")
+        job_control.do(control.retry, first.job, job_source="user_cli")
 
 
 @pytest.mark.parametrize(
     "policy", [{"unique_key": "k"}, {"unique": True}, {"unique": True, "unique_for": "36500 days"}]
 )
-def test_a_user_s_key_is_theirs(desk: Desk, policy: dict[str, Any]) -> None:
-    hers = desk.order(1, actor=ALICE, **policy)
-    his, mine = desk.order(1, actor=BOB, **policy), desk.order(1, actor=ROOT, **policy)
+def test_a_user_s_key_is_theirs(job_control: JobControl, policy: dict[str, Any]) -> None:
+    hers = job_control.order(1, actor=ALICE, **policy)
+    his, mine = (
+        job_control.order(1, actor=BOB, **policy),
+        job_control.order(1, actor=ROOT, **policy),
+    )
     assert len({each.job.id for each in (hers, his, mine)}) == 3
-    again = desk.order(1, actor=ALICE, **policy)
+    again = job_control.order(1, actor=ALICE, **policy)
     assert (again.is_new, again.job.id) == (False, hers.job.id)
     assert str(hers.job.unique_key).startswith('"user:alice" ')
 
 
-def test_hashes_of_arguments_can_t_be_given(desk: Desk, sql: Sql) -> None:
-    made = desk.order(1, actor=ADMIN, unique=True).job
+def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -> None:
+    made = job_control.order(1, actor=ADMIN, unique=True).job
     for actor in (ALICE, ADMIN):
         with pytest.raises(InvalidJob) as refused:
-            desk.order(2, actor=actor, unique_key=made.unique_key)
+            job_control.order(2, actor=actor, unique_key=made.unique_key)
         assert [(p.field, p.code) for p in refused.value.problems] == [("unique_key", "reserved")]
     with pytest.raises(Exception, match="must not begin with content:"):
         sql("SELECT pgbeat.submit('t', unique_key => %s)", made.unique_key)
@@ -117,37 +120,39 @@ def test_hashes_of_arguments_can_t_be_given(desk: Desk, sql: Sql) -> None:
         ("unique_key", {"unique_key": "k"}), ("tags", {"tags": ["b"]}),
     ],
 )  # fmt: skip
-def test_what_a_template_says_is_final(desk: Desk, field: str, given: dict[str, Any]) -> None:
+def test_what_a_template_says_is_final(
+    job_control: JobControl, field: str, given: dict[str, Any]
+) -> None:
     with pytest.raises(Forbidden) as refused:
-        desk.order(7, actor=ALICE, template="t", **given)
+        job_control.order(7, actor=ALICE, template="t", **given)
     assert refused.value.field == field
-    assert desk.order(7, actor=ROOT, template="t", **given).is_new
+    assert job_control.order(7, actor=ROOT, template="t", **given).is_new
 
 
-def test_users_give_a_template_s_jobs_arguments_and_a_time(desk: Desk) -> None:
-    made = desk.order(
+def test_users_give_a_template_s_jobs_arguments_and_a_time(job_control: JobControl) -> None:
+    made = job_control.order(
         7, actor=ALICE, template="t", kwargs={"y": 3}, countdown=timedelta(minutes=5),
         description="now and then", labels={"team": "a"},
     ).job  # fmt: skip
     assert (made.args, made.kwargs, made.lane, made.queue) == ([7], {"y": 3}, "gpu", "slow")
     assert (made.max_attempts, made.options) == (2, {"expires": 60})
-    changed = desk.do(changes.update, made, ALICE, values={"countdown": timedelta(hours=1)})
+    changed = job_control.do(changes.update, made, ALICE, values={"countdown": timedelta(hours=1)})
     assert changed.run_at is not None and made.run_at is not None
     assert changed.run_at > made.run_at
     for values in ({"priority": 9}, {"max_attempts": 9}, {"retry_base": timedelta(1)}):
         with pytest.raises(Forbidden):
-            desk.do(changes.update, made, ALICE, values=values)
-    desk.do(control.cancel, made)
+            job_control.do(changes.update, made, ALICE, values=values)
+    job_control.do(control.cancel, made)
     with pytest.raises(Forbidden):
-        desk.do(control.retry, made, ALICE, job_source="user_api", priority=9)
-    desk.do(control.retry, made, ALICE, job_source="user_api")
+        job_control.do(control.retry, made, ALICE, job_source="user_api", priority=9)
+    job_control.do(control.retry, made, ALICE, job_source="user_api")
 
 
-def test_a_user_s_job_like_one_of_a_template_is_made_from_that(desk: Desk) -> None:
-    job = desk.make(7, actor=ROOT, template="t", priority=9, max_attempts=9, queue="celery")
+def test_a_user_s_job_like_one_of_a_template_is_made_from_that(job_control: JobControl) -> None:
+    job = job_control.make(7, actor=ROOT, template="t", priority=9, max_attempts=9, queue="celery")
 
     def like(actor: Actor, **given: Any) -> Job:
-        with desk.unit(actor).transaction() as unit:
+        with job_control.unit(actor).transaction() as unit:
             redactor = Redactor(actor, {}, {})
             spec = likeness.complete(unit.connection, redactor, actor, job, JobSpec(**given))
             return control.submit(unit, spec, job_source="user_api").job
@@ -159,58 +164,58 @@ def test_a_user_s_job_like_one_of_a_template_is_made_from_that(desk: Desk) -> No
         like(ALICE, queue="celery")
 
 
-def test_what_a_task_s_policy_says_is_final(desk: Desk, sql: Sql) -> None:
+def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -> None:
     sql("UPDATE pgbeat.lanes SET paused_at = now() RETURNING name")
     for field, given in (
         ("max_attempts", {"max_attempts": 3}), ("priority", {"options": {"priority": 9}}),
         ("unique_key", {"unique_key": "k"}), ("tags", {"tags": ["b"]}),
     ):  # fmt: skip
         with pytest.raises(Forbidden) as refused:
-            desk.order(1, actor=ALICE, task="jobs.policed", **given)
+            job_control.order(1, actor=ALICE, task="jobs.policed", **given)
         assert refused.value.field == field
-    made = desk.order(1, actor=ALICE, task="jobs.policed", max_attempts=2, lane="gpu").job
+    made = job_control.order(1, actor=ALICE, task="jobs.policed", max_attempts=2, lane="gpu").job
     assert (made.max_attempts, made.priority, made.lane) == (2, 4, "gpu")
     # The policy's key is the task's: everybody's.
-    assert not desk.order(1, actor=BOB, task="jobs.policed").is_new
+    assert not job_control.order(1, actor=BOB, task="jobs.policed").is_new
     for values in ({"priority": 9}, {"max_attempts": 9}):
         with pytest.raises(Forbidden):
-            desk.do(changes.update, made, ALICE, values=values)
+            job_control.do(changes.update, made, ALICE, values=values)
     with pytest.raises(Forbidden):
-        desk.do(lambda *args, **more: control.move(*args, **more)[0], made, ALICE,
+        job_control.do(lambda *args, **more: control.move(*args, **more)[0], made, ALICE,
                 where="front", priority=9)  # fmt: skip
-    desk.do(changes.update, made, ALICE, values={"retry_base": timedelta(seconds=9)})
+    job_control.do(changes.update, made, ALICE, values={"retry_base": timedelta(seconds=9)})
 
 
 # ----- limits
 
 
-def test_users_send_only_to_queues_that_exist(desk: Desk, sql: Sql) -> None:
+def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql) -> None:
     link = {"task": "jobs.add", "args": [], "kwargs": {}, "options": {"queue": "nowhere"}}
     for given in ({"queue": "nowhere"}, {"options": {"queue": "nowhere"}},
                   {"options": {"link": link}}):  # fmt: skip
         with pytest.raises(InvalidJob) as refused:
-            desk.order(1, actor=ALICE, **given)
+            job_control.order(1, actor=ALICE, **given)
         assert [(p.field, p.code) for p in refused.value.problems] == [("queue", "unknown")]
     assert sql("SELECT count(*) FROM kombu_queue WHERE name = 'nowhere'") == [(0,)]
-    assert desk.order(1, actor=ALICE, queue="celery").is_new
-    assert desk.order(1, actor=ROOT, queue="nowhere").is_new
-    assert desk.order(1, actor=ALICE, queue="nowhere").is_new
+    assert job_control.order(1, actor=ALICE, queue="celery").is_new
+    assert job_control.order(1, actor=ROOT, queue="nowhere").is_new
+    assert job_control.order(1, actor=ALICE, queue="nowhere").is_new
 
 
-def test_users_jobs_wait_for_so_long_at_most(desk: Desk) -> None:
+def test_users_jobs_wait_for_so_long_at_most(job_control: JobControl) -> None:
     with pytest.raises(InvalidJob) as refused:
-        desk.order(1, actor=ALICE, countdown=timedelta(days=31))
+        job_control.order(1, actor=ALICE, countdown=timedelta(days=31))
     assert [(p.field, p.code) for p in refused.value.problems] == [("run_at", "out_of_range")]
-    job = desk.make(1, actor=ALICE, countdown=timedelta(days=29))
+    job = job_control.make(1, actor=ALICE, countdown=timedelta(days=29))
     with pytest.raises(InvalidJob):
-        desk.do(changes.update, job, ALICE, values={"countdown": timedelta(days=31)})
-    assert desk.order(1, actor=ROOT, countdown=timedelta(days=31)).is_new
+        job_control.do(changes.update, job, ALICE, values={"countdown": timedelta(days=31)})
+    assert job_control.order(1, actor=ROOT, countdown=timedelta(days=31)).is_new
     delayed = {"task": "jobs.add", "args": [], "kwargs": {}, "options": {"countdown": 1e9}}
     with pytest.raises(Forbidden):
-        desk.order(1, actor=ALICE, options={"link": delayed})
+        job_control.order(1, actor=ALICE, options={"link": delayed})
 
 
-def test_users_make_so_many_jobs_at_once_at_most(desk: Desk, sql: Sql) -> None:
+def test_users_make_so_many_jobs_at_once_at_most(job_control: JobControl, sql: Sql) -> None:
     order = {"task": "jobs.add", "args": [1]}
     for actor, count in ((ALICE, 4), (ALICE, 3), (ROOT, 4)):
         is_too_many = actor is ALICE and count > 3
@@ -218,7 +223,7 @@ def test_users_make_so_many_jobs_at_once_at_most(desk: Desk, sql: Sql) -> None:
             lambda unit, some: submit_many.submit(unit, some, NO_POLICY, job_source="user_api"),
             lambda unit, some: submit_group.submit(unit, some, job_source="user_api"),
         ):
-            unit = desk.unit(actor)
+            unit = job_control.unit(actor)
             if not is_too_many:
                 with unit.transaction():
                     make(unit, [order] * count)

@@ -13,7 +13,7 @@ from pgbeat.errors import InvalidJob
 from pgbeat.jobs import details, retries
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
-from tests.support.jobs import Desk, make_app
+from tests.support.jobs import JobControl, make_app
 from tests.support.pages import html
 from tests.support.rows import make_job
 from tests.support.web import Web, done, problem
@@ -60,13 +60,13 @@ def test_what_is_refused_and_by_the_database_too(
         assert said.startswith(("schedule ", "job ")) and field.rstrip("s") in said
 
 
-def test_a_job_has_them_and_so_has_its_retry(desk: Desk, sql: Sql) -> None:
-    job = desk.make(description="By hand", labels=BILLING, metadata={"ticket": 17})
+def test_a_job_has_them_and_so_has_its_retry(job_control: JobControl, sql: Sql) -> None:
+    job = job_control.make(description="By hand", labels=BILLING, metadata={"ticket": 17})
     assert (job.description, job.labels, job.metadata) == ("By hand", BILLING, {"ticket": 17})
-    plain = desk.make(2)
+    plain = job_control.make(2)
     assert (plain.description, plain.labels, plain.metadata) == (None, {}, {})
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s", job.id)
-    again = retries.insert_by_hand(desk.connection, job.id, job_source="user_cli")
+    again = retries.insert_by_hand(job_control.connection, job.id, job_source="user_cli")
     assert again is not None
     told = (job.description, job.labels, job.metadata)
     assert (again.description, again.labels, again.metadata) == told
