@@ -21,7 +21,7 @@ from tests.support.databases import broker_url, copied, rows_of
 from tests.support.jobs import JobControl, job_controls
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import Fleet
 from tests.support.webhook_receiver import Receiver
@@ -174,11 +174,11 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+def tracked_workers(database: str, tmp_path: Path) -> Iterator[TrackedWorkers]:
     """Starts workers that record executions."""
-    crew = Crew(database, tmp_path)
-    yield crew
-    crew.close()
+    tracked_workers = TrackedWorkers(database, tmp_path)
+    yield tracked_workers
+    tracked_workers.close()
 
 
 @pytest.fixture

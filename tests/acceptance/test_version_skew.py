@@ -14,7 +14,7 @@ import pytest
 from pgbeat.database import migrate
 from tests.support import versions as releases
 from tests.support.processes import ROOT, Process, until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 from tests.support.versions import next_version
 
 #: What a later version may add.
@@ -28,7 +28,7 @@ UPGRADE = (
 )
 
 
-class Versions(Crew):
+class Versions(TrackedWorkers):
     """Workers and beats of other versions of pgbeat."""
 
     def version(self, name: str) -> Path:

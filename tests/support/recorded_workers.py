@@ -26,15 +26,15 @@ class Seen(NamedTuple):
     runs: list[Execution]
 
 
-class Crew(Processes):
+class TrackedWorkers(Processes):
     """Workers on a database by pgbeat's transport, and what becomes of jobs."""
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
         self.env |= {"TESTS_BROKER": transport_url(database), "TESTS_FOLDER": str(folder)}
-        self.app = Celery("crew", broker=transport_url(database), set_as_current=False)
+        self.app = Celery("tracked", broker=transport_url(database), set_as_current=False)
         self.app.conf.update(task_ignore_result=True, result_expires=None)
-        self._engine = connections.engine(postgres_url(database), "tests crew")
+        self._engine = connections.engine(postgres_url(database), "tests tracked")
         self._publisher = publisher(self.app, Settings.load(self.app.conf), lambda: None)
 
     def start(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import command_line, pgbouncer, tiers
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 
 
 def by_itself() -> None:
@@ -25,8 +25,8 @@ def by_a_helper() -> None:
     by_itself()
 
 
-def by_a_class() -> Callable[..., Crew]:
-    return Crew
+def by_a_class() -> Callable[..., TrackedWorkers]:
+    return TrackedWorkers
 
 
 def by_a_module(folder: Path) -> Iterator[pgbouncer.Pooler]:

@@ -4,35 +4,35 @@ import pytest
 from kombu import Queue
 
 from tests.support.processes import until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 
 
 @pytest.mark.slow
-def test_a_worker_drops_a_job_that_has_expired(crew: Crew) -> None:
+def test_a_worker_drops_a_job_that_has_expired(tracked_workers: TrackedWorkers) -> None:
     """By its task's `expires`, of which the job's options know nothing."""
 
-    @crew.app.task(name="tests.soon", shared=False, expires=1)
+    @tracked_workers.app.task(name="tests.soon", shared=False, expires=1)
     def soon() -> None: ...
 
     def wait_until_expired(job_id: str) -> None:
         old = "SELECT 1 FROM pgbeat.jobs WHERE created_at < now() - interval '1.5 s' AND id = %s"
-        until(lambda: crew.sql(old, job_id))
+        until(lambda: tracked_workers.sql(old, job_id))
 
-    expired = crew.one("soon", max_attempts=3)
+    expired = tracked_workers.one("soon", max_attempts=3)
     wait_until_expired(expired)
-    crew.start("-c", "1")
-    [seen] = crew.ended(expired, seconds=50)
+    tracked_workers.start("-c", "1")
+    [seen] = tracked_workers.ended(expired, seconds=50)
     assert (seen.job.state, seen.runs, seen.job.retried_by) == ("cancelled", [], None)
     assert str(seen.job.error).startswith("expired")
 
 
 @pytest.mark.slow
-def test_a_queues_time_to_live(crew: Crew) -> None:
+def test_a_queues_time_to_live(tracked_workers: TrackedWorkers) -> None:
     """A worker that consumes another queue sees to it."""
-    with crew.app.connection_for_write() as connection:
+    with tracked_workers.app.connection_for_write() as connection:
         Queue("brief", message_ttl=1.0, channel=connection.default_channel).declare()
-    crew.start("-c", "1")
-    job_id = crew.one("add", queue="brief", max_attempts=3)
-    [seen] = crew.ended(job_id, seconds=20)
+    tracked_workers.start("-c", "1")
+    job_id = tracked_workers.one("add", queue="brief", max_attempts=3)
+    [seen] = tracked_workers.ended(job_id, seconds=20)
     assert seen.job.state == "cancelled"
     assert seen.job.error == "expired: no worker took its message from queue 'brief' in time"

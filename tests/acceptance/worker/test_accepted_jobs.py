@@ -11,7 +11,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
 from pgbeat.jobs.rescue import Rescuer
 from tests.support.processes import until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 from tests.support.simulated_workers import Ward
 
 
@@ -146,15 +146,15 @@ def test_a_lost_execution_is_logged_with_what_becomes_of_it(
         assert line in caplog.text
 
 
-def journal(crew: Crew) -> list[str]:
+def journal(tracked_workers: TrackedWorkers) -> list[str]:
     """What the tasks noted."""
-    return (crew.folder / "journal").read_text().split()
+    return (tracked_workers.folder / "journal").read_text().split()
 
 
-def make_schedules(crew: Crew) -> None:
+def make_schedules(tracked_workers: TrackedWorkers) -> None:
     """Makes two schedules; one runs after the other's jobs."""
     for name, timetable, value in (("first", "every", "1 day"), ("then", "after", "first")):
-        crew.sql(
+        tracked_workers.sql(
             f"INSERT INTO pgbeat.schedules (name, task, args, {timetable}) "
             "VALUES (%s, 'x', '[]', %s)",
             name, value,
@@ -162,38 +162,50 @@ def make_schedules(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_holds_the_interpreter_is_not_given_up(crew: Crew) -> None:
+def test_a_task_that_holds_the_interpreter_is_not_given_up(tracked_workers: TrackedWorkers) -> None:
     """Its process can't record that it began, however long after the acknowledgement."""
-    crew.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
-    crew.start("-c", "2")
-    [first] = crew.launch("seize", 45, lane="one", is_dispatched=False)
-    until(lambda: "begin" in journal(crew) if (crew.folder / "journal").exists() else None)
-    [second] = crew.launch("seize", lane="one", is_dispatched=False)
-    seen = crew.ended(first, second, seconds=120)
-    assert journal(crew) == ["begin", "end", "begin", "end"]
+    tracked_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    tracked_workers.start("-c", "2")
+    [first] = tracked_workers.launch("seize", 45, lane="one", is_dispatched=False)
+    until(
+        lambda: (
+            "begin" in journal(tracked_workers)
+            if (tracked_workers.folder / "journal").exists()
+            else None
+        )
+    )
+    [second] = tracked_workers.launch("seize", lane="one", is_dispatched=False)
+    seen = tracked_workers.ended(first, second, seconds=120)
+    assert journal(tracked_workers) == ["begin", "end", "begin", "end"]
     assert [each.job.state for each in seen] == ["completed", "completed"]
     assert [len(each.runs) for each in seen] == [1, 1]
 
 
 @pytest.mark.slow
 def test_an_open_transaction_delays_only_the_job_that_it_concerns(
-    crew: Crew, database: str
+    tracked_workers: TrackedWorkers, database: str
 ) -> None:
     """The job's end changes the schedule that runs after it, whose row is locked."""
-    make_schedules(crew)
-    [(schedule,)] = crew.sql("SELECT id FROM pgbeat.schedules WHERE name = 'first'")
-    crew.start("-c", "1")
-    crew.ended(crew.one("add"))
+    make_schedules(tracked_workers)
+    [(schedule,)] = tracked_workers.sql("SELECT id FROM pgbeat.schedules WHERE name = 'first'")
+    tracked_workers.start("-c", "1")
+    tracked_workers.ended(tracked_workers.one("add"))
     with psycopg.connect(database) as held:
         held.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
-        locked = crew.one("say", "locked", schedule_id=schedule, max_attempts=3, retry_base=0)
-        others = [crew.one("say", f"other{i}", max_attempts=3, retry_base=0) for i in range(5)]
-        seen = crew.ended(*others, seconds=15)
+        locked = tracked_workers.one(
+            "say", "locked", schedule_id=schedule, max_attempts=3, retry_base=0
+        )
+        others = [
+            tracked_workers.one("say", f"other{i}", max_attempts=3, retry_base=0) for i in range(5)
+        ]
+        seen = tracked_workers.ended(*others, seconds=15)
         assert {each.job.state for each in seen} == {"completed"}
         with pytest.raises(AssertionError):
-            crew.ended(locked, seconds=40)
-    [seen_last] = crew.ended(locked, seconds=15)
+            tracked_workers.ended(locked, seconds=40)
+    [seen_last] = tracked_workers.ended(locked, seconds=15)
     assert seen_last.job.state == "completed"
     assert len(seen_last.runs) == 1
-    assert sorted(journal(crew)) == ["locked", *(f"other{i}" for i in range(5))]
-    assert crew.sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'then'") == [(1,)]
+    assert sorted(journal(tracked_workers)) == ["locked", *(f"other{i}" for i in range(5))]
+    assert tracked_workers.sql(
+        "SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'then'"
+    ) == [(1,)]

@@ -9,25 +9,25 @@ import psycopg
 import pytest
 
 from tests.support.processes import Process, until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 
 APP = "tests.support.apps.killed"
 
 
 @contextmanager
-def locked(crew: Crew, job_id: str) -> Iterator[None]:
+def locked(tracked_workers: TrackedWorkers, job_id: str) -> Iterator[None]:
     """Keeps everybody from recording anything of the job."""
-    with psycopg.connect(crew.database) as held:
+    with psycopg.connect(tracked_workers.database) as held:
         held.execute("SELECT FROM pgbeat.unfinished_jobs WHERE id = %s FOR UPDATE", [job_id])
         yield
 
 
-def in_lane(crew: Crew, task: str, *args: Any) -> tuple[str, str]:
+def in_lane(tracked_workers: TrackedWorkers, task: str, *args: Any) -> tuple[str, str]:
     """Makes a job of the task, which has the only slot of a lane, and the next in line."""
-    crew.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    tracked_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
     return (
-        crew.one(task, *args, lane="one", max_attempts=1),
-        crew.one("add", lane="one", is_dispatched=False),
+        tracked_workers.one(task, *args, lane="one", max_attempts=1),
+        tracked_workers.one("add", lane="one", is_dispatched=False),
     )
 
 
@@ -37,16 +37,16 @@ def child(worker: Process) -> psutil.Process:
     return found
 
 
-def say(crew: Crew, word: str) -> str:
+def say(tracked_workers: TrackedWorkers, word: str) -> str:
     """Has a job note a word, and returns when it ran: one process has ended those before it."""
-    job_id = crew.one("say", word)
-    until(lambda: runs_of(crew, word))
+    job_id = tracked_workers.one("say", word)
+    until(lambda: runs_of(tracked_workers, word))
     return job_id
 
 
-def runs_of(crew: Crew, word: str) -> int:
+def runs_of(tracked_workers: TrackedWorkers, word: str) -> int:
     """Returns how many times tasks have noted a word."""
-    path = crew.folder / "journal"
+    path = tracked_workers.folder / "journal"
     return path.read_text().split().count(word) if path.exists() else 0
 
 
@@ -70,39 +70,39 @@ def runs_of(crew: Crew, word: str) -> int:
     ids=["completed", "failed", "retried by Celery"],
 )
 def test_killed_between_a_tasks_return_and_its_record(
-    crew: Crew,
+    tracked_workers: TrackedWorkers,
     call: tuple[Any, ...],
     state: str,
     runs: list[tuple[str, str | None, str | None]],
 ) -> None:
     """Celery has acknowledged the message and knows the end: only the process could record it."""
-    first, second = in_lane(crew, *call)
-    with locked(crew, first):
-        worker = crew.start("-c", "1")
+    first, second = in_lane(tracked_workers, *call)
+    with locked(tracked_workers, first):
+        worker = tracked_workers.start("-c", "1")
         if call[0] == "retry":
             worker.says("second")
-        last = say(crew, "last")
+        last = say(tracked_workers, "last")
         victim = child(worker)
         victim.kill()
         until(lambda: not victim.is_running())
-    seen, *others = crew.ended(first, second, last, seconds=10)
+    seen, *others = tracked_workers.ended(first, second, last, seconds=10)
     assert seen.job.state == state
     assert [(run.state, run.result, run.error and run.error[:28]) for run in seen.runs] == runs
     assert [(run.lost, run.pid) for run in seen.runs] == [(False, victim.pid)] * len(runs)
     assert [(each.job.state, len(each.runs)) for each in others] == [("completed", 1)] * 2
-    assert crew.released() == 0
+    assert tracked_workers.released() == 0
     assert worker.poll() is None
 
 
 @pytest.mark.slow
-def test_recycled_while_its_record_is_locked(crew: Crew) -> None:
+def test_recycled_while_its_record_is_locked(tracked_workers: TrackedWorkers) -> None:
     """A process that ends waits three seconds for the lock; then its worker waits in its place."""
-    first, second = in_lane(crew, "add")
-    with locked(crew, first):
-        worker = crew.start("-c", "1", "--max-tasks-per-child", "1")
+    first, second = in_lane(tracked_workers, "add")
+    with locked(tracked_workers, first):
+        worker = tracked_workers.start("-c", "1", "--max-tasks-per-child", "1")
         victim = child(worker)
         until(lambda: not victim.is_running())
-    seen, other = crew.ended(first, second, seconds=10)
+    seen, other = tracked_workers.ended(first, second, seconds=10)
     assert [(run.state, run.lost, run.pid) for run in seen.runs] == [
         ("completed", False, victim.pid)
     ]
@@ -110,41 +110,41 @@ def test_recycled_while_its_record_is_locked(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-def test_killed_before_celery_knew_of_the_end(crew: Crew) -> None:
+def test_killed_before_celery_knew_of_the_end(tracked_workers: TrackedWorkers) -> None:
     """The message is delivered again, and the job ends once, with both executions."""
-    first, second = in_lane(crew, "end_and_die")
-    with locked(crew, first):
-        worker = crew.start("-c", "1", app=APP)
-        until(lambda: runs_of(crew, "ran") == 2)
-        say(crew, "last")
-    seen, other = crew.ended(first, second, seconds=10)
+    first, second = in_lane(tracked_workers, "end_and_die")
+    with locked(tracked_workers, first):
+        worker = tracked_workers.start("-c", "1", app=APP)
+        until(lambda: runs_of(tracked_workers, "ran") == 2)
+        say(tracked_workers, "last")
+    seen, other = tracked_workers.ended(first, second, seconds=10)
     ends = "SELECT state, retried_by FROM pgbeat.ended_jobs WHERE id = %s"
-    runs = until(lambda: found if len(found := crew.runs(first)) == 2 else None)
-    assert crew.sql(ends, first) == [("completed", None)]
+    runs = until(lambda: found if len(found := tracked_workers.runs(first)) == 2 else None)
+    assert tracked_workers.sql(ends, first) == [("completed", None)]
     assert [(run.state, run.lost) for run in runs] == [("completed", False)] * 2
     assert [seen.job.retried_by, other.job.state] == [None, "completed"]
-    assert crew.sql("SELECT count(*) FROM pgbeat.running_executions") == [(0,)]
+    assert tracked_workers.sql("SELECT count(*) FROM pgbeat.running_executions") == [(0,)]
     assert worker.poll() is None
 
 
 @pytest.mark.slow
-def test_killed_when_celery_had_only_stored_the_result(crew: Crew) -> None:
+def test_killed_when_celery_had_only_stored_the_result(tracked_workers: TrackedWorkers) -> None:
     """Celery reports no failure then. The job is not left pending: it is lost."""
-    first, second = in_lane(crew, "store_and_die")
+    first, second = in_lane(tracked_workers, "store_and_die")
     settings = {"worker_lost_wait": 0.5, "result_backend": "pgbeat://"}
-    with locked(crew, first):
-        worker = crew.start("-c", "1", app=APP, settings=settings)
+    with locked(tracked_workers, first):
+        worker = tracked_workers.start("-c", "1", app=APP, settings=settings)
         worker.says("succeeded before the worker was lost")
-    seen, other = crew.ended(first, second, seconds=20)
+    seen, other = tracked_workers.ended(first, second, seconds=20)
     assert (seen.job.state, [run.lost for run in seen.runs]) == ("failed", [True])
     assert other.job.state == "completed"
     assert worker.poll() is None
 
 
 @pytest.mark.slow
-def test_processes_that_are_recycled_leave_nothing_behind(crew: Crew) -> None:
+def test_processes_that_are_recycled_leave_nothing_behind(tracked_workers: TrackedWorkers) -> None:
     """The worker keeps shared memory for as many processes as it has, and no files."""
-    worker = crew.start("-c", "2", "--max-tasks-per-child", "1")
+    worker = tracked_workers.start("-c", "2", "--max-tasks-per-child", "1")
 
     def shared() -> int:
         maps = psutil.Process(worker.pid).memory_maps(grouped=False)
@@ -152,7 +152,7 @@ def test_processes_that_are_recycled_leave_nothing_behind(crew: Crew) -> None:
 
     before, files = shared(), len(psutil.Process(worker.pid).open_files())
     assert before > 1 << 20
-    crew.ended(*crew.launch("add", count=20))
-    assert len(crew.sql("SELECT DISTINCT pid FROM pgbeat.executions")) == 20
+    tracked_workers.ended(*tracked_workers.launch("add", count=20))
+    assert len(tracked_workers.sql("SELECT DISTINCT pid FROM pgbeat.executions")) == 20
     until(lambda: shared() <= before, 20, "the memory of recycled processes is returned")
     assert len(psutil.Process(worker.pid).open_files()) <= files

@@ -10,20 +10,20 @@ from pgbeat.monitoring import worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from tests.support.command_line import run_with
 from tests.support.processes import until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 
 
 @pytest.mark.slow
-def test_a_worker_reports_and_obeys(crew: Crew) -> None:
-    process = crew.start("-c", "2", "-Q", "celery,extra")
+def test_a_worker_reports_and_obeys(tracked_workers: TrackedWorkers) -> None:
+    process = tracked_workers.start("-c", "2", "-Q", "celery,extra")
 
     def see() -> WorkerUsage | None:
-        with crew._engine.begin() as connection:
+        with tracked_workers._engine.begin() as connection:
             found = worker_usage.listing(connection, "default")
         return found[0] if found and found[0].reported_at else None
 
     def run(*command: str) -> Any:
-        result = run_with(crew.app, "workers", *command, "--json")
+        result = run_with(tracked_workers.app, "workers", *command, "--json")
         assert result.stdout, result.output
         return result.exit_code, json.loads(result.stdout)
 
@@ -53,7 +53,7 @@ def test_a_worker_reports_and_obeys(crew: Crew) -> None:
     assert run("grow", "w0@test")[1]["error"]["code"] == "not_found"
     assert run("shutdown", name, "--yes")[0] == 0
     process.wait(30)
-    with crew._engine.begin() as connection:
+    with tracked_workers._engine.begin() as connection:
         rows = connection.execute(
             text("SELECT verb, subject, after FROM pgbeat.audit WHERE kind = 'worker' ORDER BY id")
         ).all()

@@ -21,7 +21,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.monitoring.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import Processes
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 
 pytestmark = needs_pgbouncer
 
@@ -203,17 +203,17 @@ def test_a_beat_behind_a_pooler_ends_with_a_sentence(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["with a direct_url", "without"])
 def test_a_worker_leaves_nothing(pooled: Pooler, database: str, tmp_path: Path, kind: str) -> None:
-    crew = Crew(pooled.url, tmp_path)
+    tracked_workers = TrackedWorkers(pooled.url, tmp_path)
     options = {"direct_url": database} if kind != "without" else {}
     try:
-        worker = crew.start(
+        worker = tracked_workers.start(
             "-c", "2", settings={"broker_transport_options": options, "pgbeat_track": "all"}
         )
-        ids = crew.launch("add", count=20)
-        crew.ended(*ids)
+        ids = tracked_workers.launch("add", count=20)
+        tracked_workers.ended(*ids)
         assert left_over(pooled) == set()
         worker.terminate()
         worker.wait(60)
         assert left_over(pooled) == set()
     finally:
-        crew.stop_all()
+        tracked_workers.stop_all()

@@ -33,7 +33,7 @@ from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import Ward
 
@@ -510,16 +510,16 @@ def test_a_beginning_told_again_after_the_end_changes_nothing(ward: Ward) -> Non
 # ----- processes
 
 
-def settled(crew: Crew) -> bool:
+def settled(tracked_workers: TrackedWorkers) -> bool:
     """Whether nothing is under way any more."""
-    return not crew.sql(
+    return not tracked_workers.sql(
         "SELECT 1 FROM pgbeat.jobs WHERE state NOT IN ('completed', 'failed') LIMIT 1"
     )
 
 
-def check_all(crew: Crew, made: list[str]) -> Counter[str]:
+def check_all(tracked_workers: TrackedWorkers, made: list[str]) -> Counter[str]:
     """Each job is completed, or failed and tried again until it was; the executions' ends."""
-    rows = crew.sql("SELECT id, state, retried_by FROM pgbeat.jobs")
+    rows = tracked_workers.sql("SELECT id, state, retried_by FROM pgbeat.jobs")
     known = {str(row[0]): (row[1], row[2]) for row in rows}
     for job_id in made:
         state, again = known[job_id]
@@ -527,9 +527,10 @@ def check_all(crew: Crew, made: list[str]) -> Counter[str]:
             assert state == "failed"
             state, again = known[str(again)]
         assert state == "completed"
-    runs = crew.sql("SELECT state, lost, count(*) FROM pgbeat.executions GROUP BY 1, 2")
+    runs = tracked_workers.sql("SELECT state, lost, count(*) FROM pgbeat.executions GROUP BY 1, 2")
     ends = Counter({f"{state}{' lost' * lost}": count for state, lost, count in runs})
-    print(f"{len(known)} jobs of {len(made)}; executions: {dict(ends)}; {crew.released()} released")
+    released = tracked_workers.released()
+    print(f"{len(known)} jobs of {len(made)}; executions: {dict(ends)}; {released} released")
     assert set(ends) <= {"completed", "failed lost"}
     return ends
 
@@ -540,20 +541,20 @@ def test_two_hundred_jobs_while_the_database_restarts(
     own_server: TemporaryServer, tmp_path: Path, sign: signal.Signals
 ) -> None:
     migrate.upgrade(postgres_url(own_server.dsn))
-    crew = Crew(own_server.dsn, tmp_path)
+    tracked_workers = TrackedWorkers(own_server.dsn, tmp_path)
     try:
         for pool in ("prefork", "threads"):
-            crew.start("-P", pool, "-c", "3")
-        made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
-        made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
-        until(lambda: crew.states().get("completed", 0) > 50)
+            tracked_workers.start("-P", pool, "-c", "3")
+        made = tracked_workers.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+        made += tracked_workers.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+        until(lambda: tracked_workers.states().get("completed", 0) > 50)
         own_server.stop(sign)
         time.sleep(1)  # the outage
         own_server.start()
-        until(lambda: settled(crew), 120, "all have ended")
-        check_all(crew, made)
+        until(lambda: settled(tracked_workers), 120, "all have ended")
+        check_all(tracked_workers, made)
         # The workers are back under their ids.
         missing = "SELECT count(*), count(missing_since) FROM pgbeat.workers"
-        until(lambda: crew.sql(missing) == [(2, 0)], what="both live")
+        until(lambda: tracked_workers.sql(missing) == [(2, 0)], what="both live")
     finally:
-        crew.close()
+        tracked_workers.close()

@@ -8,42 +8,44 @@ import pytest
 from tests.support.browser import fits
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.recorded_workers import Crew
+from tests.support.recorded_workers import TrackedWorkers
 from tests.support.web import Web, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def web(crew: Crew) -> Iterator[Web]:
+def web(tracked_workers: TrackedWorkers) -> Iterator[Web]:
     """Serves the app that the workers have."""
-    with opened(crew.app) as found:
+    with opened(tracked_workers.app) as found:
         yield found
 
 
-def ask(crew: Crew, command: str) -> Any:
+def ask(tracked_workers: TrackedWorkers, command: str) -> Any:
     """Returns the only worker's answer to a command of Celery's."""
-    [replies] = crew.app.control.broadcast(command, reply=True, limit=1, timeout=10)
+    [replies] = tracked_workers.app.control.broadcast(command, reply=True, limit=1, timeout=10)
     [answer] = replies.values()
     return answer
 
 
-def test_an_administrator_controls_a_worker(window: Any, web: Web, crew: Crew, sql: Sql) -> None:
+def test_an_administrator_controls_a_worker(
+    window: Any, web: Web, tracked_workers: TrackedWorkers, sql: Sql
+) -> None:
     """Its pool grows, it consumes from another queue and then no more, and it shuts down."""
-    worker = crew.start("-c", "1")
+    worker = tracked_workers.start("-c", "1")
     page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto("/console/workers")
     page.wait_for_selector("td:has-text('0 of 1')")
     page.click("button:has-text('Grow')")
     page.wait_for_selector("[role=status]:has-text('pool will grow')")
-    until(lambda: len(ask(crew, "stats")["pool"]["processes"]) == 2)
+    until(lambda: len(ask(tracked_workers, "stats")["pool"]["processes"]) == 2)
     for button, queues in (("Consume from it", {"celery", "late"}), ("Stop consuming", {"celery"})):
         page.click("summary:has-text('Queues')")
         page.fill("main input[name=queue]", "late")
         assert fits(page)
         page.click(f"button:has-text('{button}')")
         page.wait_for_selector("[role=status]:has-text('answers')")
-        assert {each["name"] for each in ask(crew, "active_queues")} == queues
+        assert {each["name"] for each in ask(tracked_workers, "active_queues")} == queues
     page.click("summary:has-text('Shut down')")
     page.click(".ask button:has-text('Shut down')")
     page.wait_for_selector("[role=status]:has-text('was told to shut down')")
