@@ -103,7 +103,7 @@ def messages(sql: Sql) -> list[str]:
     return [str(job) for (job,) in sql("SELECT job_id FROM kombu_message ORDER BY id") if job]
 
 
-class Fleet:
+class JobRunner:
     """Takes messages and records executions as workers do."""
 
     def __init__(self, job_control: JobControl, sql: Sql) -> None:

@@ -21,7 +21,7 @@ from pgbeat.jobs.submit_many import submit_many
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.explained_plans import pages
-from tests.support.jobs import ADMIN, BOB, Fleet, JobControl, messages
+from tests.support.jobs import ADMIN, BOB, JobControl, JobRunner, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
@@ -37,8 +37,8 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def fleet(job_control: JobControl, sql: Sql) -> Fleet:
-    return Fleet(job_control, sql)
+def runner(job_control: JobControl, sql: Sql) -> JobRunner:
+    return JobRunner(job_control, sql)
 
 
 Submit = Callable[..., Job]
@@ -60,19 +60,19 @@ Now = Callable[[Job], Job]
 
 
 def test_it_runs_when_the_last_of_its_parents_has_completed(
-    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+    runner: JobRunner, submit: Submit, now: Now, sql: Sql
 ) -> None:
     first, second = submit(), submit()
     made = submit(depends_on=[first, str(second.id)])
     assert (made.is_blocked, made.unfinished_parents, made.dispatched_at) == (True, 2, None)
     assert messages(sql) == [str(first.id), str(second.id)]
-    fleet.run()
+    runner.run()
     assert now(made).unfinished_parents == 1
     assert messages(sql) == [str(second.id)]
-    fleet.run()
+    runner.run()
     assert (now(made).is_blocked, now(made).unfinished_parents) == (False, 0)
     assert messages(sql) == [str(made.id)]
-    fleet.run()
+    runner.run()
     assert now(made).state == "completed"
 
 
@@ -86,12 +86,12 @@ def test_it_runs_when_the_last_of_its_parents_has_completed(
     ],
 )
 def test_how_a_parent_ends_decides(
-    fleet: Fleet, submit: Submit, now: Now, how: Any, needs: str, state: str
+    runner: JobRunner, submit: Submit, now: Now, how: Any, needs: str, state: str
 ) -> None:
     parent, other = submit(), submit(lane=None)
     made = submit(depends_on=[parent], depends_on_outcome=needs)
     last = submit(depends_on=[made, other])
-    fleet.run(how)
+    runner.run(how)
     assert now(made).state == state
     assert now(last).state == ("skipped" if state == "skipped" else "pending")
     if state == "skipped":
@@ -109,53 +109,53 @@ def test_a_parent_that_is_cancelled_has_its_dependents_skipped(
 
 
 def test_the_retry_of_a_parent_takes_its_place(
-    fleet: Fleet, submit: Submit, now: Now, job_control: JobControl
+    runner: JobRunner, submit: Submit, now: Now, job_control: JobControl
 ) -> None:
     parent = submit(max_attempts=2, retry_base=0)
     made = submit(depends_on=[parent])
-    fleet.run("failed")
+    runner.run("failed")
     assert (now(made).state, now(made).unfinished_parents) == ("pending", 1)
     parents = dependencies.of_jobs(job_control.connection, [made.id])[made.id]
     assert [(each.id, each.outcome) for each in parents] == [
         (parent.id, "retried"),
         (now(parent).retried_by, None),
     ]
-    fleet.run()
+    runner.run()
     assert not now(made).is_blocked
 
 
 def test_parents_that_have_ended_are_counted_at_once(
-    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+    runner: JobRunner, submit: Submit, now: Now, sql: Sql
 ) -> None:
     completed, failed = submit(), submit(max_attempts=2, retry_base=0)
-    fleet.run()
-    fleet.run("failed")
+    runner.run()
+    runner.run("failed")
     assert not submit(depends_on=[completed]).is_blocked
     waiting = submit(depends_on=[completed, failed])
     assert waiting.unfinished_parents == 1  # the retry
-    fleet.run("failed")
+    runner.run("failed")
     assert now(waiting).state == "skipped"
     assert submit(depends_on=[failed]).state == "skipped"
 
 
 def test_a_job_in_a_lane_goes_into_its_line(
-    fleet: Fleet, submit: Submit, now: Now, sql: Sql
+    runner: JobRunner, submit: Submit, now: Now, sql: Sql
 ) -> None:
     make_lane(sql, "l", limit=1)
     parent = submit()
     made = submit(lane="l", depends_on=[parent])
     assert now(made).dispatched_at is None
-    fleet.run()
+    runner.run()
     assert now(made).dispatched_at is not None
 
 
 def test_a_paused_one_stays_paused(
-    fleet: Fleet, submit: Submit, now: Now, job_control: JobControl
+    runner: JobRunner, submit: Submit, now: Now, job_control: JobControl
 ) -> None:
     parent = submit()
     made = submit(depends_on=[parent])
     job_control.do(control.pause, made)
-    fleet.run()
+    runner.run()
     assert (now(made).state, now(made).is_blocked) == ("paused", False)
     assert job_control.do(control.resume, made).dispatched_at is not None
 
@@ -200,11 +200,11 @@ def test_a_duplicate_depends_on_nothing_more(submit: Submit, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
 
 
-def test_many_at_once(fleet: Fleet, app: Celery, submit: Submit, sql: Sql) -> None:
+def test_many_at_once(runner: JobRunner, app: Celery, submit: Submit, sql: Sql) -> None:
     parent = submit()
     ids = submit_many([{**ADD, "depends_on": [parent]} for _ in range(150)], app=app)
     assert messages(sql) == [str(parent.id)]
-    fleet.run()
+    runner.run()
     assert sorted(messages(sql)) == sorted(ids)
     with raises(InvalidJob, ("jobs[0].key", "conflict")):
         submit_many([{**ADD, "key": "a"}], app=app)
@@ -228,7 +228,7 @@ def states(sql: Sql) -> list[str]:
     return [state for (state,) in rows + sql("SELECT state FROM pgbeat.groups")]
 
 
-def test_members_form_a_graph(fleet: Fleet, group: Group, submit: Submit, sql: Sql) -> None:
+def test_members_form_a_graph(runner: JobRunner, group: Group, submit: Submit, sql: Sql) -> None:
     outer = submit()
     made = group(
         [
@@ -239,12 +239,12 @@ def test_members_form_a_graph(fleet: Fleet, group: Group, submit: Submit, sql: S
     )
     merge, left, right = (str(job.id) for job in made.jobs)
     assert messages(sql) == [str(outer.id), right]
-    fleet.run()
+    runner.run()
     assert messages(sql) == [right, left]
-    fleet.run()
-    fleet.run()
+    runner.run()
+    runner.run()
     assert messages(sql) == [merge]
-    fleet.run()
+    runner.run()
     assert states(sql) == ["completed", "completed", "completed", "completed"]
 
 
@@ -257,10 +257,10 @@ def test_members_form_a_graph(fleet: Fleet, group: Group, submit: Submit, sql: S
     ],
 )
 def test_the_groups_rule_holds_for_what_is_not_dependent(
-    fleet: Fleet, group: Group, sql: Sql, on_failure: str, left: list[str]
+    runner: JobRunner, group: Group, sql: Sql, on_failure: str, left: list[str]
 ) -> None:
     group([ADD, {**ADD, "depends_on": [0]}, {**ADD, "countdown": 900}], on_failure=on_failure)
-    fleet.run("failed")
+    runner.run("failed")
     assert states(sql) == [state.replace("pending", "scheduled") for state in left]
 
 
@@ -286,11 +286,15 @@ def test_what_can_not_be_a_graph_is_refused(group: Group, sql: Sql) -> None:
 
 
 def test_parents_that_end_at_the_same_time_are_both_counted(
-    make_job_control: Callable[[], JobControl], fleet: Fleet, submit: Submit, now: Now, sql: Sql
+    make_job_control: Callable[[], JobControl],
+    runner: JobRunner,
+    submit: Submit,
+    now: Now,
+    sql: Sql,
 ) -> None:
     """The second waits until the first has committed, and then counts what is left."""
     made = submit(depends_on=[submit(), submit()])
-    runs = [fleet.take(), fleet.take()]
+    runs = [runner.take(), runner.take()]
     ended = [
         ExecutionRecord(str(run), job_id, False, state="completed", job_state="completed")
         for job_id in runs
@@ -298,9 +302,9 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
     ]
     other = make_job_control()
     with ThreadPoolExecutor() as pool:
-        with connections.transaction(fleet.connection) as connection:
+        with connections.transaction(runner.connection) as connection:
             first = executions.record(connection, ended[:1])
-            lifecycle.follow(connection, fleet.publisher, first)
+            lifecycle.follow(connection, runner.publisher, first)
             second = pool.submit(other.record, ended[1])
             until(lambda: sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
         second.result(20)
@@ -308,7 +312,7 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
 
 
 def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
-    fleet: Fleet,
+    runner: JobRunner,
     submit: Submit,
     now: Now,
     app: Celery,
@@ -321,8 +325,8 @@ def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
     with engine.begin() as own:
         made = submit(depends_on=[parent], connection=own)
         skipped = submit(depends_on=[failing], connection=own)
-        fleet.run()
-        fleet.run("failed")
+        runner.run()
+        runner.run("failed")
     assert now(made).unfinished_parents == 1
     maintenance = LeaderMaintenance(app, job_control.settings, job_control.publisher)
     maintenance.step(job_control.connection, is_due=False, is_idle=False)
@@ -341,35 +345,35 @@ def own(database: str) -> Iterator[Connection]:
 
 
 def test_an_open_submitter_keeps_no_end_from_being_recorded(
-    fleet: Fleet, submit: Submit, now: Now, own: Connection, sql: Sql
+    runner: JobRunner, submit: Submit, now: Now, own: Connection, sql: Sql
 ) -> None:
     """Nor other dependents of the parent from being unblocked, or submitted."""
-    for connection in (own, fleet.connection):
+    for connection in (own, runner.connection):
         connection.execute(text("SET lock_timeout = '2s'"))
     parent = submit()
     first = submit(depends_on=[parent])
     mine = submit(depends_on=[parent], connection=own)
     second = submit(depends_on=[parent])
-    fleet.run()
+    runner.run()
     assert [now(each).is_blocked for each in (first, second)] == [False, False]
     late = submit(depends_on=[parent], connection=own)
     assert not late.is_blocked
     assert not submit(depends_on=[parent]).is_blocked
     own.commit()
     assert now(mine).is_blocked  # until beat looks
-    fleet.run()
+    runner.run()
     assert now(first).state == "completed"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_submitter_reads_no_other_dependents(
-    fleet: Fleet, submit: Submit, own: Connection, app: Celery, has_ended: bool
+    runner: JobRunner, submit: Submit, own: Connection, app: Celery, has_ended: bool
 ) -> None:
     """However many there are: a thousand must not cost a million."""
     parent = submit()
     submit_many([{**ADD, "depends_on": [parent.id]}] * 50, app=app)
     if has_ended:
-        fleet.run()
+        runner.run()
     own.execute(text("SET enable_seqscan = off"))
     own.commit()
     submit(depends_on=[parent], connection=own)
@@ -381,16 +385,16 @@ def test_a_submitter_reads_no_other_dependents(
 
 
 def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
-    fleet: Fleet, submit: Submit, now: Now, monkeypatch: pytest.MonkeyPatch
+    runner: JobRunner, submit: Submit, now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The retry has taken the parent's place by then."""
     parent = submit(max_attempts=2, retry_base=0)
-    fleet.run("failed")
+    runner.run("failed")
     settle = submissions._settle
 
     def settle_slowly(*args: Any) -> Any:
         found = settle(*args)
-        fleet.run()
+        runner.run()
         return found
 
     monkeypatch.setattr(submissions, "_settle", settle_slowly)

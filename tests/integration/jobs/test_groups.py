@@ -29,7 +29,7 @@ from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
-from tests.support.jobs import Fleet, JobControl, messages
+from tests.support.jobs import JobControl, JobRunner, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
@@ -46,8 +46,8 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def fleet(job_control: JobControl, sql: Sql) -> Fleet:
-    return Fleet(job_control, sql)
+def runner(job_control: JobControl, sql: Sql) -> JobRunner:
+    return JobRunner(job_control, sql)
 
 
 Submit = Callable[..., SubmittedGroup]
@@ -81,23 +81,23 @@ def ids(submitted: SubmittedGroup) -> list[str]:
 
 
 def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD, ADD, ADD], mode="sequential", name="nightly")
     assert made.group.name == "nightly"
     assert [job.is_blocked for job in made.jobs] == [False, True, True]
     assert messages(sql) == ids(made)[:1]
-    first = fleet.take()
+    first = runner.take()
     assert states() == ["running", "pending", "pending", "running"]
     assert messages(sql) == []
-    fleet.end(first)
+    runner.end(first)
     assert messages(sql) == ids(made)[1:2]
-    assert [fleet.run(), fleet.run("skipped")] == ids(made)[1:]
+    assert [runner.run(), runner.run("skipped")] == ids(made)[1:]
     assert states() == ["completed", "completed", "skipped", "completed"]
     assert sql("SELECT finished_at IS NOT NULL FROM pgbeat.groups") == [(True,)]
 
 
-def test_the_end_of_a_group_is_an_event(fleet: Fleet, submit: Submit, sql: Sql) -> None:
+def test_the_end_of_a_group_is_an_event(runner: JobRunner, submit: Submit, sql: Sql) -> None:
     """Of its last member, in the transaction that ends that; a retry is the same member."""
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
@@ -112,14 +112,14 @@ def test_the_end_of_a_group_is_an_event(fleet: Fleet, submit: Submit, sql: Sql) 
 
     made = submit([ADD, AGAIN, ADD], on_failure="continue", name="nightly")
     for state in ("completed", "failed", "skipped"):
-        fleet.run(state)
+        runner.run(state)
     assert told() == []
     sql("UPDATE kombu_message SET visible = true, available_at = now()")
-    fleet.run("failed")
+    runner.run("failed")
     one = (str(made.group.id), "failed", {"completed": 1, "failed": 1, "skipped": 1})
     assert told() == [one]
     other = submit([ADD, ADD])
-    cancel(fleet.unit(Actor("root", is_admin=True)), other.group.id)
+    cancel(runner.unit(Actor("root", is_admin=True)), other.group.id)
     assert told() == [one, (str(other.group.id), "cancelled", {"cancelled": 2})]
 
 
@@ -131,10 +131,10 @@ def test_the_end_of_a_group_is_an_event(fleet: Fleet, submit: Submit, sql: Sql) 
     ],
 )
 def test_a_failure_ends_the_rest_of_a_sequence(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql, on_failure: str, left: list[str]
+    runner: JobRunner, submit: Submit, states: States, sql: Sql, on_failure: str, left: list[str]
 ) -> None:
     made = submit([ADD] * 3, mode="sequential", on_failure=on_failure)
-    fleet.run("failed")
+    runner.run("failed")
     assert states() == left
     assert messages(sql) == []
     reasons = sql("SELECT DISTINCT error FROM pgbeat.jobs WHERE group_position > 0")
@@ -155,91 +155,91 @@ def test_a_failure_ends_the_rest_of_a_sequence(
     ids=["a sequence continues", "parallel members continue", "a retry fails too"],
 )  # fmt: skip
 def test_the_rest_after_a_failure(
-    fleet: Fleet, submit: Submit, states: States, members: list[Any], options: dict[str, str],
+    runner: JobRunner, submit: Submit, states: States, members: list[Any], options: dict[str, str],
     runs: list[executions.State], left: list[str],
 ) -> None:  # fmt: skip
     submit(members, **options)
     for state in runs:
-        fleet.run(state)
+        runner.run(state)
     assert states() == left
 
 
 def test_a_failure_that_is_tried_again_is_no_end(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([AGAIN, ADD], mode="sequential")
-    fleet.run("failed")
+    runner.run("failed")
     assert states() == ["failed", "scheduled", "pending", "running"]
-    retry = until(lambda: fleet.take() if messages(sql) else None)
+    retry = until(lambda: runner.take() if messages(sql) else None)
     assert retry not in ids(made)
     assert states() == ["failed", "running", "pending", "running"]
-    fleet.end(retry)
-    assert fleet.run() == ids(made)[1]
+    runner.end(retry)
+    assert runner.run() == ids(made)[1]
     assert states() == ["failed", "completed", "completed", "completed"]
-    progress = groups.progress(fleet.connection, [made.group.id])[made.group.id]
+    progress = groups.progress(runner.connection, [made.group.id])[made.group.id]
     assert progress == (2, 2, {"completed": 2})
 
 
 def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(
-    fleet: Fleet, submit: Submit, states: States
+    runner: JobRunner, submit: Submit, states: States
 ) -> None:
     made = submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
-    withdraw(fleet, ids(made)[0])
+    withdraw(runner, ids(made)[0])
     assert states() == ["cancelled", "skipped", "skipped", "cancelled"]
 
 
-def withdraw(fleet: Fleet, *job_ids: str) -> None:
+def withdraw(runner: JobRunner, *job_ids: str) -> None:
     """Cancels jobs by themselves."""
-    with connections.transaction(fleet.connection):
+    with connections.transaction(runner.connection):
         ended = lifecycle.cancel(
-            fleet.connection, fleet.publisher, job_ids, by="me", reason="no more"
+            runner.connection, runner.publisher, job_ids, by="me", reason="no more"
         )
-        lifecycle.follow(fleet.connection, fleet.publisher, ended)
+        lifecycle.follow(runner.connection, runner.publisher, ended)
 
 
 def test_a_later_one_may_be_cancelled_before_its_turn(
-    fleet: Fleet, submit: Submit, states: States
+    runner: JobRunner, submit: Submit, states: States
 ) -> None:
     made = submit([ADD] * 3, mode="sequential", on_failure="continue")
-    withdraw(fleet, ids(made)[1])
-    fleet.run()
-    assert fleet.run() == ids(made)[2]
+    withdraw(runner, ids(made)[1])
+    runner.run()
+    assert runner.run() == ids(made)[2]
     assert states() == ["completed", "cancelled", "completed", "cancelled"]
 
 
 def test_one_that_can_not_be_published_has_failed(
-    app: Celery, fleet: Fleet, submit: Submit, states: States
+    app: Celery, runner: JobRunner, submit: Submit, states: States
 ) -> None:
     broken = {**ADD, "options": {"compression": "none"}}
     submit([ADD, broken, ADD], mode="sequential", on_failure="continue")
-    fleet.run()
+    runner.run()
     assert states() == ["completed", "failed", "pending", "running"]
-    fleet.run()
+    runner.run()
     assert states() == ["completed", "failed", "completed", "failed"]
 
 
 def test_a_time_of_its_own_counts_from_its_turn_on(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD, {**ADD, "countdown": 3600}, {**ADD, "countdown": 3600}], mode="sequential")
     # The third's time comes while it waits for the second.
     sql("UPDATE pgbeat.jobs SET run_at = now() WHERE group_position = 2")
-    assert due_jobs.take(fleet.connection, "default") == []
-    fleet.run()
+    assert due_jobs.take(runner.connection, "default") == []
+    runner.run()
     assert states() == ["completed", "scheduled", "scheduled", "running"]
     assert sql("SELECT job_id::text, available_at > now() FROM kombu_message") == [
         (ids(made)[1], True)
     ]
     sql("UPDATE kombu_message SET available_at = now()")
-    fleet.run()
-    assert fleet.run() == ids(made)[2]
+    runner.run()
+    assert runner.run() == ids(made)[2]
 
 
 def test_a_paused_one_holds_up_those_after_it(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD, {**ADD, "requires_approval": True}, ADD], mode="sequential")
-    fleet.run()
+    runner.run()
     assert states() == ["completed", "paused", "pending", "running"]
     assert messages(sql) == []
     [(is_its_turn, later)] = sql(
@@ -250,13 +250,13 @@ def test_a_paused_one_holds_up_those_after_it(
     assert later
     # Approved, it is the rest's turn after it.
     admin = Actor("user:boss", is_admin=True)
-    with fleet.unit(admin).transaction() as unit:
+    with runner.unit(admin).transaction() as unit:
         control.approve(unit, ids(made)[1])
-    assert [fleet.run(), fleet.run()] == ids(made)[1:]
+    assert [runner.run(), runner.run()] == ids(made)[1:]
 
 
 def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     make_lane(sql, "two", 2)
     laned = {**ADD, "lane": "two"}
@@ -264,10 +264,10 @@ def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
     other = submit([laned])
     # There was a slot for it, but its turn has not come.
     assert messages(sql) == ids(made)[:1] + ids(other)
-    assert fleet.run() == ids(made)[0]
+    assert runner.run() == ids(made)[0]
     assert messages(sql) == ids(other) + ids(made)[1:]
-    fleet.run()
-    fleet.run()
+    runner.run()
+    runner.run()
     assert sql("SELECT count(*) FROM pgbeat.groups WHERE state = 'completed'") == [(2,)]
 
 
@@ -275,18 +275,18 @@ def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
 
 
 def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD] * 3)
     assert messages(sql) == ids(made)
-    taken = [fleet.take() for _ in range(3)]
-    fleet.end(taken[2])
-    fleet.end(taken[0], "skipped")
+    taken = [runner.take() for _ in range(3)]
+    runner.end(taken[2])
+    runner.end(taken[0], "skipped")
     assert states() == ["skipped", "running", "completed", "running"]
-    progress = groups.progress(fleet.connection, [made.group.id])[made.group.id]
+    progress = groups.progress(runner.connection, [made.group.id])[made.group.id]
     assert progress == (3, 2, {"skipped": 1, "running": 1, "completed": 1})
     assert progress.percent == pytest.approx(200 / 3)
-    fleet.end(taken[1])
+    runner.end(taken[1])
     assert states() == ["skipped", "completed", "completed", "completed"]
 
 
@@ -294,37 +294,37 @@ def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(
     ("on_failure", "to"), [("stop", "cancelled"), ("skip_remaining", "skipped")]
 )
 def test_a_failure_ends_the_parallel_ones_that_wait(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
+    runner: JobRunner, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
 ) -> None:
     make_lane(sql, "none", 0)
     submit([ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}],
            on_failure=on_failure)  # fmt: skip
-    failing, going = fleet.take(), fleet.take()
-    fleet.end(failing, "failed")
+    failing, going = runner.take(), runner.take()
+    runner.end(failing, "failed")
     # What runs goes on.
     assert states() == ["failed", "running", to, to, to, "running"]
     assert messages(sql) == []
-    fleet.end(going)
+    runner.end(going)
     assert states() == ["failed", "completed", to, to, to, "failed"]
 
 
 def test_a_group_that_was_stopped_tries_nothing_again(
-    fleet: Fleet, submit: Submit, states: States
+    runner: JobRunner, submit: Submit, states: States
 ) -> None:
     submit([ADD, AGAIN])
-    failing, other = fleet.take(), fleet.take()
-    fleet.end(failing, "failed")
-    fleet.end(other, "failed")
+    failing, other = runner.take(), runner.take()
+    runner.end(failing, "failed")
+    runner.end(other, "failed")
     assert states() == ["failed", "failed", "cancelled", "failed"]
 
 
 def test_one_of_parallel_ones_is_cancelled_by_itself(
-    fleet: Fleet, submit: Submit, states: States
+    runner: JobRunner, submit: Submit, states: States
 ) -> None:
     made = submit([ADD] * 2)
-    withdraw(fleet, ids(made)[0])
+    withdraw(runner, ids(made)[0])
     assert states() == ["cancelled", "pending", "running"]
-    fleet.run()
+    runner.run()
     assert states() == ["cancelled", "completed", "cancelled"]
 
 
@@ -333,45 +333,45 @@ def test_one_of_parallel_ones_is_cancelled_by_itself(
 
 def test_a_retry_by_hand_at_the_end_of_its_group(
     make_job_control: Callable[[], JobControl],
-    fleet: Fleet,
+    runner: JobRunner,
     submit: Submit,
     states: States,
     sql: Sql,
 ) -> None:
     """The last member ends before the retry is committed; the group goes on with the retry."""
     made = submit([ADD, ADD], on_failure="continue", callback=ADD)
-    taken = [fleet.take() for _ in range(2)]
-    fleet.end(taken[0], "failed")
-    other = Fleet(make_job_control(), sql)
+    taken = [runner.take() for _ in range(2)]
+    runner.end(taken[0], "failed")
+    other = JobRunner(make_job_control(), sql)
     with ThreadPoolExecutor(1) as pool:
-        with fleet.unit().transaction() as unit:
+        with runner.unit().transaction() as unit:
             control.retry(unit, taken[0], job_source="user_cli")
             last = pool.submit(other.end, taken[1])
             until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
         last.result(30)
-    assert groups.get(fleet.connection, made.group.id).state == "running"
+    assert groups.get(runner.connection, made.group.id).state == "running"
     assert made.callback is not None
     assert messages(sql) != [str(made.callback.id)]
 
 
 def test_a_failure_counts_though_the_clock_was_set_back(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     """As if the group had been made while the clock was an hour ahead; one is retried since."""
     submit([ADD, AGAIN], on_failure="continue")
     ahead = "SET created_at = created_at + interval '1 hour'"
     sql(f"UPDATE pgbeat.groups {ahead}")
     sql(f"UPDATE pgbeat.jobs {ahead}")
-    fleet.run("failed")
-    fleet.run("failed")
-    fleet.run()
+    runner.run("failed")
+    runner.run("failed")
+    runner.run()
     assert states()[-1] == "failed"
 
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_two_that_end_in_the_same_moment(
     make_job_control: Callable[[], JobControl],
-    fleet: Fleet,
+    runner: JobRunner,
     submit: Submit,
     states: States,
     sql: Sql,
@@ -384,14 +384,14 @@ def test_two_that_end_in_the_same_moment(
         sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
         sql("UPDATE pgbeat.jobs SET is_blocked = true, dispatched_at = NULL "
             "WHERE group_position >= 2")  # fmt: skip
-    taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
+    taken = [runner.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
-        fleet.end(job_id)
-    other = Fleet(make_job_control(), sql)
+        runner.end(job_id)
+    other = JobRunner(make_job_control(), sql)
     with ThreadPoolExecutor(1) as pool:
-        with connections.transaction(fleet.connection):
-            ended = executions.record(fleet.connection, [done(sql, taken[0])])
-            lifecycle.follow(fleet.connection, fleet.publisher, ended)
+        with connections.transaction(runner.connection):
+            ended = executions.record(runner.connection, [done(sql, taken[0])])
+            lifecycle.follow(runner.connection, runner.publisher, ended)
             last = pool.submit(other.end, taken[1])
             until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
         last.result(30)
@@ -409,25 +409,25 @@ def done(sql: Sql, job_id: str) -> ExecutionRecord:
 
 
 def test_a_turn_that_somebody_held_up_comes_all_the_same(
-    app: Celery, fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], sql: Sql
+    app: Celery, runner: JobRunner, submit: Submit, beat: Callable[..., Scheduler], sql: Sql
 ) -> None:
     """Nobody waits for a row of a job with the group's in hand: who holds it, or beat, goes on."""
     made = submit([ADD] * 3, mode="sequential")
-    with connections.engine(fleet.settings.url, "tests").begin() as held:
+    with connections.engine(runner.settings.url, "tests").begin() as held:
         held.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (ids(made)[1],))
-        fleet.run()
+        runner.run()
         # Not the one after it.
         assert messages(sql) == []
-    assert turns.stuck(fleet.connection, "default") == [made.group.id]
-    assert turns.stuck(fleet.connection, "other") == []
-    with connections.transaction(fleet.connection):
-        lifecycle.follow(fleet.connection, fleet.publisher, [], [made.group.id])
+    assert turns.stuck(runner.connection, "default") == [made.group.id]
+    assert turns.stuck(runner.connection, "other") == []
+    with connections.transaction(runner.connection):
+        lifecycle.follow(runner.connection, runner.publisher, [], [made.group.id])
     assert messages(sql) == ids(made)[1:2]
-    assert turns.stuck(fleet.connection, "default") == []
+    assert turns.stuck(runner.connection, "default") == []
 
 
 def test_beat_goes_on_with_what_was_changed_by_hand(
-    fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
+    runner: JobRunner, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
 ) -> None:
     submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT is_blocked")
@@ -439,52 +439,54 @@ def test_beat_goes_on_with_what_was_changed_by_hand(
 
 
 def test_a_group_is_cancelled(
-    app: Celery, fleet: Fleet, submit: Submit, states: States, sql: Sql
+    app: Celery, runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD, {**ADD, "countdown": 9}, AGAIN])
-    running = fleet.take()
+    running = runner.take()
     actor = Actor("user:boss", is_admin=True)
-    ended = cancel(fleet.unit(actor), made.group.id)
+    ended = cancel(runner.unit(actor), made.group.id)
     assert (ended.ended, ended.asked) == (2, 1)
     assert states() == ["running", "cancelled", "cancelled", "running"]
     assert (ended.group.state, ended.group.cancelled_by) == ("running", "user:boss")
     # Its worker tells of it.
-    fleet.end(running, "failed")
+    runner.end(running, "failed")
     assert states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
     with pytest.raises(InvalidTransition):
-        cancel(fleet.unit(actor), made.group.id)
+        cancel(runner.unit(actor), made.group.id)
 
 
 def test_a_sequence_is_cancelled_before_the_next_turn(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([ADD] * 3, mode="sequential", on_failure="continue")
-    running = fleet.take()
-    cancel(fleet.unit(Actor(made.group.created_by)), made.group.id)
-    fleet.end(running)
+    running = runner.take()
+    cancel(runner.unit(Actor(made.group.created_by)), made.group.id)
+    runner.end(running)
     # It had done its work before it heard of it.
     assert states() == ["completed", "cancelled", "cancelled", "cancelled"]
     assert messages(sql) == []
 
 
 def test_a_retry_does_not_outlive_a_cancelled_group(
-    fleet: Fleet, submit: Submit, states: States, sql: Sql
+    runner: JobRunner, submit: Submit, states: States, sql: Sql
 ) -> None:
     made = submit([AGAIN, ADD], mode="sequential")
-    fleet.take()
+    runner.take()
     # As if the worker had told of the failure between the two halves of a cancel.
-    with connections.transaction(fleet.connection):
-        groups.mark_cancelled(fleet.connection, made.group.id, "me")
-    fleet.end(ids(made)[0], "failed")
+    with connections.transaction(runner.connection):
+        groups.mark_cancelled(runner.connection, made.group.id, "me")
+    runner.end(ids(made)[0], "failed")
     assert states() == ["failed", "cancelled", "cancelled", "cancelled"]
 
 
-def test_only_who_made_a_group_cancels_it(fleet: Fleet, submit: Submit, states: States) -> None:
+def test_only_who_made_a_group_cancels_it(
+    runner: JobRunner, submit: Submit, states: States
+) -> None:
     made = submit([ADD], created_by="user:alice")
     with pytest.raises(Forbidden):
-        cancel(fleet.unit(Actor("user:bob")), made.group.id)
+        cancel(runner.unit(Actor("user:bob")), made.group.id)
     assert states() == ["pending", "running"]
-    cancel(fleet.unit(Actor("user:alice")), made.group.id)
+    cancel(runner.unit(Actor("user:alice")), made.group.id)
     assert states() == ["cancelled", "cancelled"]
 
 
@@ -555,43 +557,43 @@ def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
 
 
 def test_a_group_in_the_callers_transaction(
-    app: Celery, submit: Submit, fleet: Fleet, states: States, sql: Sql
+    app: Celery, submit: Submit, runner: JobRunner, states: States, sql: Sql
 ) -> None:
-    engine = connections.engine(fleet.settings.url, "tests")
+    engine = connections.engine(runner.settings.url, "tests")
     with engine.connect() as connection:
         submit([ADD, ADD], mode="sequential", connection=connection)
         connection.rollback()
         assert states() == []
         made = submit([ADD, ADD], mode="sequential", connection=connection)
         connection.commit()
-    assert [fleet.run(), fleet.run()] == ids(made)
+    assert [runner.run(), runner.run()] == ids(made)
 
 
-def test_groups_are_found(fleet: Fleet, submit: Submit) -> None:
+def test_groups_are_found(runner: JobRunner, submit: Submit) -> None:
     first = submit([ADD], created_by="user:alice").group
     second = submit([ADD], created_by="user:bob").group
-    found = groups.listing(fleet.connection, "default")
+    found = groups.listing(runner.connection, "default")
     assert found == [second, first]
-    assert groups.listing(fleet.connection, "default", limit=1) == [second]
+    assert groups.listing(runner.connection, "default", limit=1) == [second]
     before = (second.created_at, second.id)
-    assert groups.listing(fleet.connection, "default", before=before) == [first]
-    assert groups.listing(fleet.connection, "default", created_by="user:alice") == [first]
-    assert groups.listing(fleet.connection, "default", state="completed") == []
-    assert groups.listing(fleet.connection, "other") == []
-    assert groups.get(fleet.connection, str(first.id)) == first
+    assert groups.listing(runner.connection, "default", before=before) == [first]
+    assert groups.listing(runner.connection, "default", created_by="user:alice") == [first]
+    assert groups.listing(runner.connection, "default", state="completed") == []
+    assert groups.listing(runner.connection, "other") == []
+    assert groups.get(runner.connection, str(first.id)) == first
     for wrong in (uuid4(), "nightly"):
         with pytest.raises(NotFound):
-            groups.get(fleet.connection, wrong)
+            groups.get(runner.connection, wrong)
     with pytest.raises(NotFound):
-        groups.get(fleet.connection, first.id, namespace="other")
+        groups.get(runner.connection, first.id, namespace="other")
 
 
 def test_members_are_in_order_their_retries_behind_them(
-    fleet: Fleet, submit: Submit, states: States
+    runner: JobRunner, submit: Submit, states: States
 ) -> None:
     made = submit([AGAIN, ADD], on_failure="continue")
-    fleet.run("failed")
-    found = groups.members(fleet.connection, made.group.id)
+    runner.run("failed")
+    found = groups.members(runner.connection, made.group.id)
     assert [(job.group_position, job.attempt) for job in found] == [(0, 1), (0, 2), (1, 1)]
 
 
@@ -610,7 +612,7 @@ def test_members_are_in_order_their_retries_behind_them(
     ],
 )
 def test_the_callback_runs_when_the_group_has_ended_so(
-    fleet: Fleet,
+    runner: JobRunner,
     submit: Submit,
     job_control: JobControl,
     sql: Sql,
@@ -622,47 +624,47 @@ def test_the_callback_runs_when_the_group_has_ended_so(
     assert made.callback is not None
     assert (made.callback.is_blocked, made.callback.group_id) == (True, None)
     assert messages(sql) == ids(made)
-    fleet.run()
-    fleet.run("failed")  # it is tried again
+    runner.run()
+    runner.run("failed")  # it is tried again
     assert job_control.job(made.callback).is_blocked
-    fleet.run(how)
+    runner.run(how)
     assert job_control.job(made.callback).state == state
     assert messages(sql) == ([str(made.callback.id)] if state == "pending" else [])
     assert len(sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
 
 
 def test_the_callback_of_a_cancelled_group_is_skipped(
-    submit: Submit, job_control: JobControl, fleet: Fleet
+    submit: Submit, job_control: JobControl, runner: JobRunner
 ) -> None:
     made = submit([ADD], callback=ADD)
-    cancel(fleet.unit(), made.group.id)
+    cancel(runner.unit(), made.group.id)
     assert made.callback is not None
     assert job_control.job(made.callback).state == "skipped"
 
 
 def test_a_callback_can_be_cancelled_before(
-    submit: Submit, job_control: JobControl, fleet: Fleet
+    submit: Submit, job_control: JobControl, runner: JobRunner
 ) -> None:
     made = submit([ADD], callback=ADD)
     assert made.callback is not None
     job_control.do(control.cancel, made.callback)
-    fleet.run()
+    runner.run()
     assert groups.get(job_control.connection, made.group.id).state == "completed"
     assert job_control.job(made.callback).state == "cancelled"
 
 
 def test_a_callback_goes_through_its_lane_and_knows_its_group(
-    submit: Submit, job_control: JobControl, fleet: Fleet, sql: Sql
+    submit: Submit, job_control: JobControl, runner: JobRunner, sql: Sql
 ) -> None:
     make_lane(sql, "l", limit=1)
     made = submit([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
-    fleet.run()
+    runner.run()
     assert made.callback is not None
     job = job_control.job(made.callback)
     assert job.dispatched_at is not None
     [(payload,)] = sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
     assert payload["pgbeat_callback_of"] == str(made.group.id)
-    tree = jobs_tree.of_job(job_control.connection, fleet.unit().actor, job)
+    tree = jobs_tree.of_job(job_control.connection, runner.unit().actor, job)
     assert [(node.kind, node.relation) for node in tree.root.children] == [
         ("job", ""),
         ("job", "body"),
