@@ -23,7 +23,7 @@ from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.simulated_workers import Ward
-from tests.support.transport_workers import Fleet
+from tests.support.transport_workers import TransportWorkers
 from tests.support.webhook_receiver import Receiver
 
 if TYPE_CHECKING:
@@ -166,11 +166,11 @@ def child() -> Iterator[Child]:
 
 
 @pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+def transport_workers(database: str, tmp_path: Path) -> Iterator[TransportWorkers]:
     """Starts workers on pgbeat's transport, which write a journal."""
-    fleet = Fleet(database, tmp_path)
-    yield fleet
-    fleet.close()
+    transport_workers = TransportWorkers(database, tmp_path)
+    yield transport_workers
+    transport_workers.close()
 
 
 @pytest.fixture

@@ -40,13 +40,13 @@ class Entry:
     value: Any = None
 
 
-class Fleet(Processes):
+class TransportWorkers(Processes):
     """Workers of `tests.support.apps.journal` on a database, and their journal."""
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
         self.env |= {"TESTS_BROKER": transport_url(database), "TESTS_FOLDER": str(folder)}
-        self.app = Celery("fleet", broker=transport_url(database), set_as_current=False)
+        self.app = Celery("transport", broker=transport_url(database), set_as_current=False)
         self.app.conf.update(task_ignore_result=True, result_expires=None)
 
     def start(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:

@@ -13,7 +13,7 @@ from pgbeat.beat.scheduler import Scheduler
 from tests.support import killed_beats
 from tests.support.command_line import Sql
 from tests.support.processes import Process, until
-from tests.support.transport_workers import Fleet, transport_url
+from tests.support.transport_workers import TransportWorkers, transport_url
 
 Beat = Callable[..., Scheduler]
 
@@ -29,12 +29,12 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+def transport_workers(database: str, tmp_path: Path) -> Iterator[TransportWorkers]:
     """Workers, and beats of `tests.support.apps.basic` on the transport."""
-    fleet = Fleet(database, tmp_path)
-    fleet.env["CELERY_BROKER_URL"] = transport_url(database)
-    yield fleet
-    fleet.close()
+    transport_workers = TransportWorkers(database, tmp_path)
+    transport_workers.env["CELERY_BROKER_URL"] = transport_url(database)
+    yield transport_workers
+    transport_workers.close()
 
 
 def schedule(
@@ -78,44 +78,46 @@ def launched(sql: Sql) -> list[str]:
         for step in killed_beats.STEPS
     ],
 )
-def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> None:
+def test_killed_at_each_step(
+    transport_workers: TransportWorkers, beat: Beat, sql: Sql, step: str
+) -> None:
     """Three times each: the leader dies by SIGKILL at the step, another beat takes over."""
     for n in range(6):
         options = '{"countdown": 3600}' if n % 2 else "{}"
         schedule(sql, f"s{n}", options, task="tests.add")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
-    with killed_beats.opened(fleet.env, step) as kill_one:
+    with killed_beats.opened(transport_workers.env, step) as kill_one:
         for n in range(1, 4):
             killed_beats.take_over(sql, kill_one, beat)
             assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(6 * n, n)]
         assert message_ids(sql) == launched(sql)
-        assert fleet.count(f"visible AND {TASKS}") == 9
-        assert fleet.count("available_at > now() + interval '50 minutes'") == 9
+        assert transport_workers.count(f"visible AND {TASKS}") == 9
+        assert transport_workers.count("available_at > now() + interval '50 minutes'") == 9
 
 
 @pytest.mark.slow
-def test_launched_tasks_run_once(fleet: Fleet, sql: Sql) -> None:
+def test_launched_tasks_run_once(transport_workers: TransportWorkers, sql: Sql) -> None:
     """Beats are killed while workers, which poll once in ten minutes, run tasks."""
     for n in range(5):
         schedule(sql, f"s{n}", every="200 milliseconds")
-    workers = [fleet.begin("-c", "2"), fleet.begin("-P", "solo")]
-    fleet.await_ready(*workers)
+    workers = [transport_workers.begin("-c", "2"), transport_workers.begin("-P", "solo")]
+    transport_workers.await_ready(*workers)
     for n in range(1, 4):
-        beat = fleet.beat(app="tests.support.apps.journal")
-        until(lambda n=n: len(fleet.journal()) > n * 40)  # type: ignore[misc]
+        beat = transport_workers.beat(app="tests.support.apps.journal")
+        until(lambda n=n: len(transport_workers.journal()) > n * 40)  # type: ignore[misc]
         if n < 3:
             beat.kill_group()
     stop(beat)
-    fleet.await_empty()
-    assert sorted(e.id for e in fleet.journal()) == launched(sql)
+    transport_workers.await_empty()
+    assert sorted(e.id for e in transport_workers.journal()) == launched(sql)
     assert not message_ids(sql)
     stop(*workers)
 
 
 @pytest.mark.slow
-def test_launches_with_an_eta_and_to_a_topic(fleet: Fleet, sql: Sql) -> None:
+def test_launches_with_an_eta_and_to_a_topic(transport_workers: TransportWorkers, sql: Sql) -> None:
     """What matches the bindings of two queues goes to both."""
-    with Connection(transport_url(fleet.database)) as connection:
+    with Connection(transport_url(transport_workers.database)) as connection:
         for name, key in (("daily", "reports.daily.#"), ("all", "reports.#")):
             topics = Exchange("topics", "topic")
             Queue(name, topics, routing_key=key)(connection.default_channel).declare()
@@ -125,36 +127,38 @@ def test_launches_with_an_eta_and_to_a_topic(fleet: Fleet, sql: Sql) -> None:
     schedule(sql, "tomorrow", '{"countdown": 86400}')
     schedule(sql, "daily", topic % "daily.x")
     schedule(sql, "weekly", topic % "weekly")
-    beat = fleet.beat(app="tests.support.apps.journal")
+    beat = transport_workers.beat(app="tests.support.apps.journal")
     until(lambda: sql("SELECT count(*) FROM pgbeat.ticks") == [(5,)])
-    worker = fleet.start("-c", "2", "-Q", "celery,daily,all")
+    worker = transport_workers.start("-c", "2", "-Q", "celery,daily,all")
     expected = {"now": 1, "later": 1, "daily": 2, "weekly": 1}
-    until(lambda: Counter(e.value for e in fleet.journal()) == expected)
+    until(lambda: Counter(e.value for e in transport_workers.journal()) == expected)
     [(tomorrow,)] = sql("SELECT job_id::text FROM pgbeat.ticks WHERE schedule = 'tomorrow'")
     until(lambda: message_ids(sql) == [tomorrow])
-    assert {e.id for e in fleet.journal()} == set(launched(sql)) - {tomorrow}
+    assert {e.id for e in transport_workers.journal()} == set(launched(sql)) - {tomorrow}
     [(decided,)] = sql(
         "SELECT extract(epoch FROM decided_at)::float8 FROM pgbeat.ticks WHERE schedule = 'later'"
     )
-    [later] = [e for e in fleet.journal() if e.value == "later"]
+    [later] = [e for e in transport_workers.journal() if e.value == "later"]
     assert 1.9 <= later.at - decided < 10
     stop(beat, worker)
 
 
 @pytest.mark.slow
-def test_beat_answers_a_ping(fleet: Fleet) -> None:
+def test_beat_answers_a_ping(transport_workers: TransportWorkers) -> None:
     """`beat --enable-remote-control`: what liveness probes ask."""
-    beat = fleet.beat("--enable-remote-control", "-n", "celerybeat@probed")
+    beat = transport_workers.beat("--enable-remote-control", "-n", "celerybeat@probed")
     name = "celerybeat@probed"
-    until(lambda: fleet.app.control.inspect(timeout=0.5).ping() == {name: {"ok": "pong"}})
-    inspect = fleet.app.control.inspect(destination=[name], timeout=15)
+    until(
+        lambda: transport_workers.app.control.inspect(timeout=0.5).ping() == {name: {"ok": "pong"}}
+    )
+    inspect = transport_workers.app.control.inspect(destination=[name], timeout=15)
     for _ in range(3):
         assert inspect.ping() == {name: {"ok": "pong"}}
     stop(beat)
 
 
 def test_the_job_before_is_ended_where_it_runs(
-    fleet: Fleet, beat: Beat, sql: Sql, app: Celery
+    transport_workers: TransportWorkers, beat: Beat, sql: Sql, app: Celery
 ) -> None:
     """`overlap` of `cancel_previous`: the revocation commits with the new launch."""
 
@@ -162,17 +166,17 @@ def test_the_job_before_is_ended_where_it_runs(
     def hold(gate: str) -> None:
         """The workers have it."""
 
-    worker = fleet.start("-c", "2")
+    worker = transport_workers.start("-c", "2")
     schedule(sql, "hold", task="transport.hold")
     sql("UPDATE pgbeat.schedules SET overlap = 'cancel_previous'")
     scheduler = beat()
     scheduler.run_due()
     [first] = launched(sql)
-    fleet.await_started([first])
+    transport_workers.await_started([first])
     sql("UPDATE pgbeat.schedules SET next_run = now()")
     scheduler.run_due()
     [second] = set(launched(sql)) - {first}
-    fleet.await_started([second])
+    transport_workers.await_started([second])
     worker.says(f"Terminating {first} (15)")
     states = {first: "cancelled", second: "running"}
     until(lambda: dict(sql("SELECT id::text, state FROM pgbeat.jobs")) == states, 30, "told")

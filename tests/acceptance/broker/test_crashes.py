@@ -18,7 +18,7 @@ from pgbeat.database import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import Process, until
 from tests.support.threads import repeating
-from tests.support.transport_workers import Entry, Fleet
+from tests.support.transport_workers import Entry, TransportWorkers
 
 #: Seconds from a consumer's death in which its claims must go back: two, and what a machine that
 #: does several things at once needs.
@@ -28,18 +28,22 @@ LIMIT = {"broker_transport_options": {"polling_interval": 600, "delivery_limit":
 
 
 @pytest.fixture
-def own_fleet(own_server: TemporaryServer, tmp_path: Path) -> Iterator[Fleet]:
+def own_transport_workers(
+    own_server: TemporaryServer, tmp_path: Path
+) -> Iterator[TransportWorkers]:
     """Workers on a server that the test may stop."""
     migrate.upgrade(postgres_url(own_server.dsn))
-    fleet = Fleet(own_server.dsn, tmp_path)
-    yield fleet
-    fleet.close()
+    transport_workers = TransportWorkers(own_server.dsn, tmp_path)
+    yield transport_workers
+    transport_workers.close()
 
 
-def await_released(fleet: Fleet, consumer: int, since: float, what: str) -> None:
+def await_released(
+    transport_workers: TransportWorkers, consumer: int, since: float, what: str
+) -> None:
     """Waits until the consumer's claims are back, and says how long it took."""
     until(
-        lambda: fleet.count("claimed_by = %s", consumer) == 0,
+        lambda: transport_workers.count("claimed_by = %s", consumer) == 0,
         RELEASED_WITHIN - (time.monotonic() - since),
         "the claims go back",
     )
@@ -51,82 +55,98 @@ def await_released(fleet: Fleet, consumer: int, since: float, what: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["main", "group"])
-def test_a_killed_prefork_workers_claims_run_elsewhere(fleet: Fleet, victim: str) -> None:
+def test_a_killed_prefork_workers_claims_run_elsewhere(
+    transport_workers: TransportWorkers, victim: str
+) -> None:
     """The main process alone, or all; children that were forked while it consumed hold nothing."""
-    worker = fleet.start("-c", "2", "--max-tasks-per-child", "1")
-    fleet.await_started([fleet.send("note") for _ in range(4)])
-    sent = [fleet.send("late", "a") for _ in range(8)]
-    until(lambda: len(fleet.journal(task="late")) == 2)
-    until(lambda: fleet.claimed() == 8)
-    consumer = fleet.consumer(worker)
+    worker = transport_workers.start("-c", "2", "--max-tasks-per-child", "1")
+    transport_workers.await_started([transport_workers.send("note") for _ in range(4)])
+    sent = [transport_workers.send("late", "a") for _ in range(8)]
+    until(lambda: len(transport_workers.journal(task="late")) == 2)
+    until(lambda: transport_workers.claimed() == 8)
+    consumer = transport_workers.consumer(worker)
     children = psutil.Process(worker.pid).children(recursive=True)
-    other = fleet.start("-c", "2")
+    other = transport_workers.start("-c", "2")
     died = time.monotonic()
     if victim == "main":
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
     else:
         worker.kill_group()
-    await_released(fleet, consumer, died, f"a prefork worker's {victim}")
-    fleet.open("a")
-    until(lambda: len(fleet.journal("ended", "late")) == 8)
-    fleet.await_empty()
-    elsewhere = [e for e in fleet.journal(task="late") if e.worker == fleet.name(other)]
+    await_released(transport_workers, consumer, died, f"a prefork worker's {victim}")
+    transport_workers.open("a")
+    until(lambda: len(transport_workers.journal("ended", "late")) == 8)
+    transport_workers.await_empty()
+    elsewhere = [
+        e
+        for e in transport_workers.journal(task="late")
+        if e.worker == transport_workers.name(other)
+    ]
     assert sorted(e.id for e in elsewhere) == sorted(sent)
     assert {(e.redelivered, e.failed_before) for e in elsewhere} == {(True, 1)}
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
 @pytest.mark.slow
-def test_a_solo_worker_killed_in_the_midst_of_a_task(fleet: Fleet) -> None:
-    sent = [fleet.send("late", "a") for _ in range(4)]
-    worker = fleet.start("-P", "solo")
-    until(lambda: len(fleet.journal()) == 1 and fleet.claimed() == 4)
-    consumer = fleet.consumer(worker)
-    fleet.start("-P", "solo")
+def test_a_solo_worker_killed_in_the_midst_of_a_task(transport_workers: TransportWorkers) -> None:
+    sent = [transport_workers.send("late", "a") for _ in range(4)]
+    worker = transport_workers.start("-P", "solo")
+    until(lambda: len(transport_workers.journal()) == 1 and transport_workers.claimed() == 4)
+    consumer = transport_workers.consumer(worker)
+    transport_workers.start("-P", "solo")
     worker.kill_group()
-    await_released(fleet, consumer, time.monotonic(), "a solo worker")
-    fleet.open("a")
-    until(lambda: sorted(e.id for e in fleet.journal("ended")) == sorted(sent))
-    fleet.await_empty()
-    assert [e.id for e in fleet.journal()].count(sent[0]) == 2
-    assert len(fleet.journal()) == 5
+    await_released(transport_workers, consumer, time.monotonic(), "a solo worker")
+    transport_workers.open("a")
+    until(lambda: sorted(e.id for e in transport_workers.journal("ended")) == sorted(sent))
+    transport_workers.await_empty()
+    assert [e.id for e in transport_workers.journal()].count(sent[0]) == 2
+    assert len(transport_workers.journal()) == 5
 
 
 @pytest.mark.slow
-def test_a_solo_worker_killed_in_an_early_acknowledged_task(fleet: Fleet) -> None:
+def test_a_solo_worker_killed_in_an_early_acknowledged_task(
+    transport_workers: TransportWorkers,
+) -> None:
     """It was acknowledged before it started, though it keeps the event loop: it runs once."""
-    sent = [fleet.send("hold", "a") for _ in range(4)]
-    worker = fleet.start("-P", "solo")
-    until(lambda: len(fleet.journal()) == 1)
-    consumer = fleet.consumer(worker)
-    fleet.start("-P", "solo")
+    sent = [transport_workers.send("hold", "a") for _ in range(4)]
+    worker = transport_workers.start("-P", "solo")
+    until(lambda: len(transport_workers.journal()) == 1)
+    consumer = transport_workers.consumer(worker)
+    transport_workers.start("-P", "solo")
     worker.kill_group()
-    await_released(fleet, consumer, time.monotonic(), "a solo worker")
-    fleet.open("a")
-    until(lambda: sorted(e.id for e in fleet.journal("ended")) == sorted(sent[1:]))
-    fleet.await_empty()
-    assert sorted(e.id for e in fleet.journal()) == sorted(sent)
+    await_released(transport_workers, consumer, time.monotonic(), "a solo worker")
+    transport_workers.open("a")
+    until(lambda: sorted(e.id for e in transport_workers.journal("ended")) == sorted(sent[1:]))
+    transport_workers.await_empty()
+    assert sorted(e.id for e in transport_workers.journal()) == sorted(sent)
 
 
 @pytest.mark.slow
-def test_a_child_that_outlives_its_worker_keeps_no_claims(fleet: Fleet) -> None:
+def test_a_child_that_outlives_its_worker_keeps_no_claims(
+    transport_workers: TransportWorkers,
+) -> None:
     """What a task forks has the worker's sockets; it must not live on in its name."""
-    worker = fleet.start("-P", "solo")
-    fleet.send("leave_a_child", "child")
-    [child] = until(lambda: fleet.journal("child"))
-    fleet.send("late", "a")
-    until(lambda: len(fleet.journal(task="late")) == 1 and fleet.claimed() == 1)
-    consumer = fleet.consumer(worker)
-    fleet.start("-P", "solo")
+    worker = transport_workers.start("-P", "solo")
+    transport_workers.send("leave_a_child", "child")
+    [child] = until(lambda: transport_workers.journal("child"))
+    transport_workers.send("late", "a")
+    until(
+        lambda: (
+            len(transport_workers.journal(task="late")) == 1 and transport_workers.claimed() == 1
+        )
+    )
+    consumer = transport_workers.consumer(worker)
+    transport_workers.start("-P", "solo")
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     try:
-        await_released(fleet, consumer, time.monotonic(), "a worker whose task left a child")
+        await_released(
+            transport_workers, consumer, time.monotonic(), "a worker whose task left a child"
+        )
         assert psutil.pid_exists(child.pid)
     finally:
-        fleet.open("child", "a")
-    fleet.await_empty()
+        transport_workers.open("child", "a")
+    transport_workers.await_empty()
     until(lambda: not psutil.pid_exists(child.pid))
 
 
@@ -134,76 +154,88 @@ def test_a_child_that_outlives_its_worker_keeps_no_claims(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_a_blocked_solo_worker_is_alive(fleet: Fleet) -> None:
+def test_a_blocked_solo_worker_is_alive(transport_workers: TransportWorkers) -> None:
     """Its only thread is in a task, through several sweeps of another worker's."""
-    sent = [fleet.send("late", "a") for _ in range(4)]
-    fleet.start("-P", "solo")
-    until(lambda: len(fleet.journal()) == 1 and fleet.claimed() == 4)
+    sent = [transport_workers.send("late", "a") for _ in range(4)]
+    transport_workers.start("-P", "solo")
+    until(lambda: len(transport_workers.journal()) == 1 and transport_workers.claimed() == 4)
     since = time.monotonic()
-    fleet.start("-P", "solo")
-    fleet.sweep(5)
+    transport_workers.start("-P", "solo")
+    transport_workers.sweep(5)
     print(f"blocked for {time.monotonic() - since:.1f} s")
-    assert fleet.claimed() == 4 and len(fleet.journal()) == 1
-    fleet.open("a")
-    fleet.await_empty()
-    assert [e.id for e in fleet.journal("ended")] == sent
-    assert {e.failed_before for e in fleet.journal()} == {0}
+    assert transport_workers.claimed() == 4 and len(transport_workers.journal()) == 1
+    transport_workers.open("a")
+    transport_workers.await_empty()
+    assert [e.id for e in transport_workers.journal("ended")] == sent
+    assert {e.failed_before for e in transport_workers.journal()} == {0}
 
 
 @pytest.mark.slow
-def test_a_stopped_worker_is_not_robbed(fleet: Fleet) -> None:
+def test_a_stopped_worker_is_not_robbed(transport_workers: TransportWorkers) -> None:
     """By SIGSTOP, with all its processes; others take what it has not claimed, and no more."""
-    stopped = fleet.start("-c", "1")
-    sent = [fleet.send("late", "a") for _ in range(4)]
-    until(lambda: len(fleet.journal()) == 1 and fleet.claimed() == 4)
+    stopped = transport_workers.start("-c", "1")
+    sent = [transport_workers.send("late", "a") for _ in range(4)]
+    until(lambda: len(transport_workers.journal()) == 1 and transport_workers.claimed() == 4)
     os.killpg(stopped.pid, signal.SIGSTOP)
     try:
-        fleet.start("-c", "1")
-        fleet.await_started([fleet.send("note") for _ in range(20)])
-        fleet.sweep(5)
-        assert fleet.claimed() == 4 and len(fleet.journal(task="late")) == 1
+        transport_workers.start("-c", "1")
+        transport_workers.await_started([transport_workers.send("note") for _ in range(20)])
+        transport_workers.sweep(5)
+        assert transport_workers.claimed() == 4 and len(transport_workers.journal(task="late")) == 1
     finally:
         os.killpg(stopped.pid, signal.SIGCONT)
-    fleet.open("a")
-    fleet.await_empty()
-    assert [e.id for e in fleet.journal("ended", "late")] == sent
-    assert {e.worker for e in fleet.journal("ended", "late")} == {fleet.name(stopped)}
-    assert {e.failed_before for e in fleet.journal()} == {0}
+    transport_workers.open("a")
+    transport_workers.await_empty()
+    assert [e.id for e in transport_workers.journal("ended", "late")] == sent
+    assert {e.worker for e in transport_workers.journal("ended", "late")} == {
+        transport_workers.name(stopped)
+    }
+    assert {e.failed_before for e in transport_workers.journal()} == {0}
 
 
 # -- messages that kill -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_task_that_kills_its_child_ends_as_a_dead_letter(fleet: Fleet) -> None:
+def test_a_task_that_kills_its_child_ends_as_a_dead_letter(
+    transport_workers: TransportWorkers,
+) -> None:
     """`acks_late` and `reject_on_worker_lost`: the worker lives on."""
-    fleet.start("-c", "1", settings=LIMIT)
-    poison = fleet.send("poison_rejected", "self")
-    fleet.await_empty()
-    assert [(e.id, e.failed_before) for e in fleet.journal()] == [(poison, n) for n in range(3)]
-    [(queue, payload, deliveries, reason)] = fleet.sql(
+    transport_workers.start("-c", "1", settings=LIMIT)
+    poison = transport_workers.send("poison_rejected", "self")
+    transport_workers.await_empty()
+    assert [(e.id, e.failed_before) for e in transport_workers.journal()] == [
+        (poison, n) for n in range(3)
+    ]
+    [(queue, payload, deliveries, reason)] = transport_workers.sql(
         "SELECT queue, payload, deliveries, reason FROM kombu_message_dead"
     )
     assert (queue, deliveries) == ("celery", 3) and poison in payload
     assert reason == "delivered 3 times, the last time rejected"
-    fleet.await_started([fleet.send("note")])
+    transport_workers.await_started([transport_workers.send("note")])
 
 
 @pytest.mark.slow
-def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> None:
+def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(
+    transport_workers: TransportWorkers,
+) -> None:
     """Each worker dies of it, until it has had its number of deliveries; then they live."""
-    poison = fleet.send("poison", "parent")
+    poison = transport_workers.send("poison", "parent")
     for n in range(3):
-        worker = fleet.begin("-c", "1", settings=LIMIT)
-        until(lambda n=n: len(fleet.journal()) == n + 1)  # type: ignore[misc]
+        worker = transport_workers.begin("-c", "1", settings=LIMIT)
+        until(lambda n=n: len(transport_workers.journal()) == n + 1)  # type: ignore[misc]
         assert worker.wait(20) == -signal.SIGKILL
-    fleet.start("-c", "1", settings=LIMIT)
-    until(lambda: fleet.sql("SELECT 1 FROM kombu_message_dead"))
-    assert fleet.is_empty()
-    assert [(e.id, e.failed_before) for e in fleet.journal()] == [(poison, n) for n in range(3)]
-    [(deliveries, reason)] = fleet.sql("SELECT deliveries, reason FROM kombu_message_dead")
+    transport_workers.start("-c", "1", settings=LIMIT)
+    until(lambda: transport_workers.sql("SELECT 1 FROM kombu_message_dead"))
+    assert transport_workers.is_empty()
+    assert [(e.id, e.failed_before) for e in transport_workers.journal()] == [
+        (poison, n) for n in range(3)
+    ]
+    [(deliveries, reason)] = transport_workers.sql(
+        "SELECT deliveries, reason FROM kombu_message_dead"
+    )
     assert (deliveries, reason) == (3, "delivered 3 times, the last time to a consumer that died")
-    fleet.await_started([fleet.send("note")])
+    transport_workers.await_started([transport_workers.send("note")])
 
 
 # -- databases that go away ---------------------------------------------------------------------
@@ -215,19 +247,26 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> Non
     [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")],
 )
 def test_the_server_goes_away_and_comes_back(
-    own_server: TemporaryServer, own_fleet: Fleet, sign: signal.Signals
+    own_server: TemporaryServer, own_transport_workers: TransportWorkers, sign: signal.Signals
 ) -> None:
     """Workers of three loops wait for it, calmly, and go on with what they had."""
-    fleet = own_fleet
+    transport_workers = own_transport_workers
     # A green pool that is full blocks Celery's loop, on any broker.
     pools = {"prefork": "1", "threads": "1", "gevent": "4"}
-    workers = [fleet.begin("-P", pool, "-c", c, "-Q", pool) for pool, c in pools.items()]
-    fleet.await_ready(*workers)
+    workers = [
+        transport_workers.begin("-P", pool, "-c", c, "-Q", pool) for pool, c in pools.items()
+    ]
+    transport_workers.await_ready(*workers)
     # Each runs one task at least, and has another; none is acknowledged.
-    held = [fleet.send("late", "a", queue=pool) for pool in pools for _ in range(2)]
-    until(lambda: len(fleet.journal()) == 4 and fleet.count("claimed_by IS NOT NULL") == 6)
+    held = [transport_workers.send("late", "a", queue=pool) for pool in pools for _ in range(2)]
+    until(
+        lambda: (
+            len(transport_workers.journal()) == 4
+            and transport_workers.count("claimed_by IS NOT NULL") == 6
+        )
+    )
     # Those may run twice; and the other one of the threads pool, which has it in hands already.
-    twice = {*(e.id for e in fleet.journal()), *held[2:4]}
+    twice = {*(e.id for e in transport_workers.journal()), *held[2:4]}
     own_server.stop(sign)
     before = {w.pid: len(w.output.splitlines()) for w in workers}
     cpu = {w.pid: cpu_seconds(w) for w in workers}
@@ -244,17 +283,19 @@ def test_the_server_goes_away_and_comes_back(
             assert spent < 0.2 * away + 1
     finally:
         own_server.start()
-    fleet.open("a")
-    until(lambda: {e.id for e in fleet.journal("ended")} == set(held), 60, "all have run")
-    until(lambda: fleet.count("true") == 0)
-    fleet.await_started([fleet.send("note", queue=pool) for pool in pools])
+    transport_workers.open("a")
+    until(
+        lambda: {e.id for e in transport_workers.journal("ended")} == set(held), 60, "all have run"
+    )
+    until(lambda: transport_workers.count("true") == 0)
+    transport_workers.await_started([transport_workers.send("note", queue=pool) for pool in pools])
     # Nothing is left of the old sessions, and none was opened twice.
     for worker in workers:
-        assert 1 <= len(connections(fleet, worker)) <= 2
+        assert 1 <= len(connections(transport_workers, worker)) <= 2
         worker.terminate()
     for worker in workers:
         assert worker.wait(30) == 0, worker.output
-    runs = Counter(e.id for e in fleet.journal(task="late"))
+    runs = Counter(e.id for e in transport_workers.journal(task="late"))
     assert {i for i, n in runs.items() if n > 1} <= twice
     assert max(runs.values()) <= 2
 
@@ -270,9 +311,9 @@ def cpu_seconds(worker: Process) -> float:
     return float(times.user + times.system)
 
 
-def connections(fleet: Fleet, worker: Process) -> list[int]:
+def connections(transport_workers: TransportWorkers, worker: Process) -> list[int]:
     """The worker's sessions, as the server sees them."""
-    rows = fleet.sql(
+    rows = transport_workers.sql(
         "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s",
         f"pgbeat transport %:{worker.pid}",
     )
@@ -281,24 +322,26 @@ def connections(fleet: Fleet, worker: Process) -> list[int]:
 
 @pytest.mark.slow
 def test_publishing_while_the_server_restarts(
-    own_server: TemporaryServer, own_fleet: Fleet
+    own_server: TemporaryServer, own_transport_workers: TransportWorkers
 ) -> None:
     """With a retry policy every message arrives; without one, the caller gets an error."""
-    fleet = own_fleet
+    transport_workers = own_transport_workers
     policy = {"max_retries": None, "interval_start": 0.05, "interval_step": 0, "interval_max": 0.05}
-    sent = [fleet.send("note")]
+    sent = [transport_workers.send("note")]
 
     def await_more() -> None:
         enough = len(sent) + 50
         until(lambda: len(sent) > enough)
 
-    with repeating(lambda: sent.append(fleet.send("note", retry=True, retry_policy=policy))):
+    with repeating(
+        lambda: sent.append(transport_workers.send("note", retry=True, retry_policy=policy))
+    ):
         for sign in (signal.SIGINT, signal.SIGQUIT, signal.SIGINT):
             await_more()
             own_server.stop(sign)
             own_server.start()
         await_more()
-    stored = Counter(fleet.ids())
+    stored = Counter(transport_workers.ids())
     print(f"{len(sent)} published, {stored.total() - len(stored)} of them twice")
     assert set(stored) >= set(sent)
     # Twice only what was committed when the connection broke: one a restart.
@@ -306,23 +349,28 @@ def test_publishing_while_the_server_restarts(
     own_server.stop()
     try:
         for _ in range(2):
-            with pytest.raises((OperationalError, *fleet.app.connection().connection_errors)):
-                fleet.send("note", retry=False)
+            with pytest.raises(
+                (OperationalError, *transport_workers.app.connection().connection_errors)
+            ):
+                transport_workers.send("note", retry=False)
     finally:
         own_server.start()
-    last = fleet.send("note", retry=False)
-    assert sorted(fleet.ids()) == sorted([*stored.elements(), last])
+    last = transport_workers.send("note", retry=False)
+    assert sorted(transport_workers.ids()) == sorted([*stored.elements(), last])
 
 
 # -- sessions that are cut ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_sessions_are_terminated_at_random(fleet: Fleet) -> None:
+def test_sessions_are_terminated_at_random(transport_workers: TransportWorkers) -> None:
     """The server cuts the workers' connections while they run tasks; all run."""
-    workers = [fleet.begin("-P", "prefork", "-c", "2"), fleet.begin("-P", "solo")]
-    fleet.await_ready(*workers)
-    history = History(fleet)
+    workers = [
+        transport_workers.begin("-P", "prefork", "-c", "2"),
+        transport_workers.begin("-P", "solo"),
+    ]
+    transport_workers.await_ready(*workers)
+    history = History(transport_workers)
     for _ in range(6):
         history.send(50)
         history.terminate(random.choice(workers))  # noqa: S311
@@ -335,19 +383,19 @@ def test_sessions_are_terminated_at_random(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_three_workers_compete_without_duplicates(fleet: Fleet) -> None:
+def test_three_workers_compete_without_duplicates(transport_workers: TransportWorkers) -> None:
     workers = [
-        fleet.begin("-P", "prefork", "-c", "2"),
-        fleet.begin("-P", "threads", "-c", "2"),
-        fleet.begin("-P", "solo"),
+        transport_workers.begin("-P", "prefork", "-c", "2"),
+        transport_workers.begin("-P", "threads", "-c", "2"),
+        transport_workers.begin("-P", "solo"),
     ]
-    fleet.await_ready(*workers)
-    sent = [fleet.send("work" if n % 2 else "note") for n in range(600)]
-    fleet.await_started(sent, 60)
-    fleet.await_empty()
-    entries = fleet.journal()
+    transport_workers.await_ready(*workers)
+    sent = [transport_workers.send("work" if n % 2 else "note") for n in range(600)]
+    transport_workers.await_started(sent, 60)
+    transport_workers.await_empty()
+    entries = transport_workers.journal()
     assert sorted(e.id for e in entries) == sorted(sent)
-    assert {e.worker for e in entries} == {fleet.name(worker) for worker in workers}
+    assert {e.worker for e in entries} == {transport_workers.name(worker) for worker in workers}
     assert not any(e.redelivered for e in entries)
 
 
@@ -375,24 +423,24 @@ _UNNOTICED = 1.0
 class History:
     """What was done to workers, and what they did."""
 
-    fleet: Fleet
+    transport_workers: TransportWorkers
     sent: list[str] = field(default_factory=list)
     disruptions: list[Disruption] = field(default_factory=list)
 
     def send(self, tasks: int) -> None:
         """More tasks; some of them have run afterwards, the workers are busy with the others."""
         enough = self.progress() + tasks // 4
-        self.sent += [self.fleet.send("work", 0.02) for _ in range(tasks)]
+        self.sent += [self.transport_workers.send("work", 0.02) for _ in range(tasks)]
         until(lambda: self.progress() >= enough, 60, "some tasks end")
 
     def progress(self) -> int:
         """Tasks that have ended."""
-        return len({e.id for e in self.fleet.journal("ended")})
+        return len({e.id for e in self.transport_workers.journal("ended")})
 
     def await_all(self, seconds: float = 60.0) -> None:
         """Waits until all have ended and are acknowledged."""
         until(lambda: self.progress() == len(self.sent), seconds, f"{len(self.sent)} tasks end")
-        self.fleet.await_empty(seconds)
+        self.transport_workers.await_empty(seconds)
 
     def kill(self, *workers: Process) -> None:
         """SIGKILL to all processes of these workers, which were alive."""
@@ -405,9 +453,11 @@ class History:
     def terminate(self, worker: Process) -> None:
         """Has the server end one of the worker's sessions, or both."""
         begin = time.time()
-        pids = until(lambda: connections(self.fleet, worker), what="the worker is connected")
+        pids = until(
+            lambda: connections(self.transport_workers, worker), what="the worker is connected"
+        )
         for pid in random.sample(pids, random.randint(1, len(pids))):  # noqa: S311
-            self.fleet.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
+            self.transport_workers.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
         self._note("terminate", [worker], begin)
 
     def restart(self, server: TemporaryServer, workers: list[Process]) -> None:
@@ -418,14 +468,14 @@ class History:
         self._note("restart", workers, begin)
 
     def _note(self, what: str, workers: list[Process], begin: float) -> None:
-        names = {self.fleet.name(worker) for worker in workers}
+        names = {self.transport_workers.name(worker) for worker in workers}
         self.disruptions.append(Disruption(what, names, begin, time.time()))
 
     def check(self) -> None:
         """Each task has run, more than once only where it was under way at a disruption."""
         runs: dict[str, list[Entry]] = {}
-        ends = {(e.id, e.pid, e.worker): e.at for e in self.fleet.journal("ended")}
-        for entry in self.fleet.journal():
+        ends = {(e.id, e.pid, e.worker): e.at for e in self.transport_workers.journal("ended")}
+        for entry in self.transport_workers.journal():
             runs.setdefault(entry.id, []).append(entry)
         assert set(runs) == set(self.sent)
         again = {task: entries for task, entries in runs.items() if len(entries) > 1}
@@ -442,11 +492,13 @@ class History:
                 ), f"ran again though nothing happened: {entries}, {self.disruptions}"
 
 
-def lose_nothing(server: TemporaryServer, fleet: Fleet, tasks: int, rounds: int) -> None:
+def lose_nothing(
+    server: TemporaryServer, transport_workers: TransportWorkers, tasks: int, rounds: int
+) -> None:
     """In each round a worker is killed, or both, or their server crashes; and sessions are cut."""
-    workers = [fleet.begin("-c", "2"), fleet.begin("-c", "2")]
-    fleet.await_ready(*workers)
-    history = History(fleet)
+    workers = [transport_workers.begin("-c", "2"), transport_workers.begin("-c", "2")]
+    transport_workers.await_ready(*workers)
+    history = History(transport_workers)
     for n in range(rounds):
         history.send(tasks // rounds)
         if n == rounds // 2:
@@ -456,22 +508,26 @@ def lose_nothing(server: TemporaryServer, fleet: Fleet, tasks: int, rounds: int)
         history.kill(*victims)
         for survivor in workers:
             history.terminate(survivor)
-        begun = [fleet.begin("-c", "2") for _ in victims]
-        fleet.await_ready(*begun)
+        begun = [transport_workers.begin("-c", "2") for _ in victims]
+        transport_workers.await_ready(*begun)
         workers += begun
     history.await_all()
     assert all(worker.poll() is None for worker in workers)
     history.check()
-    assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
+    assert transport_workers.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
 @pytest.mark.slow
-def test_nothing_is_lost(own_server: TemporaryServer, own_fleet: Fleet) -> None:
+def test_nothing_is_lost(
+    own_server: TemporaryServer, own_transport_workers: TransportWorkers
+) -> None:
     """Late acknowledged tasks; worker groups killed, sessions cut, the server crashed."""
-    lose_nothing(own_server, own_fleet, 400, 4)
+    lose_nothing(own_server, own_transport_workers, 400, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_of_two_thousand(own_server: TemporaryServer, own_fleet: Fleet) -> None:
-    lose_nothing(own_server, own_fleet, 2000, 16)
+def test_nothing_is_lost_of_two_thousand(
+    own_server: TemporaryServer, own_transport_workers: TransportWorkers
+) -> None:
+    lose_nothing(own_server, own_transport_workers, 2000, 16)

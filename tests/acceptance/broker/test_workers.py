@@ -11,7 +11,7 @@ from kombu import Queue
 
 from tests.support.processes import Process, until
 from tests.support.threads import repeating
-from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
+from tests.support.transport_workers import OF_CELERY, POOLS, Entry, TransportWorkers, backend_url
 
 #: A worker takes seconds to start: the other pools are for the slow ones.
 MOST_POOLS = [
@@ -19,79 +19,90 @@ MOST_POOLS = [
 ]
 
 
-def start(fleet: Fleet, pool: str, concurrency: int = 2, /, **settings: Any) -> Process:
+def start(
+    transport_workers: TransportWorkers, pool: str, concurrency: int = 2, /, **settings: Any
+) -> Process:
     """A worker of that pool."""
-    return fleet.start("-P", pool, "-c", str(concurrency), settings=settings)
+    return transport_workers.start("-P", pool, "-c", str(concurrency), settings=settings)
 
 
-def runs(fleet: Fleet, task: str) -> list[Entry]:
+def runs(transport_workers: TransportWorkers, task: str) -> list[Entry]:
     """The journal's starts of one task."""
-    return [e for e in fleet.journal() if e.id == task]
+    return [e for e in transport_workers.journal() if e.id == task]
 
 
-def started(fleet: Fleet, tasks: list[str]) -> set[str]:
+def started(transport_workers: TransportWorkers, tasks: list[str]) -> set[str]:
     """Those of the tasks that have started."""
-    return {e.id for e in fleet.journal()} & set(tasks)
+    return {e.id for e in transport_workers.journal()} & set(tasks)
 
 
 # -- each pool ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
-def test_tasks_run_now_later_and_again(fleet: Fleet, pool: str) -> None:
+def test_tasks_run_now_later_and_again(transport_workers: TransportWorkers, pool: str) -> None:
     """Messages are deleted once done; delayed ones wait in the table, not with the worker."""
-    start(fleet, pool)
+    start(transport_workers, pool)
     # More than a worker may prefetch wait for tomorrow.
     for _ in range(20):
-        fleet.send("note", "later", countdown=86400)
-    fleet.send("again", 86400)
+        transport_workers.send("note", "later", countdown=86400)
+    transport_workers.send("again", 86400)
     tomorrow = "available_at > now() + interval '23 hours' AND claimed_by IS NULL"
-    until(lambda: fleet.count(tomorrow) == 21)
-    fleet.await_started([fleet.send("note", n) for n in range(50)])
-    until(lambda: fleet.count(OF_CELERY) == 21, what="acknowledged messages are deleted")
-    assert fleet.count(tomorrow) == 21
+    until(lambda: transport_workers.count(tomorrow) == 21)
+    transport_workers.await_started([transport_workers.send("note", n) for n in range(50)])
+    until(
+        lambda: transport_workers.count(OF_CELERY) == 21, what="acknowledged messages are deleted"
+    )
+    assert transport_workers.count(tomorrow) == 21
 
     at = time.time()
-    soon, again = fleet.send("note", countdown=1.5), fleet.send("again", 1.5)
-    [first] = fleet.await_started([soon])
-    until(lambda: len(runs(fleet, again)) == 2)
-    before, second = runs(fleet, again)
+    soon, again = (
+        transport_workers.send("note", countdown=1.5),
+        transport_workers.send("again", 1.5),
+    )
+    [first] = transport_workers.await_started([soon])
+    until(lambda: len(runs(transport_workers, again)) == 2)
+    before, second = runs(transport_workers, again)
     late = first.at - at - 1.5, second.at - before.at - 1.5
     print(f"{pool}: late by {late[0] * 1000:.0f} ms, the retry by {late[1] * 1000:.0f} ms")
     assert second.retries == 1
     # Not before, and with the seconds that a busy machine may need.
     assert 0 <= late[0] < 3 and 0 <= late[1] < 3
-    until(lambda: fleet.count(OF_CELERY) == 21)
-    assert not any(e.redelivered for e in fleet.journal())
+    until(lambda: transport_workers.count(OF_CELERY) == 21)
+    assert not any(e.redelivered for e in transport_workers.journal())
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
 @pytest.mark.slow
-def test_a_warm_shutdown_requeues_unstarted_tasks(fleet: Fleet, pool: str) -> None:
+def test_a_warm_shutdown_requeues_unstarted_tasks(
+    transport_workers: TransportWorkers, pool: str
+) -> None:
     count = 1 if pool == "solo" else 2
-    sent = [fleet.send("hold", "a") for _ in range(count * 4)]
-    worker = start(fleet, pool, count)
-    until(lambda: len(started(fleet, sent)) == count)
+    sent = [transport_workers.send("hold", "a") for _ in range(count * 4)]
+    worker = start(transport_workers, pool, count)
+    until(lambda: len(started(transport_workers, sent)) == count)
     left_over = count * 3
-    until(lambda: len(fleet.ids()) == left_over, what="what has started is acknowledged")
-    until(lambda: fleet.claimed() == left_over, what="the others are prefetched")
+    until(
+        lambda: len(transport_workers.ids()) == left_over, what="what has started is acknowledged"
+    )
+    until(lambda: transport_workers.claimed() == left_over, what="the others are prefetched")
     worker.terminate()
     worker.says("Warm shutdown")
-    fleet.open("a")
+    transport_workers.open("a")
     assert worker.wait(30) == 0, worker.output
     # A green pool that is full has one more in its hands, and threads are given all: as with any
     # broker, they are run.
-    left = set(sent) - started(fleet, sent)
+    left = set(sent) - started(transport_workers, sent)
     assert (0 if pool == "threads" else count) <= len(left) <= count * 3
-    rows = fleet.sql(
+    rows = transport_workers.sql(
         "SELECT payload::json -> 'headers' ->> 'id', visible, claimed_by, deliveries, redelivered "
         f"FROM kombu_message WHERE {OF_CELERY}"
     )
     assert sorted(rows) == sorted((i, True, None, 0, True) for i in left)
-    assert not fleet.sql("SELECT 1 FROM pgbeat.consumers")
+    assert not transport_workers.sql("SELECT 1 FROM pgbeat.consumers")
     assert "Traceback" not in worker.output
 
-    with fleet.app.connection_for_read() as connection:
+    with transport_workers.app.connection_for_read() as connection:
         for _ in left:
             message = connection.default_channel.basic_get("celery", no_ack=True)
             assert message.delivery_info["redelivered"]
@@ -100,53 +111,57 @@ def test_a_warm_shutdown_requeues_unstarted_tasks(fleet: Fleet, pool: str) -> No
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
 @pytest.mark.slow
-def test_returned_credit_is_used_at_once(fleet: Fleet, pool: str) -> None:
+def test_returned_credit_is_used_at_once(transport_workers: TransportWorkers, pool: str) -> None:
     """With room for one message, twenty run one after the other, none waiting for a timer."""
-    sent = [fleet.send("work") for _ in range(20)]
-    start(fleet, pool, 1, worker_prefetch_multiplier=1)
-    fleet.await_started(sent)
-    entries = fleet.journal()
+    sent = [transport_workers.send("work") for _ in range(20)]
+    start(transport_workers, pool, 1, worker_prefetch_multiplier=1)
+    transport_workers.await_started(sent)
+    entries = transport_workers.journal()
     assert [e.id for e in entries] == sent
     elapsed = entries[-1].at - entries[0].at
     print(f"{pool}: {elapsed / 19 * 1000:.1f} ms from one start to the next")
     # The loop's shortest timer is half a second.
     assert elapsed < 19 * 0.25
-    fleet.await_empty()
+    transport_workers.await_empty()
 
-    held = [fleet.send("late", "a") for _ in range(3)]
-    fleet.await_started(held[:1])
+    held = [transport_workers.send("late", "a") for _ in range(3)]
+    transport_workers.await_started(held[:1])
     if pool != "solo":  # whose loop is blocked
-        fleet.sweep()
-    assert (fleet.claimed(), fleet.waiting()) == (1, 2)
-    fleet.open("a")
-    fleet.await_empty()
-    assert [e.id for e in fleet.journal(task="late")] == held
+        transport_workers.sweep()
+    assert (transport_workers.claimed(), transport_workers.waiting()) == (1, 2)
+    transport_workers.open("a")
+    transport_workers.await_empty()
+    assert [e.id for e in transport_workers.journal(task="late")] == held
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
 @pytest.mark.slow
-def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> None:
+def test_without_prefetch_only_what_runs_is_claimed(
+    transport_workers: TransportWorkers, pool: str
+) -> None:
     """`worker_disable_prefetch`, for tasks that acknowledge late and early."""
     count = 1 if pool == "solo" else 2
-    worker = start(fleet, pool, count, worker_disable_prefetch=True)
+    worker = start(transport_workers, pool, count, worker_disable_prefetch=True)
     assert "disable_prefetch" not in worker.output
-    late = [fleet.send("late", "a") for _ in range(6)]
-    until(lambda: len(started(fleet, late)) == count)
+    late = [transport_workers.send("late", "a") for _ in range(6)]
+    until(lambda: len(started(transport_workers, late)) == count)
     if pool != "solo":
-        fleet.sweep()
-    assert (fleet.claimed(), fleet.waiting()) == (count, 6 - count)
-    fleet.open("a")
-    fleet.await_empty()
-    soon = [fleet.send("hold", "b") for _ in range(6)]
-    until(lambda: len(started(fleet, soon)) == count)
-    until(lambda: len(fleet.ids()) == 6 - count, what="what has started is acknowledged")
+        transport_workers.sweep()
+    assert (transport_workers.claimed(), transport_workers.waiting()) == (count, 6 - count)
+    transport_workers.open("a")
+    transport_workers.await_empty()
+    soon = [transport_workers.send("hold", "b") for _ in range(6)]
+    until(lambda: len(started(transport_workers, soon)) == count)
+    until(
+        lambda: len(transport_workers.ids()) == 6 - count, what="what has started is acknowledged"
+    )
     if pool != "solo":
-        fleet.sweep()
-    assert (fleet.claimed(), fleet.waiting()) == (0, 6 - count)
-    fleet.open("b")
-    fleet.await_empty()
-    fleet.await_started(soon)  # what is acknowledged early may not have begun yet
-    assert sorted(e.id for e in fleet.journal()) == sorted([*late, *soon])
+        transport_workers.sweep()
+    assert (transport_workers.claimed(), transport_workers.waiting()) == (0, 6 - count)
+    transport_workers.open("b")
+    transport_workers.await_empty()
+    transport_workers.await_started(soon)  # what is acknowledged early may not have begun yet
+    assert sorted(e.id for e in transport_workers.journal()) == sorted([*late, *soon])
 
 
 # -- prefetch -----------------------------------------------------------------------------------
@@ -156,63 +171,65 @@ def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> 
     "multiplier, claimed", [(4, 8), pytest.param(0, 130, marks=pytest.mark.slow)]
 )
 @pytest.mark.slow
-def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
+def test_prefetch_is_exact(
+    transport_workers: TransportWorkers, multiplier: int, claimed: int
+) -> None:
     """For two processes, with a limit and without."""
-    sent = [fleet.send("late", "a") for _ in range(130)]
-    start(fleet, "prefork", worker_prefetch_multiplier=multiplier)
-    until(lambda: len(fleet.journal()) == 2 and fleet.claimed() >= claimed)
-    fleet.sweep(2)
-    assert (fleet.claimed(), fleet.waiting()) == (claimed, 130 - claimed)
+    sent = [transport_workers.send("late", "a") for _ in range(130)]
+    start(transport_workers, "prefork", worker_prefetch_multiplier=multiplier)
+    until(lambda: len(transport_workers.journal()) == 2 and transport_workers.claimed() >= claimed)
+    transport_workers.sweep(2)
+    assert (transport_workers.claimed(), transport_workers.waiting()) == (claimed, 130 - claimed)
     # Later messages change nothing.
-    more = [fleet.send("late", "a") for _ in range(5)]
-    fleet.sweep()
-    assert fleet.claimed() == (135 if multiplier == 0 else claimed)
-    assert len(fleet.journal()) == 2
-    fleet.open("a")
-    fleet.await_empty()
-    assert sorted(e.id for e in fleet.journal()) == sorted([*sent, *more])
+    more = [transport_workers.send("late", "a") for _ in range(5)]
+    transport_workers.sweep()
+    assert transport_workers.claimed() == (135 if multiplier == 0 else claimed)
+    assert len(transport_workers.journal()) == 2
+    transport_workers.open("a")
+    transport_workers.await_empty()
+    assert sorted(e.id for e in transport_workers.journal()) == sorted([*sent, *more])
 
 
 @pytest.mark.slow
-def test_delayed_tasks_are_no_load(fleet: Fleet) -> None:
+def test_delayed_tasks_are_no_load(transport_workers: TransportWorkers) -> None:
     """A hundred thousand with an ETA in an hour: not in a worker's memory, there after it."""
-    worker = start(fleet, "prefork", 1)
-    run_some(fleet)
+    worker = start(transport_workers, "prefork", 1)
+    run_some(transport_workers)
     before = memory(worker)
-    fleet.send("note", "delayed", countdown=3600)
-    fleet.sql(
+    transport_workers.send("note", "delayed", countdown=3600)
+    transport_workers.sql(
         "INSERT INTO kombu_message (visible, payload, priority, available_at, queue_id) "
         "SELECT m.visible, replace(m.payload, m.payload::json -> 'headers' ->> 'id', "
         "gen_random_uuid()::text), m.priority, m.available_at, m.queue_id "
         "FROM kombu_message m, generate_series(1, 99999) WHERE m.available_at IS NOT NULL"
     )
-    fleet.sweep(3)
-    run_some(fleet)
+    transport_workers.sweep(3)
+    run_some(transport_workers)
     after = memory(worker)
     delayed = "NOT visible AND claimed_by IS NULL AND available_at > now()"
-    assert fleet.count(delayed) == 100_000
+    assert transport_workers.count(delayed) == 100_000
     worker.terminate()
     assert worker.wait(30) == 0, worker.output
-    another = start(fleet, "prefork", 1)
-    run_some(fleet)
+    another = start(transport_workers, "prefork", 1)
+    run_some(transport_workers)
     restarted = memory(another)
     print(f"RSS {before / 1e6:.1f}, with them {after / 1e6:.1f}, anew {restarted / 1e6:.1f} MB")
-    assert fleet.count(delayed) == 100_000
+    assert transport_workers.count(delayed) == 100_000
     # A task in a worker's memory has some two kilobytes.
     assert max(after, restarted) - before < 10e6
-    fleet.sql(
+    transport_workers.sql(
         "UPDATE kombu_message SET available_at = now(), payload = "
         "replace(payload, payload::json -> 'headers' ->> 'eta', '2020-01-01T00:00:00+00:00') "
         "WHERE id IN (SELECT id FROM kombu_message WHERE available_at IS NOT NULL LIMIT 10)"
     )
-    until(lambda: sum(e.value == "delayed" for e in fleet.journal()) == 10)
-    until(lambda: fleet.count(OF_CELERY) == 99_990)
+    until(lambda: sum(e.value == "delayed" for e in transport_workers.journal()) == 10)
+    until(lambda: transport_workers.count(OF_CELERY) == 99_990)
 
 
-def run_some(fleet: Fleet) -> None:
+def run_some(transport_workers: TransportWorkers) -> None:
     """Some tasks, until they are done."""
-    fleet.await_started([fleet.send("note") for _ in range(200)])
-    until(lambda: fleet.count("available_at IS NULL") == 0)
+    transport_workers.await_started([transport_workers.send("note") for _ in range(200)])
+    until(lambda: transport_workers.count("available_at IS NULL") == 0)
 
 
 def memory(worker: Process) -> int:
@@ -221,37 +238,39 @@ def memory(worker: Process) -> int:
 
 
 @pytest.mark.slow
-def test_priorities(fleet: Fleet) -> None:
+def test_priorities(transport_workers: TransportWorkers) -> None:
     """The higher the sooner, equal ones as they came; a queue's highest is the highest."""
-    with fleet.app.connection_for_write() as connection:
+    with transport_workers.app.connection_for_write() as connection:
         Queue("limited", max_priority=5)(connection.default_channel).declare()
-    start(fleet, "prefork", 1, worker_prefetch_multiplier=1)
-    remote(fleet, "w0@tests")[0].add_consumer("limited", reply=True, timeout=15, limit=1)
+    start(transport_workers, "prefork", 1, worker_prefetch_multiplier=1)
+    remote(transport_workers, "w0@tests")[0].add_consumer(
+        "limited", reply=True, timeout=15, limit=1
+    )
     expected = {"celery": [9, 9, 7, 5, 3, 1, 0, None], "limited": [7, 9, 5, 9, 3, 1, 0, None]}
     for queue, order in expected.items():
-        begun = len(fleet.journal(task="note"))
-        fleet.await_started([fleet.send("late", queue)])
+        begun = len(transport_workers.journal(task="note"))
+        transport_workers.await_started([transport_workers.send("late", queue)])
         for priority in (0, 7, 3, 9, None, 5, 1, 9):
-            fleet.send("note", priority, priority=priority, queue=queue)
-        fleet.open(queue)
-        until(lambda: not fleet.ids())
-        assert [e.value for e in fleet.journal(task="note")][begun:] == order
+            transport_workers.send("note", priority, priority=priority, queue=queue)
+        transport_workers.open(queue)
+        until(lambda: not transport_workers.ids())
+        assert [e.value for e in transport_workers.journal(task="note")][begun:] == order
 
 
 # -- remote control -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_inspect_and_control(fleet: Fleet) -> None:
-    name = fleet.name(start(fleet, "prefork"))
-    control, inspect = remote(fleet, name)
+def test_inspect_and_control(transport_workers: TransportWorkers) -> None:
+    name = transport_workers.name(start(transport_workers, "prefork"))
+    control, inspect = remote(transport_workers, name)
     assert inspect.ping() == {name: {"ok": "pong"}}
 
-    sent = [fleet.send("hold", "a") for _ in range(4)]
-    until(lambda: len(started(fleet, sent)) == 2)
-    assert {r["id"] for r in inspect.active()[name]} == started(fleet, sent)
+    sent = [transport_workers.send("hold", "a") for _ in range(4)]
+    until(lambda: len(started(transport_workers, sent)) == 2)
+    assert {r["id"] for r in inspect.active()[name]} == started(transport_workers, sent)
     reserved = until(lambda: len(r := inspect.reserved()[name]) == 2 and r)
-    assert {r["id"] for r in reserved} == set(sent) - started(fleet, sent)
+    assert {r["id"] for r in reserved} == set(sent) - started(transport_workers, sent)
     assert inspect.scheduled() == {name: []}
     stats = inspect.stats()[name]
     assert stats["pool"]["max-concurrency"] == 2 and stats["prefetch_count"] == 8
@@ -260,10 +279,12 @@ def test_inspect_and_control(fleet: Fleet) -> None:
 
     [answer] = control.pool_grow(1, reply=True, destination=[name], timeout=10)
     assert "ok" in answer[name]
-    until(lambda: len(started(fleet, sent)) == 3, what="a third process runs a third task")
+    until(
+        lambda: len(started(transport_workers, sent)) == 3, what="a third process runs a third task"
+    )
     assert len(inspect.stats()[name]["pool"]["processes"]) == 3
-    fleet.open("a")
-    fleet.await_empty()
+    transport_workers.open("a")
+    transport_workers.await_empty()
     [answer] = control.pool_shrink(1, reply=True, destination=[name], timeout=10)
     assert "ok" in answer[name]
 
@@ -275,47 +296,51 @@ def test_inspect_and_control(fleet: Fleet) -> None:
 
     [answer] = control.add_consumer("extra", reply=True, destination=[name], timeout=10)
     assert "ok" in answer[name]
-    fleet.await_started([fleet.send("note", queue="extra")])
+    transport_workers.await_started([transport_workers.send("note", queue="extra")])
     [answer] = control.cancel_consumer("extra", reply=True, destination=[name], timeout=10)
     assert "ok" in answer[name]
-    waits = fleet.send("note", queue="extra")
-    fleet.await_started([fleet.send("note") for _ in range(20)])
-    assert not runs(fleet, waits) and fleet.count("visible") == 1
+    waits = transport_workers.send("note", queue="extra")
+    transport_workers.await_started([transport_workers.send("note") for _ in range(20)])
+    assert not runs(transport_workers, waits) and transport_workers.count("visible") == 1
     control.add_consumer("extra", reply=True, destination=[name], timeout=10)
-    fleet.await_started([waits])
-    fleet.await_empty()
+    transport_workers.await_started([waits])
+    transport_workers.await_empty()
 
 
-def remote(fleet: Fleet, *names: str) -> tuple[Any, Any]:
+def remote(transport_workers: TransportWorkers, *names: str) -> tuple[Any, Any]:
     """Returns control and inspect of these workers, which return when all have answered."""
-    control = fleet.app.control
+    control = transport_workers.app.control
     return control, control.inspect(destination=names, timeout=15)
 
 
 @pytest.mark.slow
-def test_revoked_tasks_end(fleet: Fleet) -> None:
+def test_revoked_tasks_end(transport_workers: TransportWorkers) -> None:
     """What runs is terminated; what was not started never is."""
-    worker = start(fleet, "prefork", 1)
-    name = fleet.name(worker)
-    control, inspect = remote(fleet, name)
+    worker = start(transport_workers, "prefork", 1)
+    name = transport_workers.name(worker)
+    control, inspect = remote(transport_workers, name)
     for task in ("hold", "late"):
-        running, reserved, last = fleet.send(task, "a"), fleet.send("note"), fleet.send("note")
-        fleet.await_started([running])
+        running, reserved, last = (
+            transport_workers.send(task, "a"),
+            transport_workers.send("note"),
+            transport_workers.send("note"),
+        )
+        transport_workers.await_started([running])
         until(lambda r={reserved, last}: {t["id"] for t in inspect.reserved()[name]} == r)  # type: ignore[misc]
         control.revoke(reserved)
         control.revoke(running, terminate=True, signal="SIGKILL")
-        fleet.await_started([last])
-        fleet.await_empty()
-        assert not runs(fleet, reserved)
+        transport_workers.await_started([last])
+        transport_workers.await_empty()
+        assert not runs(transport_workers, reserved)
         worker.says(f"Discarding revoked task: transport.note[{reserved}]")
-    assert not fleet.journal("ended")
-    assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
+    assert not transport_workers.journal("ended")
+    assert transport_workers.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
 @pytest.mark.slow
-def test_an_idle_solo_worker_answers_at_once(fleet: Fleet) -> None:
-    name = fleet.name(start(fleet, "solo", 1))
-    _, inspect = remote(fleet, name)
+def test_an_idle_solo_worker_answers_at_once(transport_workers: TransportWorkers) -> None:
+    name = transport_workers.name(start(transport_workers, "solo", 1))
+    _, inspect = remote(transport_workers, name)
     begin = time.monotonic()
     for _ in range(10):
         assert inspect.ping() == {name: {"ok": "pong"}}
@@ -326,39 +351,39 @@ def test_an_idle_solo_worker_answers_at_once(fleet: Fleet) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
-def test_other_pools_answer(fleet: Fleet, pool: str) -> None:
+def test_other_pools_answer(transport_workers: TransportWorkers, pool: str) -> None:
     """Also while they run tasks; green ones hear by a connection of their own."""
-    name = fleet.name(start(fleet, pool, 4))
-    _, inspect = remote(fleet, name)
-    held = [fleet.send("hold", "a") for _ in range(2)]
-    fleet.await_started(held)
+    name = transport_workers.name(start(transport_workers, pool, 4))
+    _, inspect = remote(transport_workers, name)
+    held = [transport_workers.send("hold", "a") for _ in range(2)]
+    transport_workers.await_started(held)
     for _ in range(3):
         assert inspect.ping() == {name: {"ok": "pong"}}
     assert {r["id"] for r in inspect.active()[name]} == set(held)
-    fleet.open("a")
-    fleet.await_empty()
+    transport_workers.open("a")
+    transport_workers.await_empty()
 
 
 @pytest.mark.slow
-def test_workers_know_each_other(fleet: Fleet) -> None:
+def test_workers_know_each_other(transport_workers: TransportWorkers) -> None:
     """Mingle shares revoked tasks with a new worker; gossip reports workers that come and go."""
-    first = fleet.start("-c", "1", "-l", "DEBUG")
-    control, inspect = remote(fleet, fleet.name(first))
+    first = transport_workers.start("-c", "1", "-l", "DEBUG")
+    control, inspect = remote(transport_workers, transport_workers.name(first))
     control.revoke("never-to-run")
-    until(lambda: inspect.revoked() == {fleet.name(first): ["never-to-run"]})
-    second = fleet.start("--with-mingle", "-c", "1", "-l", "DEBUG")
+    until(lambda: inspect.revoked() == {transport_workers.name(first): ["never-to-run"]})
+    second = transport_workers.start("--with-mingle", "-c", "1", "-l", "DEBUG")
     second.says("mingle: sync with 1 nodes")
-    _, inspect = remote(fleet, fleet.name(second))
-    assert inspect.revoked() == {fleet.name(second): ["never-to-run"]}
-    first.says(f"{fleet.name(second)} joined the party")
-    second.says(f"{fleet.name(first)} joined the party")
+    _, inspect = remote(transport_workers, transport_workers.name(second))
+    assert inspect.revoked() == {transport_workers.name(second): ["never-to-run"]}
+    first.says(f"{transport_workers.name(second)} joined the party")
+    second.says(f"{transport_workers.name(first)} joined the party")
     second.terminate()
     assert second.wait(30) == 0
-    first.says(f"{fleet.name(second)} left")
+    first.says(f"{transport_workers.name(second)} left")
 
 
 @pytest.mark.slow
-def test_events_reach_a_receiver(fleet: Fleet) -> None:
+def test_events_reach_a_receiver(transport_workers: TransportWorkers) -> None:
     """`celery events`, Flower: in a thread of its own, its queue gone with its connection."""
     heard: dict[str, list[dict[str, Any]]] = {}
 
@@ -370,15 +395,17 @@ def test_events_reach_a_receiver(fleet: Fleet) -> None:
             receiver.capture(limit=None, timeout=0.5, wakeup=True)
 
     def queues() -> int:
-        [(count,)] = fleet.sql("SELECT count(*) FROM kombu_queue WHERE name LIKE 'celeryev.%'")
+        [(count,)] = transport_workers.sql(
+            "SELECT count(*) FROM kombu_queue WHERE name LIKE 'celeryev.%'"
+        )
         return int(count)
 
-    with fleet.app.connection_for_read() as connection:
-        receiver = fleet.app.events.Receiver(connection, handlers={"*": hear})
+    with transport_workers.app.connection_for_read() as connection:
+        receiver = transport_workers.app.events.Receiver(connection, handlers={"*": hear})
         with repeating(listen):
             until(lambda: queues() == 1)
-            worker = fleet.start("-E", "-c", "1")
-            sent = [fleet.send("note") for _ in range(50)]
+            worker = transport_workers.start("-E", "-c", "1")
+            sent = [transport_workers.send("note") for _ in range(50)]
             until(lambda: len(heard.get("task-succeeded", ())) == 50)
             for kind in ("task-received", "task-started", "task-succeeded"):
                 assert sorted(e["uuid"] for e in heard[kind]) == sorted(sent)
@@ -393,20 +420,20 @@ def test_events_reach_a_receiver(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_chains_groups_and_chords(fleet: Fleet) -> None:
+def test_chains_groups_and_chords(transport_workers: TransportWorkers) -> None:
     """With Celery's own result backend on the same database."""
     settings: dict[str, Any] = {
-        "result_backend": backend_url(fleet.database),
+        "result_backend": backend_url(transport_workers.database),
         "task_ignore_result": False,
     }
-    fleet.app.conf.update(settings)
-    fleet.app.backend.ResultSession().close()  # makes the backend's tables
-    start(fleet, "prefork", **settings)
+    transport_workers.app.conf.update(settings)
+    transport_workers.app.backend.ResultSession().close()  # makes the backend's tables
+    start(transport_workers, "prefork", **settings)
 
     def add(*args: int) -> Any:
-        return fleet.app.signature("transport.add", args=args)
+        return transport_workers.app.signature("transport.add", args=args)
 
-    total = fleet.app.signature("transport.total")
+    total = transport_workers.app.signature("transport.total")
     results = [
         (chain(add(1, 2), add(3), add(4)).apply_async(), 10),
         (group(add(n, n) for n in range(20)).apply_async(), [2 * n for n in range(20)]),
@@ -415,4 +442,4 @@ def test_chains_groups_and_chords(fleet: Fleet) -> None:
     ]
     for result, expected in results:
         assert result.get(timeout=30) == expected
-    fleet.await_empty()
+    transport_workers.await_empty()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.transport_workers import Fleet
+from tests.support.transport_workers import TransportWorkers
 from tests.support.webhook_receiver import Receiver
 
 APP = """
@@ -98,11 +98,11 @@ def sentry() -> Iterator[Sentry]:
 
 
 @pytest.fixture
-def fleet(database: str, tmp_path: Path, sentry: Sentry) -> Iterator[Fleet]:
-    fleet = Fleet(database, tmp_path)
-    fleet.env |= {"PYTHONPATH": f"{tmp_path}", "SENTRY": sentry.dsn}
-    yield fleet
-    fleet.stop_all()
+def transport_workers(database: str, tmp_path: Path, sentry: Sentry) -> Iterator[TransportWorkers]:
+    transport_workers = TransportWorkers(database, tmp_path)
+    transport_workers.env |= {"PYTHONPATH": f"{tmp_path}", "SENTRY": sentry.dsn}
+    yield transport_workers
+    transport_workers.stop_all()
 
 
 def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None:
@@ -119,15 +119,15 @@ def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None
 @pytest.mark.parametrize("setup", [AT_IMPORT, IN_SIGNALS], ids=["import", "signals"])
 @pytest.mark.slow
 def test_a_worker_closes_the_check_in_that_beat_opened(
-    setup: str, fleet: Fleet, sentry: Sentry, sql: Sql
+    setup: str, transport_workers: TransportWorkers, sentry: Sentry, sql: Sql
 ) -> None:
-    (fleet.folder / "watched_app.py").write_text(APP.format(setup=setup))
+    (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=setup))
     add(sql, "hourly")
     add(sql, "fails", "watched.fail", job_policy='{"max_attempts": 1}')
     add(sql, "skips", "watched.skip")
     add(sql, "left out 1")
-    fleet.beat("--schedule", str(fleet.folder / "s"), app="watched_app")
-    fleet.worker("--without-mingle", app="watched_app")
+    transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
+    transport_workers.worker("--without-mingle", app="watched_app")
     until(lambda: len(sentry.statuses()) == 3 and all(map(len2, sentry.statuses().values())))
     assert sentry.statuses() == {
         "hourly": {"in_progress", "ok"},
@@ -150,22 +150,24 @@ def len2(found: set[str]) -> bool:
 
 @pytest.mark.slow
 def test_jobs_of_lanes_and_retries_close_the_same_check_in(
-    fleet: Fleet, sentry: Sentry, sql: Sql
+    transport_workers: TransportWorkers, sentry: Sentry, sql: Sql
 ) -> None:
-    (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
+    (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('narrow', 1)")
     add(sql, "in a lane", job_policy='{"lane": "narrow"}')
     add(sql, "retried", "watched.second", job_policy='{"max_attempts": 2, "retry_base": 0}')
-    fleet.beat("--schedule", str(fleet.folder / "s"), app="watched_app")
-    fleet.worker("--without-mingle", app="watched_app")
+    transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
+    transport_workers.worker("--without-mingle", app="watched_app")
     until(lambda: "ok" in sentry.statuses().get("in a lane", ()))
     until(lambda: "ok" in sentry.statuses().get("retried", ()))
     assert sentry.statuses()["retried"] == {"in_progress", "error", "ok"}
     assert len({each["check_in_id"] for each in sentry.check_ins}) == 2
 
 
-def test_monitors_know_what_sentry_can_express(fleet: Fleet, sentry: Sentry, sql: Sql) -> None:
-    (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
+def test_monitors_know_what_sentry_can_express(
+    transport_workers: TransportWorkers, sentry: Sentry, sql: Sql
+) -> None:
+    (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     zone = "America/New_York"
     add(sql, "cron", every=None, cron="*/5 1-3 * * mon", timezone=zone, jitter="90 seconds")
     sql(f"UPDATE pgbeat.schedules SET next_run = '2026-01-05 01:00 {zone}'")  # a Monday
@@ -175,7 +177,7 @@ def test_monitors_know_what_sentry_can_express(fleet: Fleet, sentry: Sentry, sql
     add(sql, "too short", every="30 seconds")
     add(sql, "last day", every=None, cron="0 9 L * *")
     add(sql, "by rule", every=None, rrule="FREQ=DAILY")
-    fleet.beat("--schedule", str(fleet.folder / "s"), app="watched_app")
+    transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
     until(lambda: len(sentry.statuses()) == 4)
     until(lambda: sql("SELECT count(*) FROM pgbeat.ticks")[0][0] >= 7)
     assert sentry.statuses() == {
@@ -194,25 +196,29 @@ def test_monitors_know_what_sentry_can_express(fleet: Fleet, sentry: Sentry, sql
 
 
 @pytest.mark.slow
-def test_a_launch_by_hand_is_no_check_in(fleet: Fleet, sentry: Sentry, sql: Sql) -> None:
-    (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
+def test_a_launch_by_hand_is_no_check_in(
+    transport_workers: TransportWorkers, sentry: Sentry, sql: Sql
+) -> None:
+    (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     add(sql, "hourly")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
     command = [sys.executable, "-m", "celery", "-A", "watched_app", "pgbeat", "trigger", "hourly"]
-    assert fleet.run(*command).wait(60) == 0
-    fleet.worker("--without-mingle", app="watched_app")
+    assert transport_workers.run(*command).wait(60) == 0
+    transport_workers.worker("--without-mingle", app="watched_app")
     until(lambda: sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'") == [(1,)])
     assert sentry.check_ins == []
 
 
 @pytest.mark.slow
-def test_a_receiver_that_hangs_delays_no_launch(sentry: Sentry, fleet: Fleet, sql: Sql) -> None:
-    (fleet.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
+def test_a_receiver_that_hangs_delays_no_launch(
+    sentry: Sentry, transport_workers: TransportWorkers, sql: Sql
+) -> None:
+    (transport_workers.folder / "watched_app.py").write_text(APP.format(setup=AT_IMPORT))
     receiver = sentry._receiver
     receiver.by_path["/api/1/envelope/"] = receiver.hang
     for number in range(150):  # more than Sentry keeps in its queue
         add(sql, f"s {number}")
-    fleet.beat("--schedule", str(fleet.folder / "s"), app="watched_app")
+    transport_workers.beat("--schedule", str(transport_workers.folder / "s"), app="watched_app")
     until(lambda: sql("SELECT count(*) FROM pgbeat.jobs") == [(150,)], 20)
     until(lambda: receiver.received)
     assert len(receiver.received) == 1 and not receiver.released.is_set()

@@ -26,7 +26,7 @@ from pgbeat.database import connections
 from pgbeat.integrations import opentelemetry as tracing
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.transport_workers import Fleet
+from tests.support.transport_workers import TransportWorkers
 
 #: An app whose workers write their spans to a file, a line each.
 APP = """
@@ -201,23 +201,25 @@ def test_the_trace_of_any_id_is_valid() -> None:
 
 
 @pytest.fixture
-def fleet(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def transport_workers(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TransportWorkers]:
     (tmp_path / "traced_app.py").write_text(APP)
-    fleet = Fleet(database, tmp_path)
-    fleet.env |= {"PYTHONPATH": f"{tmp_path}", "SPANS": str(tmp_path / "spans")}
-    yield fleet
-    fleet.stop_all()
+    transport_workers = TransportWorkers(database, tmp_path)
+    transport_workers.env |= {"PYTHONPATH": f"{tmp_path}", "SPANS": str(tmp_path / "spans")}
+    yield transport_workers
+    transport_workers.stop_all()
 
 
-def written(fleet: Fleet) -> list[dict[str, Any]]:
-    file = fleet.folder / "spans"
+def written(transport_workers: TransportWorkers) -> list[dict[str, Any]]:
+    file = transport_workers.folder / "spans"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def test_an_execution_is_in_its_jobs_trace(
-    fleet: Fleet, traced: Traced, database: str, sql: Sql
+    transport_workers: TransportWorkers, traced: Traced, database: str, sql: Sql
 ) -> None:
-    app = Celery("traced", broker=fleet.env["TESTS_BROKER"], set_as_current=False)
+    app = Celery("traced", broker=transport_workers.env["TESTS_BROKER"], set_as_current=False)
     made = TransactionPublisher(app)
     jobs = {task: str(uuid4()) for task in ("add", "fail", "skip")}
     with connections.engine(postgres_url(database), "tests").begin() as connection:
@@ -228,15 +230,17 @@ def test_an_execution_is_in_its_jobs_trace(
     # Of what is no job, no span.
     app.send_task("traced.add")
     app.close()
-    fleet.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
-    until(lambda: fleet.is_empty() and len(written(fleet)) >= 4, 90, "spans")
-    spans = {span["name"]: span for span in written(fleet)}
+    transport_workers.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
+    until(
+        lambda: transport_workers.is_empty() and len(written(transport_workers)) >= 4, 90, "spans"
+    )
+    spans = {span["name"]: span for span in written(transport_workers)}
     for task, job in jobs.items():
         run = spans[f"run traced.{task}"]
         assert int(run["context"]["trace_id"], 16) == tracing.trace_id(job)
         assert int(run["parent_id"], 16) == tracing.span_id(job, "publish")
         assert run["kind"] == "SpanKind.CONSUMER"
-    inside = [s for s in written(fleet) if s["name"] == "inside" and s["parent_id"]]
+    inside = [s for s in written(transport_workers) if s["name"] == "inside" and s["parent_id"]]
     assert [s["parent_id"] for s in inside] == [spans["run traced.add"]["context"]["span_id"]]
     outcomes = {t: spans[f"run traced.{t}"]["attributes"]["pgbeat.outcome"] for t in jobs}
     assert outcomes == {"add": "completed", "fail": "failed", "skip": "skipped"}

@@ -24,7 +24,7 @@ from tests.support.kombu_connections import (
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.threads import repeating, together
-from tests.support.transport_workers import Fleet
+from tests.support.transport_workers import TransportWorkers
 
 #: Errors that a statement may end with: cancelled, to be repeated, not allowed, the server's own.
 STATES = ["57014", "40001", "42501", "XX000"]
@@ -188,9 +188,11 @@ def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-def test_statements_of_busy_workers_are_cancelled(fleet: Fleet, sql: Sql, pool: str) -> None:
+def test_statements_of_busy_workers_are_cancelled(
+    transport_workers: TransportWorkers, sql: Sql, pool: str
+) -> None:
     """At random, again and again: the workers live, and every task runs."""
-    workers = [fleet.start("-P", pool, "-c", "4") for _ in range(2)]
+    workers = [transport_workers.start("-P", pool, "-c", "4") for _ in range(2)]
     cancelled: list[int] = []
 
     def cancel() -> None:
@@ -203,26 +205,28 @@ def test_statements_of_busy_workers_are_cancelled(fleet: Fleet, sql: Sql, pool: 
         cancelled.extend(count for (count,) in cursor)
 
     sent: list[str] = []
-    with psycopg.connect(fleet.database, autocommit=True) as admin, repeating(cancel):
+    with psycopg.connect(transport_workers.database, autocommit=True) as admin, repeating(cancel):
         while len(sent) < 300:
             with suppress(OperationalError):
-                sent.append(fleet.send("work", 0.02))
+                sent.append(transport_workers.send("work", 0.02))
     print(f"{sum(cancelled)} statements were cancelled")
-    until(lambda: {e.id for e in fleet.journal("ended")} >= set(sent), 90)
-    fleet.await_empty(90)
+    until(lambda: {e.id for e in transport_workers.journal("ended")} >= set(sent), 90)
+    transport_workers.await_empty(90)
     assert [worker.poll() for worker in workers] == [None, None]
-    twice = [n for n in Counter(e.id for e in fleet.journal()).values() if n > 1]
+    twice = [n for n in Counter(e.id for e in transport_workers.journal()).values() if n > 1]
     print(f"{len(twice)} tasks ran more than once")
 
 
 @pytest.mark.slow
-def test_workers_where_serializable_is_the_default(fleet: Fleet, sql: Sql) -> None:
+def test_workers_where_serializable_is_the_default(
+    transport_workers: TransportWorkers, sql: Sql
+) -> None:
     """Every task runs once."""
     serializable(sql)
-    workers = [fleet.start("-c", "2") for _ in range(2)]
-    sent = [fleet.send("work", 0.005) for _ in range(330)]
-    until(lambda: len(fleet.journal("ended")) >= len(sent), 90)
-    fleet.await_empty(60)
-    assert sorted(e.id for e in fleet.journal()) == sorted(sent)
+    workers = [transport_workers.start("-c", "2") for _ in range(2)]
+    sent = [transport_workers.send("work", 0.005) for _ in range(330)]
+    until(lambda: len(transport_workers.journal("ended")) >= len(sent), 90)
+    transport_workers.await_empty(60)
+    assert sorted(e.id for e in transport_workers.journal()) == sorted(sent)
     assert [worker.poll() for worker in workers] == [None, None]
     assert not any("Traceback" in worker.output for worker in workers)

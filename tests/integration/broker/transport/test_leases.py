@@ -14,7 +14,7 @@ from tests.support.command_line import Sql
 from tests.support.kombu_connections import Inbox, publish
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import until
-from tests.support.transport_workers import Fleet
+from tests.support.transport_workers import TransportWorkers
 
 pytestmark = needs_pgbouncer
 
@@ -135,18 +135,20 @@ def test_a_worker_outlives_its_pooler_and_is_replaced_by_its_namesake(
     bouncer: Pooler, database: str, tmp_path: Path, sql: Sql
 ) -> None:
     """Its own former consumer, or a killed worker's, has its queues no longer than the lease."""
-    fleet = Fleet(database, tmp_path)
+    transport_workers = TransportWorkers(database, tmp_path)
     through = {"TESTS_BROKER": f"pgbeat+{bouncer.url}", "TESTS_DATABASE": bouncer.url}
     settings = {"broker_transport_options": LEASE}
     pool = ("-P", "threads", "-c", "1")
     try:
-        worker = fleet.start(*pool, settings=settings, **through)
+        worker = transport_workers.start(*pool, settings=settings, **through)
         [(before,)] = sql("SELECT id FROM pgbeat.consumers")
         bouncer.kill()
         until(lambda: sql("SELECT id FROM pgbeat.consumers WHERE id <> %s", before))
-        fleet.await_started([fleet.send("note")])
+        transport_workers.await_started([transport_workers.send("note")])
         worker.kill_group()
-        fleet.start(*pool, "-n", fleet.name(worker), settings=settings, **through)
-        fleet.await_started([fleet.send("note")])
+        transport_workers.start(
+            *pool, "-n", transport_workers.name(worker), settings=settings, **through
+        )
+        transport_workers.await_started([transport_workers.send("note")])
     finally:
-        fleet.close()
+        transport_workers.close()
