@@ -22,7 +22,7 @@ from tests.support.jobs import JobControl, job_controls
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers
-from tests.support.simulated_workers import Ward
+from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import TransportWorkers
 from tests.support.webhook_receiver import Receiver
 
@@ -182,11 +182,11 @@ def tracked_workers(database: str, tmp_path: Path) -> Iterator[TrackedWorkers]:
 
 
 @pytest.fixture
-def ward(database: str) -> Iterator[Ward]:
+def fake_workers(database: str) -> Iterator[FakeWorkers]:
     """Makes workers that are nothing but rows."""
-    ward = Ward(database)
-    yield ward
-    ward.close()
+    fake_workers = FakeWorkers(database)
+    yield fake_workers
+    fake_workers.close()
 
 
 @pytest.fixture

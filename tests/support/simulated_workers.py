@@ -16,7 +16,7 @@ from tests.support.databases import rows_of
 from tests.support.transport_workers import transport_url
 
 
-class Ward:
+class FakeWorkers:
     """A database, and workers in it that are nothing but rows."""
 
     def __init__(self, dsn: str) -> None:
@@ -24,7 +24,7 @@ class Ward:
         self.engine = connections.engine(postgres_url(dsn), "tests").execution_options(
             isolation_level="AUTOCOMMIT"
         )
-        self.app = Celery("ward", broker=transport_url(dsn), set_as_current=False)
+        self.app = Celery("fake", broker=transport_url(dsn), set_as_current=False)
         self.settings = Settings.load(self.app.conf)
         self.connection = self.engine.connect()
         self.publisher = publisher(self.app, self.settings, lambda: None)

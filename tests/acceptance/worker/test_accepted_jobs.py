@@ -12,55 +12,55 @@ from pgbeat.jobs import rescue
 from pgbeat.jobs.rescue import Rescuer
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
-from tests.support.simulated_workers import Ward
+from tests.support.simulated_workers import FakeWorkers
 
 
 @pytest.fixture
-def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
+def fake_workers(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkers]:
     """Workers that are nothing but rows."""
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
-    ward = Ward(database)
-    yield ward
-    ward.close()
+    fake_workers = FakeWorkers(database)
+    yield fake_workers
+    fake_workers.close()
 
 
-def rescue_once(ward: Ward) -> None:
+def rescue_once(fake_workers: FakeWorkers) -> None:
     """Looks once, as a process that has not looked before."""
-    Rescuer(ward.publisher, ward.settings).rescue(ward.connection)
+    Rescuer(fake_workers.publisher, fake_workers.settings).rescue(fake_workers.connection)
 
 
-def test_what_a_living_worker_accepted_is_not_given_up(ward: Ward) -> None:
-    ward.worker(1, lives=True)
-    ward.worker(2, missing=1)  # its session broke just now
-    accepted = [ward.job(), ward.job()]
+def test_what_a_living_worker_accepted_is_not_given_up(fake_workers: FakeWorkers) -> None:
+    fake_workers.worker(1, lives=True)
+    fake_workers.worker(2, missing=1)  # its session broke just now
+    accepted = [fake_workers.job(), fake_workers.job()]
     for worker, job_id in enumerate(accepted, 1):
-        ward.accept(job_id, worker)
-    rescuer = Rescuer(ward.publisher, ward.settings)
+        fake_workers.accept(job_id, worker)
+    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
     rescuer._missing_messages._suspects = dict.fromkeys(accepted, 0.0)  # without a message for long
-    rescuer.rescue(ward.connection)
-    assert [ward.state(job_id) for job_id in accepted] == ["pending", "pending"]
-    assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(2,)]
+    rescuer.rescue(fake_workers.connection)
+    assert [fake_workers.state(job_id) for job_id in accepted] == ["pending", "pending"]
+    assert fake_workers.sql("SELECT count(*) FROM pgbeat.message_ends") == [(2,)]
 
 
 def test_what_a_worker_accepted_that_died_or_left_is_lost(
-    ward: Ward, caplog: pytest.LogCaptureFixture
+    fake_workers: FakeWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ward.worker(1, missing=60)
-    died, left = ward.job(max_attempts=2), ward.job(max_attempts=1)
-    ward.accept(died, 1)
-    ward.accept(left, 2)
-    rescue_once(ward)
-    job = jobs.get(ward.connection, died)
+    fake_workers.worker(1, missing=60)
+    died, left = fake_workers.job(max_attempts=2), fake_workers.job(max_attempts=1)
+    fake_workers.accept(died, 1)
+    fake_workers.accept(left, 2)
+    rescue_once(fake_workers)
+    job = jobs.get(fake_workers.connection, died)
     assert (job.state, job.error) == (
         "failed", "lost: the worker w accepted it, and is gone without having begun it"
     )  # fmt: skip
     assert job.retried_by is not None
-    assert ward.state(left) == "failed"
-    assert ward.released() == 2
+    assert fake_workers.state(left) == "failed"
+    assert fake_workers.released() == 2
     assert f"Job {died} (tests.add) failed (attempt 1/2), retrying in 1 min" in caplog.text
     assert f"Job {left} (tests.add) failed (attempt 1/1): lost: the worker" in caplog.text
-    rescue_once(ward)
-    assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
+    rescue_once(fake_workers)
+    assert fake_workers.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -72,73 +72,80 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
         (None, "was accepted 1 min ago by a worker that records nothing"),
     ],
 )  # fmt: skip
-def test_where_an_accepted_job_is(ward: Ward, worker: int | None, says: str) -> None:
-    ward.worker(1, lives=True)
-    job_id = ward.job()
-    ward.accept(job_id, worker)
-    with connections.transaction(ward.connection):
-        job, now = jobs.get(ward.connection, job_id), connections.now(ward.connection)
-        where = whereabouts.of_job(ward.connection, job, now)
+def test_where_an_accepted_job_is(fake_workers: FakeWorkers, worker: int | None, says: str) -> None:
+    fake_workers.worker(1, lives=True)
+    job_id = fake_workers.job()
+    fake_workers.accept(job_id, worker)
+    with connections.transaction(fake_workers.connection):
+        job, now = (
+            jobs.get(fake_workers.connection, job_id),
+            connections.now(fake_workers.connection),
+        )
+        where = whereabouts.of_job(fake_workers.connection, job, now)
     assert (where.cause, where.sentence) == ("accepted", says)
 
 
 def test_what_was_accepted_just_now_may_be_of_a_worker_that_is_not_registered_yet(
-    ward: Ward,
+    fake_workers: FakeWorkers,
 ) -> None:
-    job_id = ward.job()
-    ward.accept(job_id, 1, ago=5)
-    rescue_once(ward)
-    assert ward.state(job_id) == "pending"
+    job_id = fake_workers.job()
+    fake_workers.accept(job_id, 1, ago=5)
+    rescue_once(fake_workers)
+    assert fake_workers.state(job_id) == "pending"
 
 
-def test_a_worker_whose_consumer_lives_is_not_dead(ward: Ward) -> None:
+def test_a_worker_whose_consumer_lives_is_not_dead(fake_workers: FakeWorkers) -> None:
     """Its recording session may be away for longer than its consumer's."""
-    job_id = ward.job()
-    ward.accept(job_id, 1)
-    [(consumer,)] = ward.sql(
+    job_id = fake_workers.job()
+    fake_workers.accept(job_id, 1)
+    [(consumer,)] = fake_workers.sql(
         "INSERT INTO pgbeat.consumers (tables, name, lease_until) "
         "VALUES ('kombu_message', 'w', now() + interval '1 minute') RETURNING id"
     )
-    ward.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
-    rescue_once(ward)
-    assert ward.state(job_id) == "pending"
-    ward.sql("DELETE FROM pgbeat.consumers")
-    rescue_once(ward)
-    assert ward.state(job_id) == "failed"
+    fake_workers.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
+    rescue_once(fake_workers)
+    assert fake_workers.state(job_id) == "pending"
+    fake_workers.sql("DELETE FROM pgbeat.consumers")
+    rescue_once(fake_workers)
+    assert fake_workers.state(job_id) == "failed"
 
 
-def test_what_a_worker_accepted_that_records_nothing_is_never_given_up(ward: Ward) -> None:
-    ward.worker(1, lives=True)
-    job_id = ward.job()
-    ward.accept(job_id, None)
-    rescuer = Rescuer(ward.publisher, ward.settings)
+def test_what_a_worker_accepted_that_records_nothing_is_never_given_up(
+    fake_workers: FakeWorkers,
+) -> None:
+    fake_workers.worker(1, lives=True)
+    job_id = fake_workers.job()
+    fake_workers.accept(job_id, None)
+    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
     rescuer._missing_messages._suspects = {job_id: 0.0}
-    rescuer.rescue(ward.connection)
-    assert ward.state(job_id) == "pending"
+    rescuer.rescue(fake_workers.connection)
+    assert fake_workers.state(job_id) == "pending"
 
 
-def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(ward: Ward) -> None:
+def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(
+    fake_workers: FakeWorkers,
+) -> None:
     """Its message was delivered again, and the other has not recorded yet that it began."""
-    ward.worker(1, missing=60)
-    ward.worker(2, lives=True)
-    job_id = ward.job(max_attempts=2)
-    ward.run(job_id, 1, began=30.0, acks=False)
-    ward.accept(job_id, 2)
-    rescue_once(ward)
-    assert ward.state(job_id) == "pending"
-    ward.run(job_id, 2)
-    assert ward.state(job_id) == "running"
+    fake_workers.worker(1, missing=60)
+    fake_workers.worker(2, lives=True)
+    job_id = fake_workers.job(max_attempts=2)
+    fake_workers.run(job_id, 1, began=30.0, acks=False)
+    fake_workers.accept(job_id, 2)
+    rescue_once(fake_workers)
+    assert fake_workers.state(job_id) == "pending"
+    fake_workers.run(job_id, 2)
+    assert fake_workers.state(job_id) == "running"
 
 
 def test_a_lost_execution_is_logged_with_what_becomes_of_it(
-    ward: Ward, caplog: pytest.LogCaptureFixture
+    fake_workers: FakeWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ward.worker(1, missing=60)
-    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1)")
-    job_id = ward.job(max_attempts=2, lane="gpu")
-    ward.run(job_id, 1, began=600.0)
-    rescue_once(ward)
-    again = jobs.get(ward.connection, job_id).retried_by
+    fake_workers.worker(1, missing=60)
+    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1)")
+    job_id = fake_workers.job(max_attempts=2, lane="gpu")
+    fake_workers.run(job_id, 1, began=600.0)
+    rescue_once(fake_workers)
+    again = jobs.get(fake_workers.connection, job_id).retried_by
     run = f"Execution 1 of job {job_id} (tests.add) is lost after 10 min: the worker w1 died"
     retry = f"Job {job_id} (tests.add) failed (attempt 1/2), retrying in 1 min as job {again}"
     freed = "Cleared stale locks: 1 slot of lane 'gpu' is free again"

@@ -35,149 +35,161 @@ from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.rows import make_lane
-from tests.support.simulated_workers import Ward
+from tests.support.simulated_workers import FakeWorkers
 
 # ----- without processes: the rows of a worker that is no more
 
 
-def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
+def test_what_a_dead_worker_ran_is_lost(fake_workers: FakeWorkers) -> None:
     """Its jobs fail, or wait for the message that comes again; those of one who lives go on."""
-    ward.worker(1, missing=ward.settings.lock_patience + 1)
-    ward.worker(2, lives=True)
-    acknowledged, late, living = ward.job(), ward.job(), ward.job()
-    ward.run(acknowledged, 1)
-    ward.run(late, 1, acks=False, acks_late=True)
-    ward.run(living, 2)
-    ward.rescue()
+    fake_workers.worker(1, missing=fake_workers.settings.lock_patience + 1)
+    fake_workers.worker(2, lives=True)
+    acknowledged, late, living = fake_workers.job(), fake_workers.job(), fake_workers.job()
+    fake_workers.run(acknowledged, 1)
+    fake_workers.run(late, 1, acks=False, acks_late=True)
+    fake_workers.run(living, 2)
+    fake_workers.rescue()
     lost = [("failed", True, "lost: the worker w1 died")]
-    assert (ward.state(acknowledged), ward.of(acknowledged)) == ("failed", lost)
-    assert (ward.state(late), ward.of(late)) == ("pending", lost)
-    assert (ward.state(living), ward.of(living)) == ("running", [("running", False, None)])
-    assert ward.released() == 2
-    ward.rescue()
-    assert ward.released() == 2
+    assert (fake_workers.state(acknowledged), fake_workers.of(acknowledged)) == ("failed", lost)
+    assert (fake_workers.state(late), fake_workers.of(late)) == ("pending", lost)
+    assert (fake_workers.state(living), fake_workers.of(living)) == (
+        "running",
+        [("running", False, None)],
+    )
+    assert fake_workers.released() == 2
+    fake_workers.rescue()
+    assert fake_workers.released() == 2
 
 
-def test_the_settings_say_how_long_a_worker_may_be_without_its_lock(ward: Ward) -> None:
-    ward.worker(1, missing=8)
-    job_id = ward.job()
-    ward.run(job_id, 1)
-    ward.settings = replace(ward.settings, lock_patience=60.0)
-    ward.rescue()
-    assert ward.state(job_id) == "running"
-    ward.settings = replace(ward.settings, lock_patience=6.0)
-    ward.rescue()
-    assert ward.state(job_id) == "failed"
+def test_the_settings_say_how_long_a_worker_may_be_without_its_lock(
+    fake_workers: FakeWorkers,
+) -> None:
+    fake_workers.worker(1, missing=8)
+    job_id = fake_workers.job()
+    fake_workers.run(job_id, 1)
+    fake_workers.settings = replace(fake_workers.settings, lock_patience=60.0)
+    fake_workers.rescue()
+    assert fake_workers.state(job_id) == "running"
+    fake_workers.settings = replace(fake_workers.settings, lock_patience=6.0)
+    fake_workers.rescue()
+    assert fake_workers.state(job_id) == "failed"
 
 
-def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
-    ward.worker(1)
-    job_id = ward.job()
-    ward.run(job_id, 1)
-    ward.rescue()
-    [(missing,)] = ward.sql("SELECT missing_since IS NOT NULL FROM pgbeat.workers")
+def test_a_worker_is_missed_for_a_while_first(fake_workers: FakeWorkers) -> None:
+    fake_workers.worker(1)
+    job_id = fake_workers.job()
+    fake_workers.run(job_id, 1)
+    fake_workers.rescue()
+    [(missing,)] = fake_workers.sql("SELECT missing_since IS NOT NULL FROM pgbeat.workers")
     assert missing
-    assert ward.state(job_id) == "running"
-    ward.sql("SELECT pg_advisory_lock(%s, 1)", workers.LIFE)  # it is back
-    ward.rescue()
-    assert ward.sql("SELECT missing_since FROM pgbeat.workers") == [(None,)]
-    ward.sql("SELECT pg_advisory_unlock(%s, 1)", workers.LIFE)
-    ward.rescue()
-    ward.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
-    ward.rescue()
-    assert ward.state(job_id) == "failed"
+    assert fake_workers.state(job_id) == "running"
+    fake_workers.sql("SELECT pg_advisory_lock(%s, 1)", workers.LIFE)  # it is back
+    fake_workers.rescue()
+    assert fake_workers.sql("SELECT missing_since FROM pgbeat.workers") == [(None,)]
+    fake_workers.sql("SELECT pg_advisory_unlock(%s, 1)", workers.LIFE)
+    fake_workers.rescue()
+    fake_workers.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
+    fake_workers.rescue()
+    assert fake_workers.state(job_id) == "failed"
 
 
-def test_the_dead_are_looked_for_as_often_after_many_died(ward: Ward) -> None:
+def test_the_dead_are_looked_for_as_often_after_many_died(fake_workers: FakeWorkers) -> None:
     """Who lives takes turns with those who live, not with those who are kept for the record."""
     for worker in range(2, 202):
-        ward.worker(worker, missing=60)
-    heartbeat = Heartbeat(ward.settings, 1, "w1", "solo", 1)
-    heartbeat.connected(ward.connection)
+        fake_workers.worker(worker, missing=60)
+    heartbeat = Heartbeat(fake_workers.settings, 1, "w1", "solo", 1)
+    heartbeat.connected(fake_workers.connection)
 
     def is_lost() -> bool:
-        heartbeat.beat(ward.connection, ward.publisher)
-        return ward.state(job_id) == "failed"
+        heartbeat.beat(fake_workers.connection, fake_workers.publisher)
+        return fake_workers.state(job_id) == "failed"
 
     for worker in (2, 3):
-        job_id = ward.job()
-        ward.run(job_id, worker)
+        job_id = fake_workers.job()
+        fake_workers.run(job_id, worker)
         until(is_lost, 10)
 
 
-def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
+def test_what_a_worker_left_behind_is_lost(fake_workers: FakeWorkers) -> None:
     """It said that it ended, and did not say how this did. What began just now may be of a worker
     that is not known yet.
     """
-    old, new = ward.job(), ward.job()
-    ward.run(old, 7, began=20.0)
-    ward.run(new, 8)
-    ward.rescue()
-    assert (ward.state(old), ward.state(new)) == ("failed", "running")
+    old, new = fake_workers.job(), fake_workers.job()
+    fake_workers.run(old, 7, began=20.0)
+    fake_workers.run(new, 8)
+    fake_workers.rescue()
+    assert (fake_workers.state(old), fake_workers.state(new)) == ("failed", "running")
 
 
-def test_a_lost_job_is_tried_again_by_its_policy(ward: Ward) -> None:
-    ward.worker(1, missing=10)
-    job_id = ward.job(max_attempts=2, retry_base=60)
-    ward.run(job_id, 1)
-    ward.rescue()
-    again = jobs.get(ward.connection, job_id).retried_by
+def test_a_lost_job_is_tried_again_by_its_policy(fake_workers: FakeWorkers) -> None:
+    fake_workers.worker(1, missing=10)
+    job_id = fake_workers.job(max_attempts=2, retry_base=60)
+    fake_workers.run(job_id, 1)
+    fake_workers.rescue()
+    again = jobs.get(fake_workers.connection, job_id).retried_by
     assert again is not None
-    job = jobs.get(ward.connection, again)
+    job = jobs.get(fake_workers.connection, again)
     assert (job.state, job.attempt) == ("scheduled", 2)
-    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
+    assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
 
 
-def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
+def test_a_lost_job_that_was_to_be_cancelled_is(fake_workers: FakeWorkers) -> None:
     """And its message does not come again."""
-    ward.worker(1, missing=10)
-    job_id = ward.job(max_attempts=3)
-    ward.run(job_id, 1, acks=False, acks_late=True)
-    endings.request_cancel(ward.connection, [job_id], "me")
-    ward.rescue()
-    assert ward.state(job_id) == "cancelled"
-    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    fake_workers.worker(1, missing=10)
+    job_id = fake_workers.job(max_attempts=3)
+    fake_workers.run(job_id, 1, acks=False, acks_late=True)
+    endings.request_cancel(fake_workers.connection, [job_id], "me")
+    fake_workers.rescue()
+    assert fake_workers.state(job_id) == "cancelled"
+    assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
-def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward) -> None:
+def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(
+    fake_workers: FakeWorkers,
+) -> None:
     """Where it ran could not be ended, and it asked for a retry before it knew."""
-    job_id = ward.job()
-    run = ward.run(job_id, 1)
-    endings.request_cancel(ward.connection, [job_id], "me")
-    with connections.transaction(ward.connection):  # what `self.retry` publishes
-        retry = jobs.find(ward.connection, [job_id])
-        lifecycle.publish(ward.connection, ward.publisher, retry)
+    job_id = fake_workers.job()
+    run = fake_workers.run(job_id, 1)
+    endings.request_cancel(fake_workers.connection, [job_id], "me")
+    with connections.transaction(fake_workers.connection):  # what `self.retry` publishes
+        retry = jobs.find(fake_workers.connection, [job_id])
+        lifecycle.publish(fake_workers.connection, fake_workers.publisher, retry)
     end = ExecutionRecord(
         run, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
-    with connections.transaction(ward.connection):
-        ended = executions.record(ward.connection, [end])
-        lifecycle.follow(ward.connection, ward.publisher, ended)
-    assert ward.state(job_id) == "cancelled"
-    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    with connections.transaction(fake_workers.connection):
+        ended = executions.record(fake_workers.connection, [end])
+        lifecycle.follow(fake_workers.connection, fake_workers.publisher, ended)
+    assert fake_workers.state(job_id) == "cancelled"
+    assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
-def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
+def test_one_that_was_given_up_and_lived_says_how_it_ended(fake_workers: FakeWorkers) -> None:
     """Its job has gone on without it."""
-    ward.worker(1, missing=10)
-    job_id = ward.job()
-    run = ward.run(job_id, 1)
-    ward.rescue()
+    fake_workers.worker(1, missing=10)
+    job_id = fake_workers.job()
+    run = fake_workers.run(job_id, 1)
+    fake_workers.rescue()
     executions.record(
-        ward.connection,
+        fake_workers.connection,
         [ExecutionRecord(run, job_id, False, state="completed", job_state="completed")],
     )
-    assert ward.of(job_id) == [("completed", False, None)]
-    assert ward.state(job_id) == "failed"
+    assert fake_workers.of(job_id) == [("completed", False, None)]
+    assert fake_workers.state(job_id) == "failed"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_that_was_delivered_again_and_completes_decides(ward: Ward, is_first: bool) -> None:
+def test_one_that_was_delivered_again_and_completes_decides(
+    fake_workers: FakeWorkers, is_first: bool
+) -> None:
     """The other may run a message that it had in memory, and that is no more."""
-    make_lane(ward.sql, "one")
-    job_id = ward.job(lane="one")
-    one, other = ward.run(job_id, 1, acks_late=True), ward.run(job_id, 2, acks_late=True)
-    assert ward.of(job_id)[1] == ("failed", True, "lost: the message was delivered again")
+    make_lane(fake_workers.sql, "one")
+    job_id = fake_workers.job(lane="one")
+    one, other = (
+        fake_workers.run(job_id, 1, acks_late=True),
+        fake_workers.run(job_id, 2, acks_late=True),
+    )
+    assert fake_workers.of(job_id)[1] == ("failed", True, "lost: the message was delivered again")
     ends = [
         ExecutionRecord(one, job_id, False, state="completed", job_state="completed"),
         ExecutionRecord(other, job_id, False, state="failed", job_state="pending", error="no"),
@@ -185,176 +197,190 @@ def test_one_that_was_delivered_again_and_completes_decides(ward: Ward, is_first
     ended = [
         job
         for end in (ends if is_first else reversed(ends))
-        for job in executions.record(ward.connection, [end])
+        for job in executions.record(fake_workers.connection, [end])
     ]
     assert [(str(job.id), job.state, job.lane) for job in ended[-1:]] == [
         (job_id, "completed", "one")
     ]
-    assert ward.state(job_id) == "completed"
-    assert ward.of(job_id) == [("failed", False, "no"), ("completed", False, None)]
+    assert fake_workers.state(job_id) == "completed"
+    assert fake_workers.of(job_id) == [("failed", False, "no"), ("completed", False, None)]
 
 
-def test_other_namespaces_are_left_alone(ward: Ward) -> None:
+def test_other_namespaces_are_left_alone(fake_workers: FakeWorkers) -> None:
     """Their jobs' messages are for an app that this one does not know."""
-    ward.worker(1, missing=10)
-    job_id = ward.job()
-    ward.run(job_id, 1)
-    ward.sql("UPDATE pgbeat.jobs SET namespace = 'other'")
-    ward.rescue()
-    assert ward.state(job_id) == "running"
+    fake_workers.worker(1, missing=10)
+    job_id = fake_workers.job()
+    fake_workers.run(job_id, 1)
+    fake_workers.sql("UPDATE pgbeat.jobs SET namespace = 'other'")
+    fake_workers.rescue()
+    assert fake_workers.state(job_id) == "running"
 
 
-def test_two_sweepers_do_everything_once(ward: Ward, database: str) -> None:
-    ward.worker(1, missing=10)
-    made = [ward.job(max_attempts=2, retry_base=0) for _ in range(60)]
+def test_two_sweepers_do_everything_once(fake_workers: FakeWorkers, database: str) -> None:
+    fake_workers.worker(1, missing=10)
+    made = [fake_workers.job(max_attempts=2, retry_base=0) for _ in range(60)]
     for job_id in made:
-        ward.run(job_id, 1)
-    wards = [Ward(database) for _ in range(3)]
+        fake_workers.run(job_id, 1)
+    sweepers = [FakeWorkers(database) for _ in range(3)]
     start = threading.Barrier(3)
 
-    def sweep(ward: Ward) -> None:
+    def sweep(fake_workers: FakeWorkers) -> None:
         start.wait()
         for _ in range(5):
-            ward.rescue()
+            fake_workers.rescue()
 
     with ThreadPoolExecutor(3) as threads:
-        for done in [threads.submit(sweep, each) for each in wards]:
+        for done in [threads.submit(sweep, each) for each in sweepers]:
             done.result()
-    for each in wards:
+    for each in sweepers:
         each.close()
-    assert ward.released() == 60
-    [(count,)] = ward.sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL")
+    assert fake_workers.released() == 60
+    [(count,)] = fake_workers.sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL")
     assert count == 60
-    assert ward.sql("SELECT count(*), count(DISTINCT job_id) FROM kombu_message") == [(60, 60)]
+    assert fake_workers.sql("SELECT count(*), count(DISTINCT job_id) FROM kombu_message") == [
+        (60, 60)
+    ]
 
 
-def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
-    dead, runs = ward.job(), ward.job()
-    ward.run(runs, 1, acks=False)
-    ward.worker(1, lives=True)
-    ward.sql(
+def test_the_job_of_a_dead_letter_fails(fake_workers: FakeWorkers) -> None:
+    dead, runs = fake_workers.job(), fake_workers.job()
+    fake_workers.run(runs, 1, acks=False)
+    fake_workers.worker(1, lives=True)
+    fake_workers.sql(
         "WITH gone AS (DELETE FROM kombu_message WHERE job_id IS NOT NULL RETURNING *) "
         "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason, "
         "enqueued_at, job_id) SELECT id, 'celery', payload, priority, 3, 'delivered 3 times', "
         "now(), job_id FROM gone"
     )
-    ward.rescue()
-    job = jobs.get(ward.connection, dead)
+    fake_workers.rescue()
+    job = jobs.get(fake_workers.connection, dead)
     assert (job.state, job.error) == ("failed", "its message is a dead letter: delivered 3 times")
-    assert ward.state(runs) == "running"
+    assert fake_workers.state(runs) == "running"
 
 
-def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_message_is_gone_fails(
+    fake_workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker took it and died before it recorded that. Others wait for their message, their lane
     or their time; or their worker is just about to record them.
     """
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
-    ward.worker(1, lives=True)
-    waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
-    parked = ward.job(with_message=False, is_dispatched=False)
-    fresh = ward.job()
+    fake_workers.worker(1, lives=True)
+    waits, gone, expired = (
+        fake_workers.job(),
+        fake_workers.job(),
+        fake_workers.job(options={"expires": 1}),
+    )
+    parked = fake_workers.job(with_message=False, is_dispatched=False)
+    fresh = fake_workers.job()
     for job_id in (gone, expired, fresh):
-        ward.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
-    ward.sql(
+        fake_workers.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+    fake_workers.sql(
         "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s' WHERE id <> %s",
         fresh,
     )
-    rescuer = Rescuer(ward.publisher, ward.settings)
-    rescuer.rescue(ward.connection)
-    assert ward.state(gone) == "pending"  # seen once
-    rescuer.rescue(ward.connection)
-    job = jobs.get(ward.connection, gone)
+    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+    rescuer.rescue(fake_workers.connection)
+    assert fake_workers.state(gone) == "pending"  # seen once
+    rescuer.rescue(fake_workers.connection)
+    job = jobs.get(fake_workers.connection, gone)
     assert job.state == "failed"
     assert job.error == (
         "lost: its message is gone, and no worker has recorded that it accepted it"
     )
-    assert ward.state(expired) == "cancelled"
-    assert [ward.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
-    assert ward.released() == 1
+    assert fake_workers.state(expired) == "cancelled"
+    assert [fake_workers.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
+    assert fake_workers.released() == 1
 
 
 def test_a_job_whose_message_is_in_another_broker_is_not_lost(
-    ward: Ward, database: str, monkeypatch: pytest.MonkeyPatch
+    fake_workers: FakeWorkers, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
-    ward.worker(1, lives=True)
+    fake_workers.worker(1, lives=True)
     before = Celery("before", broker="memory://", set_as_current=False)
     before.conf.pgbeat_url = database
     settings = Settings.load(before.conf)
-    made = [ward.job(with_message=False), ward.job(with_message=False)]
+    made = [fake_workers.job(with_message=False), fake_workers.job(with_message=False)]
     with before.producer_or_acquire(None) as producer:
         elsewhere = publisher(before, settings, lambda: producer)
         for job_id in made:
-            with connections.transaction(ward.connection):
-                found = jobs.find(ward.connection, [job_id])
-                assert lifecycle.publish(ward.connection, elsewhere, found) == []
+            with connections.transaction(fake_workers.connection):
+                found = jobs.find(fake_workers.connection, [job_id])
+                assert lifecycle.publish(fake_workers.connection, elsewhere, found) == []
     waits, runs = made
-    ward.worker(2, missing=10)
-    ward.run(runs, 2, acks_late=True)  # what an old worker ran that died comes again, over there
-    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    fake_workers.worker(2, missing=10)
+    fake_workers.run(
+        runs, 2, acks_late=True
+    )  # what an old worker ran that died comes again, over there
+    fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
     for _ in range(3):
-        Rescuer(ward.publisher, ward.settings).rescue(ward.connection)
-    rescuer = Rescuer(ward.publisher, ward.settings)
+        Rescuer(fake_workers.publisher, fake_workers.settings).rescue(fake_workers.connection)
+    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
     for _ in range(3):
-        rescuer.rescue(ward.connection)
-    assert (ward.state(waits), ward.state(runs)) == ("pending", "pending")
+        rescuer.rescue(fake_workers.connection)
+    assert (fake_workers.state(waits), fake_workers.state(runs)) == ("pending", "pending")
     # Once it was given to this broker, it is looked for like any other.
-    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
-    ward.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
+    fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
+    fake_workers.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
              "dispatched_at = dispatched_at - interval '59 s'")  # fmt: skip
     for _ in range(3):
-        rescuer.rescue(ward.connection)
-    assert ward.state(waits) == "failed"
+        rescuer.rescue(fake_workers.connection)
+    assert fake_workers.state(waits) == "failed"
     before.close()
 
 
 def test_many_pending_jobs_are_looked_at_in_turn(
-    ward: Ward, monkeypatch: pytest.MonkeyPatch
+    fake_workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     monkeypatch.setattr(missing_messages, "_PAGE", 3)
-    ward.worker(1, lives=True)
-    made = [ward.job() for _ in range(10)]
-    ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])
-    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
-    rescuer = Rescuer(ward.publisher, ward.settings)
+    fake_workers.worker(1, lives=True)
+    made = [fake_workers.job() for _ in range(10)]
+    fake_workers.sql(
+        "DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]]
+    )
+    fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
     for _ in range(6):
-        rescuer.rescue(ward.connection)
-    states = [ward.state(job_id) for job_id in made]
+        rescuer.rescue(fake_workers.connection)
+    states = [fake_workers.state(job_id) for job_id in made]
     assert states == ["failed", *["pending"] * 8, "failed"]
 
 
-def test_ends_of_messages_are_read_in_turn(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_messages_are_read_in_turn(
+    fake_workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the end of the message that a job was sent as last is kept; each round reads a page."""
     monkeypatch.setattr(missing_messages, "_ENDS_PAGE", 30)
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
-    waiting, again, ended = ward.job(), ward.job(), ward.job()
+    waiting, again, ended = fake_workers.job(), fake_workers.job(), fake_workers.job()
     dispatched = "UPDATE pgbeat.unfinished_jobs SET dispatched_at = %s WHERE id = %s"
     end = """INSERT INTO pgbeat.message_ends (job_id, how, worker_id, ended_at)
              SELECT %s, 'accepted', 1, now() - i * interval '1 s'
                FROM generate_series(%s, 1, -1) AS i"""
-    ward.worker(1, lives=True)
-    ward.sql(dispatched, "-infinity", again)
-    ward.sql(dispatched, None, waiting)
+    fake_workers.worker(1, lives=True)
+    fake_workers.sql(dispatched, "-infinity", again)
+    fake_workers.sql(dispatched, None, waiting)
     for job_id, number in ((waiting, 20), (again, 50), (ended, 10)):
-        ward.sql(end, job_id, number)
-    ward.sql("DELETE FROM pgbeat.unfinished_jobs WHERE id = %s", ended)
+        fake_workers.sql(end, job_id, number)
+    fake_workers.sql("DELETE FROM pgbeat.unfinished_jobs WHERE id = %s", ended)
     left = []
     for _ in range(4):
-        ward.rescue()
-        left.append(ward.sql("SELECT count(*) FROM pgbeat.message_ends")[0][0])
+        fake_workers.rescue()
+        left.append(fake_workers.sql("SELECT count(*) FROM pgbeat.message_ends")[0][0])
     assert left == [50, 20, 1, 1]
-    assert ward.sql("SELECT job_id::text FROM pgbeat.message_ends") == [(again,)]
+    assert fake_workers.sql("SELECT job_id::text FROM pgbeat.message_ends") == [(again,)]
 
 
-def test_an_attempt_begins_as_fast_after_many(ward: Ward) -> None:
+def test_an_attempt_begins_as_fast_after_many(fake_workers: FakeWorkers) -> None:
     """Of all that a job has had, only the newest are read."""
-    job_id = ward.job()
-    ward.sql(
+    job_id = fake_workers.job()
+    fake_workers.sql(
         """INSERT INTO pgbeat.executions
                   (id, job_id, number, state, worker, started_at, finished_at)
            SELECT gen_random_uuid(), %s, 3001 - i, 'snoozed', 'w', at, at
@@ -365,52 +391,55 @@ def test_an_attempt_begins_as_fast_after_many(ward: Ward) -> None:
     read = """SELECT sum(pg_stat_get_xact_tuples_fetched(oid)) FROM pg_class
                WHERE relname LIKE 'ended_executions%%' AND relkind = 'r'"""
     last = "SELECT pgbeat.is_last_execution(%s, gen_random_uuid(), now() - %s * interval '1 s')"
-    with connections.transaction(ward.connection):
-        assert ward.sql(last, job_id, 0) == [(True,)]
-        assert ward.sql(last, job_id, 5) == [(False,)]
-        assert ward.sql(read)[0][0] <= 100
+    with connections.transaction(fake_workers.connection):
+        assert fake_workers.sql(last, job_id, 0) == [(True,)]
+        assert fake_workers.sql(last, job_id, 5) == [(False,)]
+        assert fake_workers.sql(read)[0][0] <= 100
 
 
-def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
+def test_a_retry_that_ran_before_its_attempt_was_told_ended(fake_workers: FakeWorkers) -> None:
     """The attempt is not lost by it, and ends when its process tells so."""
-    job_id = ward.job()
-    first = ward.run(job_id, 1, began=2.0)
-    second = ward.run(job_id, 2, began=1.0, retry_attempt=1)
-    assert sorted(ward.of(job_id)) == [("running", False, None)] * 2
+    job_id = fake_workers.job()
+    first = fake_workers.run(job_id, 1, began=2.0)
+    second = fake_workers.run(job_id, 2, began=1.0, retry_attempt=1)
+    assert sorted(fake_workers.of(job_id)) == [("running", False, None)] * 2
     late = ExecutionRecord(
         first, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
-    executions.record(ward.connection, [late])
-    assert ward.state(job_id) == "running"
+    executions.record(fake_workers.connection, [late])
+    assert fake_workers.state(job_id) == "running"
     end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    executions.record(ward.connection, [end])
-    assert ward.state(job_id) == "completed"
-    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
-    assert ward.released() == 0
+    executions.record(fake_workers.connection, [end])
+    assert fake_workers.state(job_id) == "completed"
+    assert sorted(fake_workers.of(job_id)) == [
+        ("completed", False, None),
+        ("failed", False, "not yet"),
+    ]
+    assert fake_workers.released() == 0
 
 
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("began", [True, False])
-def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> None:
+def test_what_the_main_process_tells(fake_workers: FakeWorkers, began: bool, lost: bool) -> None:
     """A process died, whether or not it had recorded that it began. Celery reports it twice for one
     that took too long.
     """
-    job_id = ward.job()
+    job_id = fake_workers.job()
     if began:
-        ward.run(job_id, 1)
+        fake_workers.run(job_id, 1)
     reported = JobReport(
         job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1"
     )
-    job_reports.record(ward.connection, 1, [reported, reported])
-    job_reports.record(ward.connection, 1, [reported])
-    assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
-    assert ward.state(job_id) == "failed"
+    job_reports.record(fake_workers.connection, 1, [reported, reported])
+    job_reports.record(fake_workers.connection, 1, [reported])
+    assert fake_workers.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
+    assert fake_workers.state(job_id) == "failed"
 
 
-def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
+def test_what_a_thread_told_comes_before_what_celery_says(fake_workers: FakeWorkers) -> None:
     """In green pools both tell of a time limit: one attempt, though others are written just now."""
-    recorder = Recorder(ward.app, ward.settings, 1)
-    made = [ward.job() for _ in range(20)]
+    recorder = Recorder(fake_workers.app, fake_workers.settings, 1)
+    made = [fake_workers.job() for _ in range(20)]
     for job_id in made:
         attempt = Attempt(job_id, "w1", 0, False, None)
         recorder.record(attempt)
@@ -419,26 +448,30 @@ def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
         recorder.outbox.add_report(
             JobReport(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False)
         )
-        until(lambda j=job_id: ward.state(j) == "failed")  # type: ignore[misc]
+        until(lambda j=job_id: fake_workers.state(j) == "failed")  # type: ignore[misc]
     recorder.close(10)
-    assert [len(ward.of(job_id)) for job_id in made] == [1] * 20
+    assert [len(fake_workers.of(job_id)) for job_id in made] == [1] * 20
 
 
-def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
+def test_the_last_words_of_a_process_come_after_its_parents(fake_workers: FakeWorkers) -> None:
     """One attempt: that it ended was reported before that it began."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     reported = JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
-    job_reports.record(ward.connection, 1, [reported])
-    ward.run(job_id, 1)
-    assert ward.of(job_id) == [("cancelled", False, "terminated")]
-    assert ward.state(job_id) == "cancelled"
+    job_reports.record(fake_workers.connection, 1, [reported])
+    fake_workers.run(job_id, 1)
+    assert fake_workers.of(job_id) == [("cancelled", False, "terminated")]
+    assert fake_workers.state(job_id) == "cancelled"
 
 
-def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, database: str) -> None:
+def test_a_process_and_its_parent_tell_of_one_attempt_at_once(
+    fake_workers: FakeWorkers, database: str
+) -> None:
     """The parent waits for a job's row, and reads only then: it sees what the process recorded."""
-    first, second = sorted((ward.job(), ward.job()))  # they are locked in this order
-    ward.run(first, 1)
-    parent = Ward(database)
+    first, second = sorted(
+        (fake_workers.job(), fake_workers.job())
+    )  # they are locked in this order
+    fake_workers.run(first, 1)
+    parent = FakeWorkers(database)
     reported = [
         JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
         for job_id in (first, second)
@@ -449,62 +482,65 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, databa
             job_reports.record(parent.connection, 1, reported)
 
     with ThreadPoolExecutor(1) as threads:
-        with connections.transaction(ward.connection):
-            jobs.lock(ward.connection, [first])
+        with connections.transaction(fake_workers.connection):
+            jobs.lock(fake_workers.connection, [first])
             telling = threads.submit(tell)
             waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
-            until(lambda: ward.sql(waits), what="it waits")
-            child = Ward(database)
+            until(lambda: fake_workers.sql(waits), what="it waits")
+            child = FakeWorkers(database)
             child.run(second, 1)
             child.close()
         telling.result()
     parent.close()
     for job_id in (first, second):
-        assert ward.of(job_id) == [("cancelled", False, "terminated")]
-        assert ward.state(job_id) == "cancelled"
+        assert fake_workers.of(job_id) == [("cancelled", False, "terminated")]
+        assert fake_workers.state(job_id) == "cancelled"
 
 
-def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
-    job_id = ward.job()
-    ward.run(job_id, 2)
+def test_what_another_worker_runs_is_not_touched_by_that(fake_workers: FakeWorkers) -> None:
+    job_id = fake_workers.job()
+    fake_workers.run(job_id, 2)
     reported = JobReport(
         job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False
     )
-    job_reports.record(ward.connection, 1, [reported])
-    assert ward.of(job_id) == [("running", False, None)]
-    assert ward.state(job_id) == "running"
+    job_reports.record(fake_workers.connection, 1, [reported])
+    assert fake_workers.of(job_id) == [("running", False, None)]
+    assert fake_workers.state(job_id) == "running"
 
 
 # ----- late words of an attempt that another followed
 
 
-def test_an_attempt_told_late_changes_nothing_of_the_next(ward: Ward) -> None:
+def test_an_attempt_told_late_changes_nothing_of_the_next(fake_workers: FakeWorkers) -> None:
     """Celery's retry ran elsewhere before the attempt that asked for it was reported of."""
-    job_id = ward.job()
-    second = ward.run(job_id, 2, began=1.0)
+    job_id = fake_workers.job()
+    second = fake_workers.run(job_id, 2, began=1.0)
     first = ExecutionRecord(
         str(uuid4()), job_id, True, state="failed", job_state="scheduled", worker="w1",
         worker_id=1, began=2.0, ended=1.5, error="not yet",
     )  # fmt: skip
-    executions.record(ward.connection, [first])
-    assert ward.state(job_id) == "running"
+    executions.record(fake_workers.connection, [first])
+    assert fake_workers.state(job_id) == "running"
     end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    executions.record(ward.connection, [end])
-    assert ward.state(job_id) == "completed"
-    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
+    executions.record(fake_workers.connection, [end])
+    assert fake_workers.state(job_id) == "completed"
+    assert sorted(fake_workers.of(job_id)) == [
+        ("completed", False, None),
+        ("failed", False, "not yet"),
+    ]
 
 
-def test_a_beginning_told_again_after_the_end_changes_nothing(ward: Ward) -> None:
+def test_a_beginning_told_again_after_the_end_changes_nothing(fake_workers: FakeWorkers) -> None:
     """The commit's answer was lost, and the worker tells both again."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     begin = ExecutionRecord(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
     end = ExecutionRecord(
         begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
     for _ in range(2):
-        executions.record(ward.connection, [begin, end])
-        assert ward.state(job_id) == "scheduled"
-        assert ward.of(job_id) == [("failed", False, "not yet")]
+        executions.record(fake_workers.connection, [begin, end])
+        assert fake_workers.state(job_id) == "scheduled"
+        assert fake_workers.of(job_id) == [("failed", False, "not yet")]
 
 
 # ----- processes

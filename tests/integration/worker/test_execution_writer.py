@@ -22,13 +22,13 @@ from pgbeat.worker.endings import RecordedEnd
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.refusals import refusing
-from tests.support.simulated_workers import Ward
+from tests.support.simulated_workers import FakeWorkers
 
 
 @pytest.fixture
-def recorder(ward: Ward) -> Iterator[Recorder]:
+def recorder(fake_workers: FakeWorkers) -> Iterator[Recorder]:
     """A worker's, which writes all it has at the end."""
-    recorder = Recorder(ward.app, ward.settings, 1)
+    recorder = Recorder(fake_workers.app, fake_workers.settings, 1)
     yield recorder
     recorder.close(10)
 
@@ -50,126 +50,132 @@ def run(recorder: Recorder, job_id: str, ends: str = "completed") -> Attempt:
 
 
 def test_locked_rows_are_written_later_and_delay_nothing_else(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
-    locked, free = [ward.job() for _ in range(20)], [ward.job() for _ in range(40)]
+    locked, free = [fake_workers.job() for _ in range(20)], [fake_workers.job() for _ in range(40)]
     other.execute("UPDATE pgbeat.jobs SET tags = '{held}' WHERE id = ANY (%s::uuid[])", [locked])
     for index, job_id in enumerate(free):
         if index % 2:
             run(recorder, locked[index // 2])
         run(recorder, job_id)
-    until(lambda: all(ward.state(job_id) == "completed" for job_id in free), 20)
-    assert {ward.state(job_id) for job_id in locked} == {"pending"}
+    until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in free), 20)
+    assert {fake_workers.state(job_id) for job_id in locked} == {"pending"}
     other.rollback()
-    until(lambda: all(ward.state(job_id) == "completed" for job_id in locked), 20)
-    assert {len(ward.of(job_id)) for job_id in locked + free} == {1}
+    until(lambda: all(fake_workers.state(job_id) == "completed" for job_id in locked), 20)
+    assert {len(fake_workers.of(job_id)) for job_id in locked + free} == {1}
 
 
 def test_records_of_a_locked_job_are_written_in_order(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     """Celery's own retry, and the attempt after it: the row is locked from the first on."""
-    job_id, free = ward.job(), ward.job()
+    job_id, free = fake_workers.job(), fake_workers.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     run(recorder, job_id, ends="scheduled")
     run(recorder, free)
-    until(lambda: ward.state(free) == "completed")
+    until(lambda: fake_workers.state(free) == "completed")
     run(recorder, job_id)
     other.rollback()
-    until(lambda: ward.state(job_id) == "completed")
-    assert ward.sql(
+    until(lambda: fake_workers.state(job_id) == "completed")
+    assert fake_workers.sql(
         "SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job_id
     ) == [("failed",), ("completed",)]
 
 
 @pytest.mark.slow
 def test_a_report_waits_for_what_is_known_of_the_same_job(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     """Celery says that the process died; the process had noted that the task was done."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     run(recorder, job_id)
     recorder.outbox.add_report(JobReport(job_id, "failed", "died", "failed", lost=True))
     held = recorder._writer._locked  # a report is tried again sooner
     until(lambda: (held.retry_at or 0.0) > time.monotonic() + 1)
     other.rollback()
-    until(lambda: ward.state(job_id) != "pending" and not recorder.outbox.reports)
-    assert ward.state(job_id) == "completed"
-    assert ward.of(job_id) == [("completed", False, None)]
+    until(lambda: fake_workers.state(job_id) != "pending" and not recorder.outbox.reports)
+    assert fake_workers.state(job_id) == "completed"
+    assert fake_workers.of(job_id) == [("completed", False, None)]
 
 
-def test_a_retry_that_just_began_is_not_undone(ward: Ward, recorder: Recorder) -> None:
+def test_a_retry_that_just_began_is_not_undone(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
     """Another process begins it while this one records that it asked for it."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     attempt = Attempt(job_id, "w1", 0, False, None)
     recorder.record(attempt)
     assert recorder.record_now(attempt, 10)
     waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-    with ward.engine.connect() as other, connections.transaction(other):
+    with fake_workers.engine.connect() as other, connections.transaction(other):
         executions.record(other, [ExecutionRecord(str(uuid4()), job_id, True, retry_attempt=1)])
         attempt.end("failed", "scheduled")
         recorder.record(attempt)
-        until(lambda: ward.sql(waiting))
-    until(lambda: ("failed", False, None) in ward.of(job_id))
-    assert ward.state(job_id) == "running"
+        until(lambda: fake_workers.sql(waiting))
+    until(lambda: ("failed", False, None) in fake_workers.of(job_id))
+    assert fake_workers.state(job_id) == "running"
 
 
-def test_the_last_execution_decides_though_its_transaction_began_long_before(ward: Ward) -> None:
+def test_the_last_execution_decides_though_its_transaction_began_long_before(
+    fake_workers: FakeWorkers,
+) -> None:
     """As it does that waits for the job's lock: its times count from the statement on."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     snoozed: dict[str, Any] = {"state": "snoozed", "job_state": "scheduled", "runs_in": 0.01}
-    ward.run(job_id, 1, began=0.0, ended=0.0, **snoozed)
-    ward.sql(
+    fake_workers.run(job_id, 1, began=0.0, ended=0.0, **snoozed)
+    fake_workers.sql(
         "UPDATE pgbeat.jobs SET state = 'pending', dispatched_at = now() WHERE id = %s", job_id
     )
-    with ward.engine.connect() as other, connections.transaction(other):
+    with fake_workers.engine.connect() as other, connections.transaction(other):
         other.execute(text("SELECT pg_sleep(0.15)"))
         again = ExecutionRecord(str(uuid4()), job_id, True, began=0.15, ended=0.15, **snoozed)
         executions.record(other, [again])
-    assert ward.state(job_id) == "scheduled"
+    assert fake_workers.state(job_id) == "scheduled"
 
 
 def test_the_schedule_that_waits_for_a_job_may_be_locked(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
-    [(first,)] = ward.sql(
+    [(first,)] = fake_workers.sql(
         "INSERT INTO pgbeat.schedules (name, task, args, every) "
         "VALUES ('first', 'x', '[]', '1 day') RETURNING id"
     )
-    ward.sql(
+    fake_workers.sql(
         "INSERT INTO pgbeat.schedules (name, task, args, after) VALUES ('then', 'x', '[]', 'first')"
     )
-    job_id, free = ward.job(schedule_id=first), ward.job()
+    job_id, free = fake_workers.job(schedule_id=first), fake_workers.job()
     other.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
     run(recorder, job_id)
     run(recorder, free)
-    until(lambda: ward.state(free) == "completed", 10)
-    assert ward.state(job_id) in ("pending", "running")
+    until(lambda: fake_workers.state(free) == "completed", 10)
+    assert fake_workers.state(job_id) in ("pending", "running")
     other.rollback()
-    until(lambda: ward.state(job_id) == "completed", 10)
+    until(lambda: fake_workers.state(job_id) == "completed", 10)
 
 
 def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     """The job was revoked while another session had locked its row."""
-    job_id, free = ward.job(), ward.job()
+    job_id, free = fake_workers.job(), fake_workers.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     for each in (job_id, free):
         recorder.outbox.add_report(
             JobReport(each, "cancelled", "revoked", "cancelled", lost=False, began=False)
         )
-    until(lambda: ward.state(free) == "cancelled", 10)
-    assert ward.state(job_id) == "pending"
+    until(lambda: fake_workers.state(free) == "cancelled", 10)
+    assert fake_workers.state(job_id) == "pending"
     other.rollback()
-    until(lambda: ward.state(job_id) == "cancelled", 10)
-    assert jobs.get(ward.connection, job_id).error == "revoked"
+    until(lambda: fake_workers.state(job_id) == "cancelled", 10)
+    assert jobs.get(fake_workers.connection, job_id).error == "revoked"
 
 
-def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Recorder) -> None:
+def test_what_no_database_takes_does_not_cost_the_rest(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
     """A task reports text with NUL or half a surrogate pair."""
-    job_id = ward.job()
+    job_id = fake_workers.job()
     attempt = Attempt(job_id, "w1", 0, False, None)
     odd = ["half \ud800 of it", "nul\0", "whole \U0001f600", {"\udfff": "\ud83d"}]
     attempt.checkpoint, attempt.has_checkpoint = attempts.as_json(odd), True
@@ -178,53 +184,53 @@ def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Rec
     recorder.record(attempt)
     assert recorder.record_now(attempt, 10)
     kept = ["half \\ud800 of it", "nul\\0", "whole \U0001f600", {"\\udfff": "\\ud83d"}]
-    assert jobs.get(ward.connection, job_id).checkpoint == kept
-    assert ward.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
+    assert jobs.get(fake_workers.connection, job_id).checkpoint == kept
+    assert fake_workers.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
         ({"\\ud800": kept}, "\\ud800\\0")
     ]
 
 
 def test_a_job_that_cant_be_dispatched_keeps_no_end_from_being_recorded(
-    ward: Ward, recorder: Recorder
+    fake_workers: FakeWorkers, recorder: Recorder
 ) -> None:
     """Its message has a lifetime that no interval has: the statement that writes it fails."""
-    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
-    running = ward.job(lane="l")
-    waiting = ward.job(
+    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    running = fake_workers.job(lane="l")
+    waiting = fake_workers.job(
         lane="l", with_message=False, is_dispatched=False, options={"expiration": 10**17}
     )
     run(recorder, running)
-    until(lambda: ward.state(running) == "completed", 20)
-    assert ward.state(waiting) == "pending"
-    ward.sql("UPDATE pgbeat.jobs SET options = '{}' WHERE id = %s", waiting)
-    other = ward.job()
+    until(lambda: fake_workers.state(running) == "completed", 20)
+    assert fake_workers.state(waiting) == "pending"
+    fake_workers.sql("UPDATE pgbeat.jobs SET options = '{}' WHERE id = %s", waiting)
+    other = fake_workers.job()
     run(recorder, other)
-    until(lambda: ward.state(other) == "completed", 20)
+    until(lambda: fake_workers.state(other) == "completed", 20)
 
 
 def test_the_next_job_of_a_lane_has_its_message_with_the_end(
-    ward: Ward, recorder: Recorder
+    fake_workers: FakeWorkers, recorder: Recorder
 ) -> None:
-    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
-    running = ward.job(lane="l")
-    waiting = ward.job(lane="l", with_message=False, is_dispatched=False)
+    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    running = fake_workers.job(lane="l")
+    waiting = fake_workers.job(lane="l", with_message=False, is_dispatched=False)
     run(recorder, running)
-    until(lambda: ward.state(running) == "completed", 20)
+    until(lambda: fake_workers.state(running) == "completed", 20)
     # Not later: the end was recorded in the transaction that wrote the message.
-    assert ward.sql(
+    assert fake_workers.sql(
         "SELECT j.dispatched_at IS NOT NULL, m.visible FROM pgbeat.jobs j "
         "JOIN kombu_message m ON m.job_id = j.id WHERE j.id = %s", waiting
     ) == [(True, True)]  # fmt: skip
 
 
 def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
-    ward: Ward, recorder: Recorder, other: psycopg.Connection
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     """The task ends while the recorder, which has read that it runs, waits for another's lock."""
     process_recorder.use(lambda: recorder)
     ends, blocks = (
-        Attempt(ward.job(), "w1", 0, True, None),
-        Attempt(ward.job(), "w1", 0, True, None),
+        Attempt(fake_workers.job(), "w1", 0, True, None),
+        Attempt(fake_workers.job(), "w1", 0, True, None),
     )
     recorder.record(blocks)
     assert recorder.record_now(blocks, 10)
@@ -237,49 +243,51 @@ def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
     RecordedEnd(ends, is_repeated=False).succeeded(1)
     assert not ends.is_claimed
     other.rollback()
-    until(lambda: ("failed", False, None) in ward.of(blocks.job_id))
-    assert (ends.state, ward.state(ends.job_id)) in [
+    until(lambda: ("failed", False, None) in fake_workers.of(blocks.job_id))
+    assert (ends.state, fake_workers.state(ends.job_id)) in [
         ("completed", "running"), ("completed", "pending"),
     ]  # fmt: skip
     ends.end("failed", "pending")  # it was rolled back
     recorder.record(ends)
-    until(lambda: [state for state, *_ in ward.of(ends.job_id)] == ["failed"])
+    until(lambda: [state for state, *_ in fake_workers.of(ends.job_id)] == ["failed"])
     process_recorder.use(None)
 
 
 @pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
 def test_what_the_server_cannot_write_is_written_later(
-    ward: Ward, recorder: Recorder, sqlstate: str
+    fake_workers: FakeWorkers, recorder: Recorder, sqlstate: str
 ) -> None:
     """However often it is refused; the ends of other jobs are recorded meanwhile."""
-    refused, reported = ward.job(), ward.job()
+    refused, reported = fake_workers.job(), fake_workers.job()
     only = f"NEW.job_id IN ('{refused}', '{reported}')"
-    with refusing(ward.sql, "pgbeat.ended_executions", sqlstate, only):
+    with refusing(fake_workers.sql, "pgbeat.ended_executions", sqlstate, only):
         attempt = run(recorder, refused)
         recorder.outbox.add_report(JobReport(reported, "failed", "died", "failed", lost=True))
         for _ in range(3):
-            free = ward.job()
+            free = fake_workers.job()
             run(recorder, free)
-            until(partial(lambda job_id: ward.state(job_id) == "completed", free), 20)
+            until(partial(lambda job_id: fake_workers.state(job_id) == "completed", free), 20)
         until(lambda: attempt in recorder._writer._locked)
-        assert {ward.state(refused), ward.state(reported)} == {"pending"}
-    until(lambda: ward.state(refused) == "completed", 20)
-    until(lambda: ward.state(reported) == "failed", 20)
-    assert len(ward.of(refused)) == 1
+        assert {fake_workers.state(refused), fake_workers.state(reported)} == {"pending"}
+    until(lambda: fake_workers.state(refused) == "completed", 20)
+    until(lambda: fake_workers.state(reported) == "failed", 20)
+    assert len(fake_workers.of(refused)) == 1
 
 
-def test_a_server_that_only_reads_is_left_for_another(ward: Ward, recorder: Recorder) -> None:
+def test_a_server_that_only_reads_is_left_for_another(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
     """The recorder connects anew, until it may write."""
-    run(recorder, ward.job())
-    database = ward.engine.url.database
-    ward.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-    ward.sql(
+    run(recorder, fake_workers.job())
+    database = fake_workers.engine.url.database
+    fake_workers.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    fake_workers.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name LIKE 'pgbeat worker%%'"
     )
-    job_id = ward.job()
+    job_id = fake_workers.job()
     run(recorder, job_id)
     until(lambda: recorder._session.retry_at > 0)
-    assert ward.state(job_id) == "pending"
-    ward.sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
-    until(lambda: ward.state(job_id) == "completed", 20)
+    assert fake_workers.state(job_id) == "pending"
+    fake_workers.sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    until(lambda: fake_workers.state(job_id) == "completed", 20)
