@@ -19,6 +19,6 @@ def connection(database: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def floor(database: str, app: Celery, sql: Sql, connection: Connection) -> Lanes:
+def lane_jobs(database: str, app: Celery, sql: Sql, connection: Connection) -> Lanes:
     """Makes lanes of the test's database."""
     return Lanes(database, app, sql, connection)

@@ -114,23 +114,23 @@ def test_set_says_what_it_would_do(database: str, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Lanes) -> None:
-    floor.lane(max_running=0)
-    first, second, third = floor.add(3)
-    result = run_with(floor.app, "lanes", "set", "l", "--limit", "1", "--dry-run")
+def test_more_slots_are_given_at_once_where_there_is_an_app(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=0)
+    first, second, third = lane_jobs.add(3)
+    result = run_with(lane_jobs.app, "lanes", "set", "l", "--limit", "1", "--dry-run")
     assert result.exit_code == 0
-    assert floor.messages() == []
-    run_with(floor.app, "lanes", "set", "l", "--limit", "2")
-    assert floor.messages() == [first, second]
-    run_with(floor.app, "lanes", "set", "l", "--no-limit")
-    assert floor.messages() == [first, second, third]
+    assert lane_jobs.messages() == []
+    run_with(lane_jobs.app, "lanes", "set", "l", "--limit", "2")
+    assert lane_jobs.messages() == [first, second]
+    run_with(lane_jobs.app, "lanes", "set", "l", "--no-limit")
+    assert lane_jobs.messages() == [first, second, third]
 
 
-def test_without_an_app_beat_is_told(floor: Lanes) -> None:
-    floor.lane(max_running=0)
-    with psycopg.connect(floor.database, autocommit=True) as listener:
+def test_without_an_app_beat_is_told(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=0)
+    with psycopg.connect(lane_jobs.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channels.LANES}")
-        run(floor.database, "lanes", "set", "l", "--limit", "1")
+        run(lane_jobs.database, "lanes", "set", "l", "--limit", "1")
         [told] = listener.notifies(timeout=20, stop_after=1)
     assert told.payload == "default/l"
 
@@ -138,86 +138,86 @@ def test_without_an_app_beat_is_told(floor: Lanes) -> None:
 # -- pause, resume
 
 
-def test_pause_and_resume(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    waiting = floor.add()
-    assert run(floor.database, "lanes", "pause", "l").stdout == "Paused lane 'l'.\n"
-    assert "is paused already, since " in run(floor.database, "lanes", "pause", "l").stdout
-    assert floor.dispatch() == []
-    assert read(floor.database, "lanes", "pause", "l")["paused_at"].endswith("Z")
-    assert run_with(floor.app, "lanes", "resume", "l").stdout == "Resumed lane 'l'.\n"
-    assert floor.messages() == waiting
-    assert run(floor.database, "lanes", "resume", "l").stdout == "Lane 'l' is not paused.\n"
-    assert read(floor.database, "lanes", "resume", "l")["paused_at"] is None
+def test_pause_and_resume(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    waiting = lane_jobs.add()
+    assert run(lane_jobs.database, "lanes", "pause", "l").stdout == "Paused lane 'l'.\n"
+    assert "is paused already, since " in run(lane_jobs.database, "lanes", "pause", "l").stdout
+    assert lane_jobs.dispatch() == []
+    assert read(lane_jobs.database, "lanes", "pause", "l")["paused_at"].endswith("Z")
+    assert run_with(lane_jobs.app, "lanes", "resume", "l").stdout == "Resumed lane 'l'.\n"
+    assert lane_jobs.messages() == waiting
+    assert run(lane_jobs.database, "lanes", "resume", "l").stdout == "Lane 'l' is not paused.\n"
+    assert read(lane_jobs.database, "lanes", "resume", "l")["paused_at"] is None
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "show", "remove"])
-def test_a_lane_that_is_not_there_is_an_error(floor: Lanes, command: str) -> None:
-    floor.lane("crawl")
-    assert "'crawl'" in refused(run(floor.database, "lanes", command, "crawls"), 1)
+def test_a_lane_that_is_not_there_is_an_error(lane_jobs: Lanes, command: str) -> None:
+    lane_jobs.lane("crawl")
+    assert "'crawl'" in refused(run(lane_jobs.database, "lanes", command, "crawls"), 1)
 
 
 # -- remove
 
 
-def test_remove_asks(floor: Lanes) -> None:
-    floor.lane()
-    result = run(floor.database, "lanes", "remove", "l", input="n\n")
+def test_remove_asks(lane_jobs: Lanes) -> None:
+    lane_jobs.lane()
+    result = run(lane_jobs.database, "lanes", "remove", "l", input="n\n")
     assert result.stdout.endswith("Nothing is removed.\n")
-    assert run(floor.database, "lanes", "remove", "l", "--dry-run").stdout == (
+    assert run(lane_jobs.database, "lanes", "remove", "l", "--dry-run").stdout == (
         "Would remove lane 'l'.\n"
     )
-    assert run(floor.database, "lanes", "remove", "l", input="y\n").stdout.endswith(
+    assert run(lane_jobs.database, "lanes", "remove", "l", input="y\n").stdout.endswith(
         "Removed lane 'l'.\n"
     )
-    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_remove_is_refused_while_something_waits(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    waiting = floor.add(2)
-    error = refused(run(floor.database, "lanes", "remove", "l", "--yes"))
+def test_remove_is_refused_while_something_waits(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    waiting = lane_jobs.add(2)
+    error = refused(run(lane_jobs.database, "lanes", "remove", "l", "--yes"))
     assert error == (
         "lane 'l' is in use: 2 jobs to come; --force removes it, and dispatches what waits without "
         "a limit"
     )
-    result = run_with(floor.app, "lanes", "remove", "l", "--yes", "--force", "--json")
+    result = run_with(lane_jobs.app, "lanes", "remove", "l", "--yes", "--force", "--json")
     assert json.loads(result.stdout) == {"name": "l", "removed": True}
-    assert floor.messages() == waiting
+    assert lane_jobs.messages() == waiting
 
 
 # -- list, show
 
 
-def test_list(floor: Lanes) -> None:
-    assert "There are no lanes" in run(floor.database, "lanes", "list").stdout
-    floor.lane(max_running=2)
-    floor.lane("gpu", policy="resources", options='{"gpu": 2}')
-    floor.add(5)
-    floor.dispatch()
-    run(floor.database, "lanes", "pause", "gpu")
-    run(floor.database, "lanes", "set", "l", "--rate", "100/hour")
-    head, gpu, full = run(floor.database, "lanes", "list").stdout.splitlines()
+def test_list(lane_jobs: Lanes) -> None:
+    assert "There are no lanes" in run(lane_jobs.database, "lanes", "list").stdout
+    lane_jobs.lane(max_running=2)
+    lane_jobs.lane("gpu", policy="resources", options='{"gpu": 2}')
+    lane_jobs.add(5)
+    lane_jobs.dispatch()
+    run(lane_jobs.database, "lanes", "pause", "gpu")
+    run(lane_jobs.database, "lanes", "set", "l", "--rate", "100/hour")
+    head, gpu, full = run(lane_jobs.database, "lanes", "list").stdout.splitlines()
     assert head.split() == ["lane", "running", "limit", "waiting", "rate", "fair", "policy",
                             "waits", "paused"]  # fmt: skip
     assert gpu.split()[:5] == ["gpu", "0", "0", "resources", '{"gpu":']
     assert "for" in gpu
     assert full.split()[:6] == ["l", "2", "2", "3", "100/hour", "for"]
-    rows = read(floor.database, "lanes", "list")
+    rows = read(lane_jobs.database, "lanes", "list")
     assert [(r["name"], r["running"], r["waiting"], r["rate"]) for r in rows] == [
         ("gpu", 0, 0, None), ("l", 2, 3, "100/hour")
     ]  # fmt: skip
     assert rows[0]["paused_at"] is not None and rows[1]["waiting_since"] is not None
 
 
-def test_show(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2, priority=3)
-    floor.dispatch()
-    with connected(floor.database) as caller:
+def test_show(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2, priority=3)
+    lane_jobs.dispatch()
+    with connected(lane_jobs.database) as caller:
         reservation = reserve(caller)
-        result = run(floor.database, "lanes", "show", "l")
-        found = read(floor.database, "lanes", "show", "l")
+        result = run(lane_jobs.database, "lanes", "show", "l")
+        found = read(lane_jobs.database, "lanes", "show", "l")
     assert result.stderr == ""
     text = result.stdout
     assert "the limit of 1 is reached" in text
@@ -232,72 +232,74 @@ def test_show(floor: Lanes) -> None:
     assert (found["running"], found["waiting"], found["max_running"]) == (1, 2, 1)
 
 
-def test_show_asks_a_policy_of_the_app(floor: Lanes) -> None:
-    floor.lane(policy="tests.evenings", options='{"hour": 22}')
-    floor.add()
-    result = run_with(floor.app, "lanes", "show", "l")
+def test_show_asks_a_policy_of_the_app(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(policy="tests.evenings", options='{"hour": 22}')
+    lane_jobs.add()
+    result = run_with(lane_jobs.app, "lanes", "show", "l")
     assert "not before 22" in result.stdout
-    floor.sql("UPDATE pgbeat.lanes SET policy = 'tests.elsewhere'")
-    result = run(floor.database, "lanes", "show", "l")
+    lane_jobs.sql("UPDATE pgbeat.lanes SET policy = 'tests.elsewhere'")
+    result = run(lane_jobs.database, "lanes", "show", "l")
     assert "'tests.elsewhere' is not registered" in result.stdout
     assert "give the app with -A" in result.stderr
 
 
-def test_show_changes_nothing(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    floor.add()
-    assert read(floor.database, "lanes", "show", "l")["line"][0]["reason"] is None
-    assert "gets the next slot" in run(floor.database, "lanes", "show", "l").stdout
-    assert floor.seated() == set()
+def test_show_changes_nothing(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    lane_jobs.add()
+    assert read(lane_jobs.database, "lanes", "show", "l")["line"][0]["reason"] is None
+    assert "gets the next slot" in run(lane_jobs.database, "lanes", "show", "l").stdout
+    assert lane_jobs.seated() == set()
 
 
 # -- direct
 
 
-def test_direct_prints_the_result(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", "[4]",
+def test_direct_prints_the_result(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--args", "[4]",
                       "--kwargs", '{"y": 1}')  # fmt: skip
     assert (result.exit_code, result.stdout) == (0, "5\n")
-    result = run_with(floor.app, "direct", "tests.note", "--lane", "l", "--args", '["x"]', "--json")
+    result = run_with(
+        lane_jobs.app, "direct", "tests.note", "--lane", "l", "--args", '["x"]', "--json"
+    )
     assert json.loads(result.stdout) == "x"
 
 
-def test_direct_says_why_there_is_no_slot(floor: Lanes) -> None:
-    floor.lane(max_running=0)
-    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--timeout", "0.1")
+def test_direct_says_why_there_is_no_slot(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=0)
+    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--timeout", "0.1")
     assert "0.1 s" in refused(result, 1)
 
 
-def test_direct_says_what_the_task_raised(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", '["x"]')
+def test_direct_says_what_the_task_raised(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--args", '["x"]')
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: tests.add raised TypeError: ")
-    assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
-def test_what_the_task_prints_comes_before_the_error_in_a_pipe(floor: Lanes) -> None:
-    floor.lane(max_running=1)
+def test_what_the_task_prints_comes_before_the_error_in_a_pipe(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
 
-    @floor.app.task(name="tests.speak")
+    @lane_jobs.app.task(name="tests.speak")
     def speak() -> None:
         print("first")
         raise ValueError("second")
 
-    result = run_with(floor.app, "direct", "tests.speak", "--lane", "l")
+    result = run_with(lane_jobs.app, "direct", "tests.speak", "--lane", "l")
     assert result.output == "first\nError: tests.speak raised ValueError: second\n"
 
 
-def test_direct_takes_its_resources(floor: Lanes) -> None:
-    floor.lane(policy="resources", options='{"gpu": 1}')
-    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
+def test_direct_takes_its_resources(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(policy="resources", options='{"gpu": 1}')
+    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
                       "--timeout", "0")  # fmt: skip
     assert "'gpu'" in refused(result, 1)
 
 
-def test_direct_needs_the_app_and_the_task(floor: Lanes) -> None:
-    floor.lane()
-    assert "-A APP" in refused(run(floor.database, "direct", "tests.add", "--lane", "l"))
-    result = run_with(floor.app, "direct", "tests.ad", "--lane", "l")
+def test_direct_needs_the_app_and_the_task(lane_jobs: Lanes) -> None:
+    lane_jobs.lane()
+    assert "-A APP" in refused(run(lane_jobs.database, "direct", "tests.add", "--lane", "l"))
+    result = run_with(lane_jobs.app, "direct", "tests.ad", "--lane", "l")
     assert "'tests.add'" in refused(result)

@@ -28,31 +28,31 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def waiting(floor: Lanes, *results: Future[Any], count: int = 1) -> None:
+def waiting(lane_jobs: Lanes, *results: Future[Any], count: int = 1) -> None:
     """Waits until so many wait for a slot; fails at once if the result of one is there."""
     query = "SELECT count(*) FROM pgbeat.reservations WHERE started_at IS NULL"
 
     def wait() -> bool:
         for each in results:
             assert not each.done(), f"it waits no more, and returned {each.result()!r}"
-        return floor.sql(query) == [(count,)]
+        return lane_jobs.sql(query) == [(count,)]
 
     until(wait, 20, f"{count} wait")
 
 
-def nobody_reserves(floor: Lanes) -> bool:
-    return floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+def nobody_reserves(lane_jobs: Lanes) -> bool:
+    return lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
-def test_the_result_comes_back(floor: Lanes, app: Celery) -> None:
-    floor.lane(max_running=1)
+def test_the_result_comes_back(lane_jobs: Lanes, app: Celery) -> None:
+    lane_jobs.lane(max_running=1)
     assert pgbeat.run_direct("tests.add", (1,), {"y": 5}, lane="l", app=app) == 6
     assert pgbeat.run_direct(app.tasks["tests.add"], lane="l") == 3
-    assert nobody_reserves(floor)
-    assert floor.sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]  # it is none
+    assert nobody_reserves(lane_jobs)
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]  # it is none
 
 
-def test_an_error_comes_as_the_task_raised_it(floor: Lanes, app: Celery) -> None:
+def test_an_error_comes_as_the_task_raised_it(lane_jobs: Lanes, app: Celery) -> None:
     @app.task(name="tests.divide", shared=False)
     def divide() -> float:
         return 1 / 0
@@ -72,45 +72,45 @@ def test_an_error_comes_as_the_task_raised_it(floor: Lanes, app: Celery) -> None
     async def coroutine() -> None:
         raise Own("nobody awaits it")
 
-    floor.lane(max_running=1)
+    lane_jobs.lane(max_running=1)
     with pytest.raises(TypeError, match="async def"):
         run_direct(coroutine, lane="l")
     with pytest.raises(Own, match="really"):
         run_direct(fail, lane="l")
     with pytest.raises(Ignore):
         run_direct(ignore, lane="l")
-    [job] = floor.add()
+    [job] = lane_jobs.add()
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         run_direct(divide, lane="l")
-    assert nobody_reserves(floor)
-    assert floor.seated() == {job}  # the slot went on to who waits
+    assert nobody_reserves(lane_jobs)
+    assert lane_jobs.seated() == {job}  # the slot went on to who waits
 
 
-def test_celerys_own_retries_come_at_once(floor: Lanes, app: Celery) -> None:
+def test_celerys_own_retries_come_at_once(lane_jobs: Lanes, app: Celery) -> None:
     @app.task(name="tests.again", bind=True, max_retries=2, shared=False)
     def again(self: Any, enough: int) -> int:
         if self.request.retries < enough:
             raise self.retry(countdown=3600, exc=LookupError("not enough"))
         return int(self.request.retries)
 
-    floor.lane(max_running=1)
+    lane_jobs.lane(max_running=1)
     assert run_direct(again, (2,), lane="l") == 2
     with pytest.raises(LookupError, match="not enough"):
         run_direct(again, (3,), lane="l")
 
 
-def test_a_task_can_run_another_directly(floor: Lanes, app: Celery) -> None:
+def test_a_task_can_run_another_directly(lane_jobs: Lanes, app: Celery) -> None:
     @app.task(name="tests.outer", shared=False)
     def outer() -> list[Any]:
         return [run_direct("tests.add", (2,), lane="other", app=app), current_task.name]
 
-    floor.lane(max_running=1)
-    floor.lane("other", max_running=1)
+    lane_jobs.lane(max_running=1)
+    lane_jobs.lane("other", max_running=1)
     assert run_direct(outer, lane="l") == [4, "tests.outer"]
 
 
 def test_it_waits_for_what_runs_and_goes_before_what_waits(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     gate = threading.Event()
 
@@ -119,70 +119,72 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
         assert gate.wait(60)
         return "done"
 
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    assert floor.dispatch() == [first]
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    assert lane_jobs.dispatch() == [first]
     result = background.submit(run_direct, hold, lane="l")
-    waiting(floor, result)
-    assert floor.dispatch() == []  # never preempted
-    floor.end(first)
-    assert floor.dispatch() == []  # its slot is for the direct execution
-    assert floor.seated() == set()
+    waiting(lane_jobs, result)
+    assert lane_jobs.dispatch() == []  # never preempted
+    lane_jobs.end(first)
+    assert lane_jobs.dispatch() == []  # its slot is for the direct execution
+    assert lane_jobs.seated() == set()
     assert not result.done()
     gate.set()
     assert result.result(60) == "done"
-    assert floor.seated() == {second}
+    assert lane_jobs.seated() == {second}
 
 
 def test_it_is_woken_by_whoever_allots(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    assert floor.dispatch() == [first]
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    assert lane_jobs.dispatch() == [first]
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
-    waiting(floor, result)
-    floor.end(first)
-    # Not by `floor.dispatch`, which fails if the direct execution dispatches the second meanwhile.
-    dispatch_lane(floor.connection, floor.publisher, "default", "l")
+    waiting(lane_jobs, result)
+    lane_jobs.end(first)
+    # Not by `lane_jobs.dispatch`: it fails if the direct execution dispatches the second meanwhile.
+    dispatch_lane(lane_jobs.connection, lane_jobs.publisher, "default", "l")
     assert result.result(60) == 3
-    until(lambda: floor.seated() == {second}, 20)
+    until(lambda: lane_jobs.seated() == {second}, 20)
 
 
 def test_it_is_woken_when_the_lane_changes(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
-    floor.lane(max_running=0)
+    lane_jobs.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
-    waiting(floor, result)
-    floor.do(lane_control.save, "l", {"max_running": 1})
+    waiting(lane_jobs, result)
+    lane_jobs.do(lane_control.save, "l", {"max_running": 1})
     assert result.result(60) == 3
 
 
-def test_first_come_first_served(floor: Lanes, app: Celery, background: ThreadPoolExecutor) -> None:
+def test_first_come_first_served(
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor
+) -> None:
     order: list[int] = []
 
     @app.task(name="tests.order", shared=False)
     def in_order(number: int) -> None:
         order.append(number)
 
-    floor.lane(max_running=1)
-    [job] = floor.add()
-    floor.dispatch()
+    lane_jobs.lane(max_running=1)
+    [job] = lane_jobs.add()
+    lane_jobs.dispatch()
     results: list[Future[Any]] = []
     for number in range(4):
         results.append(background.submit(run_direct, in_order, (number,), lane="l"))
-        waiting(floor, *results, count=number + 1)
-    floor.end(job)
+        waiting(lane_jobs, *results, count=number + 1)
+    lane_jobs.end(job)
     for result in results:
         result.result(60)
     assert order == [0, 1, 2, 3]
 
 
 def test_a_timeout_says_who_has_the_slots(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     gate = threading.Event()
 
@@ -190,12 +192,14 @@ def test_a_timeout_says_who_has_the_slots(
     def hold() -> None:
         assert gate.wait(60)
 
-    floor.lane(max_running=2)
+    lane_jobs.lane(max_running=2)
     result = background.submit(run_direct, hold, lane="l", created_by="user:you")
-    until(lambda: floor.sql("SELECT 1 FROM pgbeat.reservations WHERE started_at IS NOT NULL"), 20)
-    first, second = floor.add(2)
-    assert floor.dispatch() == [first]
-    floor.sql(
+    until(
+        lambda: lane_jobs.sql("SELECT 1 FROM pgbeat.reservations WHERE started_at IS NOT NULL"), 20
+    )
+    first, second = lane_jobs.add(2)
+    assert lane_jobs.dispatch() == [first]
+    lane_jobs.sql(
         "UPDATE pgbeat.jobs SET state = 'running', started_at = now(), worker = 'w@host' "
         "WHERE id = %s", first,
     )  # fmt: skip
@@ -209,47 +213,47 @@ def test_a_timeout_says_who_has_the_slots(
     assert f"job {first} (tests.add, running on w@host, for " in said
     gate.set()
     result.result(60)
-    assert nobody_reserves(floor)
-    assert floor.seated() == {first, second}
+    assert nobody_reserves(lane_jobs)
+    assert lane_jobs.seated() == {first, second}
 
 
 def test_a_timeout_says_how_many_came_before(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
-    floor.lane(max_running=0)
+    lane_jobs.lane(max_running=0)
     first = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=60)
-    waiting(floor, first)
+    waiting(lane_jobs, first)
     with pytest.raises(NoSlot, match="1 asked"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
-    floor.do(lane_control.save, "l", {"max_running": 1})
+    lane_jobs.do(lane_control.save, "l", {"max_running": 1})
     assert first.result(60) == 3
 
 
-def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
-    floor.lane(policy="resources", options='{"gpu": 2}')
-    half, _ = floor.add(2, resources={"gpu": 1})
-    floor.dispatch()
-    floor.end(half)
+def test_one_that_gave_up_holds_nobody_up(lane_jobs: Lanes, app: Celery) -> None:
+    lane_jobs.lane(policy="resources", options='{"gpu": 2}')
+    half, _ = lane_jobs.add(2, resources={"gpu": 1})
+    lane_jobs.dispatch()
+    lane_jobs.end(half)
     with pytest.raises(NoSlot, match="'gpu'"):
         run_direct("tests.add", lane="l", app=app, timeout=0, resources={"gpu": 2})
-    [job] = floor.add(resources={"gpu": 1})
-    assert floor.dispatch() == [job]
+    [job] = lane_jobs.add(resources={"gpu": 1})
+    assert lane_jobs.dispatch() == [job]
 
 
-def test_a_paused_lane_says_so(floor: Lanes, app: Celery) -> None:
-    floor.lane(max_running=1)
-    floor.do(lane_control.pause, "l")
+def test_a_paused_lane_says_so(lane_jobs: Lanes, app: Celery) -> None:
+    lane_jobs.lane(max_running=1)
+    lane_jobs.do(lane_control.pause, "l")
     with pytest.raises(NoSlot, match="paused"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
 
 
 def test_a_reservation_that_somebody_deletes_is_an_error(
-    floor: Lanes, app: Celery, background: ThreadPoolExecutor
+    lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
-    floor.lane(max_running=0)
+    lane_jobs.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app)
-    waiting(floor, result)
-    floor.sql("DELETE FROM pgbeat.reservations")
+    waiting(lane_jobs, result)
+    lane_jobs.sql("DELETE FROM pgbeat.reservations")
     with pytest.raises(NoSlot, match="was deleted"):
         result.result(60)
 
@@ -257,35 +261,39 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
 @pytest.mark.parametrize(
     "given", [{"tags": "heavy"}, {"tags": ["\ud800"]}, {"resources": {"gpu": "one"}}]
 )
-def test_tags_and_resources_that_are_none(floor: Lanes, app: Celery, given: dict[str, Any]) -> None:
-    floor.lane()
+def test_tags_and_resources_that_are_none(
+    lane_jobs: Lanes, app: Celery, given: dict[str, Any]
+) -> None:
+    lane_jobs.lane()
     [field] = given
     with raises(InvalidJob, (field, "malformed")):
         run_direct("tests.add", (1, 2), lane="l", app=app, **given)
-    assert nobody_reserves(floor)
+    assert nobody_reserves(lane_jobs)
 
 
-def test_what_is_not_there_is_an_error(floor: Lanes, app: Celery) -> None:
+def test_what_is_not_there_is_an_error(lane_jobs: Lanes, app: Celery) -> None:
     with raises(NotFound, ("lane", "not_found")):
         run_direct("tests.add", lane="l", app=app)
     with raises(UnknownTask, ("task", "unknown")):
         run_direct("tests.ad", lane="l", app=app)
 
 
-def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(floor: Lanes, app: Celery) -> None:
+def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(
+    lane_jobs: Lanes, app: Celery
+) -> None:
     @app.task(name="tests.cut", shared=False)
     def cut() -> str:
-        floor.sql(
+        lane_jobs.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'pgbeat direct' AND datname = current_database()"
         )
         return "done"
 
-    floor.lane(max_running=1)
-    [job] = floor.add()
+    lane_jobs.lane(max_running=1)
+    [job] = lane_jobs.add()
     assert run_direct(cut, lane="l") == "done"
-    assert nobody_reserves(floor)
-    assert floor.seated() == {job}
+    assert nobody_reserves(lane_jobs)
+    assert lane_jobs.seated() == {job}
 
 
 # -- a caller that dies
@@ -306,21 +314,21 @@ run_direct(sleep, lane="l", timeout=600)
 """
 
 
-def caller(floor: Lanes, folder: Path, name: str) -> Process:
+def caller(lane_jobs: Lanes, folder: Path, name: str) -> Process:
     """A process that runs a task directly that doesn't end."""
-    command = [sys.executable, "-c", _CALLER, floor.app.conf.broker_url]
+    command = [sys.executable, "-c", _CALLER, lane_jobs.app.conf.broker_url]
     return Process(command, folder / f"{name}.log", dict(os.environ))
 
 
 def test_the_slot_of_a_caller_that_dies_comes_back(
-    floor: Lanes, app: Celery, tmp_path: Path
+    lane_jobs: Lanes, app: Celery, tmp_path: Path
 ) -> None:
-    floor.lane(max_running=1)
-    has_it, waits = caller(floor, tmp_path, "one"), None
+    lane_jobs.lane(max_running=1)
+    has_it, waits = caller(lane_jobs, tmp_path, "one"), None
     try:
         has_it.says("runs")
-        waits = caller(floor, tmp_path, "two")
-        waiting(floor)
+        waits = caller(lane_jobs, tmp_path, "two")
+        waiting(lane_jobs)
         waits.kill_group()  # while it waits
         has_it.kill_group()
         assert run_direct("tests.add", lane="l", app=app, timeout=20) == 3
@@ -333,17 +341,17 @@ def test_the_slot_of_a_caller_that_dies_comes_back(
 
 @pytest.mark.slow
 def test_beat_sees_to_the_slot_of_a_caller_that_died(
-    floor: Lanes, processes: Processes, tmp_path: Path
+    lane_jobs: Lanes, processes: Processes, tmp_path: Path
 ) -> None:
-    floor.lane(max_running=1)
+    lane_jobs.lane(max_running=1)
     processes.beat().says("This beat leads")
-    process = caller(floor, tmp_path, "one")
+    process = caller(lane_jobs, tmp_path, "one")
     try:
         process.says("runs")
-        [job] = floor.add()
-        floor.dispatch()
+        [job] = lane_jobs.add()
+        lane_jobs.dispatch()
         process.kill_group()
-        until(lambda: floor.seated() == {job}, 20, "beat gives the slot to the job")
+        until(lambda: lane_jobs.seated() == {job}, 20, "beat gives the slot to the job")
     finally:
         process.kill_group()
         process.wait()

@@ -30,68 +30,68 @@ INSERT = """
 """
 
 
-def tenants(floor: Lanes, ids: list[str]) -> list[str]:
+def tenants(lane_jobs: Lanes, ids: list[str]) -> list[str]:
     """Returns the tenants of jobs, in order."""
-    rows = floor.sql("SELECT id::text, coalesce(kwargs ->> 'tenant', 'none') FROM pgbeat.jobs")
+    rows = lane_jobs.sql("SELECT id::text, coalesce(kwargs ->> 'tenant', 'none') FROM pgbeat.jobs")
     tenant = {row[0]: str(row[1]) for row in rows}
     return [tenant[job] for job in ids]
 
 
-def of(floor: Lanes, tenant: str, count: int = 1, **fields: Any) -> list[str]:
+def of(lane_jobs: Lanes, tenant: str, count: int = 1, **fields: Any) -> list[str]:
     """Puts jobs of a tenant in line; their ids."""
-    return floor.add(count, **{"task": TASK, "kwargs": {"tenant": tenant}} | fields)
+    return lane_jobs.add(count, **{"task": TASK, "kwargs": {"tenant": tenant}} | fields)
 
 
-def test_keys_take_turns(floor: Lanes) -> None:
-    floor.lane(max_running=1, **FAIR)
-    of(floor, "a", 3)
-    of(floor, "b", 2)
-    of(floor, "c", 1)
+def test_keys_take_turns(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, **FAIR)
+    of(lane_jobs, "a", 3)
+    of(lane_jobs, "b", 2)
+    of(lane_jobs, "c", 1)
     order = []
-    while mine := floor.dispatch():
-        order += tenants(floor, mine)
-        floor.end(*mine)
+    while mine := lane_jobs.dispatch():
+        order += tenants(lane_jobs, mine)
+        lane_jobs.end(*mine)
     assert order == ["a", "b", "c", "a", "b", "a"]
 
 
-def test_several_slots_are_given_in_turn_in_one_dispatch(floor: Lanes) -> None:
-    floor.lane(max_running=4, **FAIR)
-    of(floor, "a", 5)
-    of(floor, "b", 5)
-    assert sorted(tenants(floor, floor.dispatch())) == ["a", "a", "b", "b"]
+def test_several_slots_are_given_in_turn_in_one_dispatch(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=4, **FAIR)
+    of(lane_jobs, "a", 5)
+    of(lane_jobs, "b", 5)
+    assert sorted(tenants(lane_jobs, lane_jobs.dispatch())) == ["a", "a", "b", "b"]
 
 
-def test_ten_thousand_jobs_of_one_delay_anothers_single_job_by_one_turn(floor: Lanes) -> None:
-    floor.lane(max_running=1, **FAIR)
-    floor.sql(INSERT, "a", 10_000)
-    first = floor.dispatch()
-    [late] = of(floor, "b")
-    floor.end(*first)
-    assert floor.dispatch() == [late]
+def test_ten_thousand_jobs_of_one_delay_anothers_single_job_by_one_turn(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, **FAIR)
+    lane_jobs.sql(INSERT, "a", 10_000)
+    first = lane_jobs.dispatch()
+    [late] = of(lane_jobs, "b")
+    lane_jobs.end(*first)
+    assert lane_jobs.dispatch() == [late]
 
 
-def test_a_key_gets_no_more_than_its_slots(floor: Lanes) -> None:
-    floor.lane(max_running=10, max_per_key=2, **FAIR)
-    of(floor, "a", 5)
-    of(floor, "b", 1)
-    taken = floor.dispatch()
-    assert Counter(tenants(floor, taken)) == {"a": 2, "b": 1}
-    [ended] = [job for job in taken if tenants(floor, [job]) == ["b"]]
-    floor.end(ended)
-    assert floor.dispatch() == []
+def test_a_key_gets_no_more_than_its_slots(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=10, max_per_key=2, **FAIR)
+    of(lane_jobs, "a", 5)
+    of(lane_jobs, "b", 1)
+    taken = lane_jobs.dispatch()
+    assert Counter(tenants(lane_jobs, taken)) == {"a": 2, "b": 1}
+    [ended] = [job for job in taken if tenants(lane_jobs, [job]) == ["b"]]
+    lane_jobs.end(ended)
+    assert lane_jobs.dispatch() == []
 
 
-def test_priority_comes_first_and_each_has_its_own_turns(floor: Lanes) -> None:
-    floor.lane(max_running=1, **FAIR)
-    of(floor, "a", 2)
-    of(floor, "b", 2)
-    of(floor, "m", 2, priority=5)
+def test_priority_comes_first_and_each_has_its_own_turns(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, **FAIR)
+    of(lane_jobs, "a", 2)
+    of(lane_jobs, "b", 2)
+    of(lane_jobs, "m", 2, priority=5)
     order = []
-    while mine := floor.dispatch():
-        order += tenants(floor, mine)
-        floor.end(*mine)
+    while mine := lane_jobs.dispatch():
+        order += tenants(lane_jobs, mine)
+        lane_jobs.end(*mine)
         if len(order) == 3:  # a turn of another priority changes nothing here
-            of(floor, "z", 1, priority=9)
+            of(lane_jobs, "z", 1, priority=9)
     assert order == ["m", "m", "a", "z", "b", "a", "b"]
 
 
@@ -109,120 +109,120 @@ def test_priority_comes_first_and_each_has_its_own_turns(floor: Lanes) -> None:
     ],
 )
 def test_a_job_has_the_key_that_the_lane_says(
-    floor: Lanes, fair_by: str, fields: dict[str, Any], key: str
+    lane_jobs: Lanes, fair_by: str, fields: dict[str, Any], key: str
 ) -> None:
-    floor.lane(fair_by=fair_by)
-    [job] = floor.add(1, **fields)
-    assert floor.sql("SELECT fair_key FROM pgbeat.jobs WHERE id = %s", job) == [(key,)]
+    lane_jobs.lane(fair_by=fair_by)
+    [job] = lane_jobs.add(1, **fields)
+    assert lane_jobs.sql("SELECT fair_key FROM pgbeat.jobs WHERE id = %s", job) == [(key,)]
 
 
-def test_a_long_key_is_cut_and_still_differs(floor: Lanes) -> None:
-    floor.lane(**FAIR)
-    of(floor, "x" * 5000 + "a")
-    of(floor, "x" * 5000 + "b")
-    keys = {row[0] for row in floor.sql("SELECT fair_key FROM pgbeat.jobs")}
+def test_a_long_key_is_cut_and_still_differs(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(**FAIR)
+    of(lane_jobs, "x" * 5000 + "a")
+    of(lane_jobs, "x" * 5000 + "b")
+    keys = {row[0] for row in lane_jobs.sql("SELECT fair_key FROM pgbeat.jobs")}
     assert len(keys) == 2 and max(map(len, keys)) < 220
 
 
-def test_jobs_without_the_key_take_turns_as_one(floor: Lanes) -> None:
-    floor.lane(max_running=10, max_per_key=1, **FAIR)
-    floor.add(3, task=TASK)
-    of(floor, "a")
-    assert sorted(tenants(floor, floor.dispatch())) == ["a", "none"]
+def test_jobs_without_the_key_take_turns_as_one(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=10, max_per_key=1, **FAIR)
+    lane_jobs.add(3, task=TASK)
+    of(lane_jobs, "a")
+    assert sorted(tenants(lane_jobs, lane_jobs.dispatch())) == ["a", "none"]
 
 
-def test_waiting_jobs_get_new_keys_when_the_setting_changes(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    of(floor, "a", 3)
-    floor.dispatch()
-    [late] = of(floor, "b")
-    floor.do(lane_control.save, "l", {"fair_by": "kwargs.tenant", "max_per_key": 1})
-    floor.do(lane_control.save, "l", {"max_running": 5})
-    assert floor.dispatch() == [late]
-    floor.do(lane_control.save, "l", {"fair_by": None, "max_per_key": None})
-    assert floor.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("",)]
-    assert len(floor.dispatch()) == 2
+def test_waiting_jobs_get_new_keys_when_the_setting_changes(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    of(lane_jobs, "a", 3)
+    lane_jobs.dispatch()
+    [late] = of(lane_jobs, "b")
+    lane_jobs.do(lane_control.save, "l", {"fair_by": "kwargs.tenant", "max_per_key": 1})
+    lane_jobs.do(lane_control.save, "l", {"max_running": 5})
+    assert lane_jobs.dispatch() == [late]
+    lane_jobs.do(lane_control.save, "l", {"fair_by": None, "max_per_key": None})
+    assert lane_jobs.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("",)]
+    assert len(lane_jobs.dispatch()) == 2
 
 
 def test_a_job_that_was_made_while_the_setting_changed_gets_its_key_at_its_turn(
-    floor: Lanes,
+    lane_jobs: Lanes,
 ) -> None:
-    floor.lane(max_running=9, max_per_key=1, **FAIR)
-    of(floor, "a", 2)
-    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
-    assert tenants(floor, floor.dispatch()) == ["a"]
-    floor.lane("r", rate_limit=5, rate_period="1 hour", max_per_key=1, **FAIR)
-    of(floor, "a", 2, lane="r")
-    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = '' WHERE lane = 'r'")
-    assert tenants(floor, floor.dispatch("r")) == ["a"]
+    lane_jobs.lane(max_running=9, max_per_key=1, **FAIR)
+    of(lane_jobs, "a", 2)
+    lane_jobs.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
+    assert tenants(lane_jobs, lane_jobs.dispatch()) == ["a"]
+    lane_jobs.lane("r", rate_limit=5, rate_period="1 hour", max_per_key=1, **FAIR)
+    of(lane_jobs, "a", 2, lane="r")
+    lane_jobs.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = '' WHERE lane = 'r'")
+    assert tenants(lane_jobs, lane_jobs.dispatch("r")) == ["a"]
 
 
-def test_a_change_in_sql_gives_all_that_wait_their_keys(floor: Lanes) -> None:
-    floor.lane(max_running=2)
-    of(floor, "a", 4)
-    [late] = of(floor, "b")
-    floor.sql("UPDATE pgbeat.lanes SET fair_by = 'kwargs.tenant'")
-    assert late in floor.dispatch()
+def test_a_change_in_sql_gives_all_that_wait_their_keys(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2)
+    of(lane_jobs, "a", 4)
+    [late] = of(lane_jobs, "b")
+    lane_jobs.sql("UPDATE pgbeat.lanes SET fair_by = 'kwargs.tenant'")
+    assert late in lane_jobs.dispatch()
 
 
-def test_many_jobs_with_a_wrong_key_are_corrected_at_once(floor: Lanes) -> None:
-    floor.lane(max_running=1, **FAIR)
-    floor.sql(INSERT, "a", 50)
-    floor.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
-    assert tenants(floor, floor.dispatch()) == ["a"]
-    assert floor.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("tenant=a",)]
+def test_many_jobs_with_a_wrong_key_are_corrected_at_once(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, **FAIR)
+    lane_jobs.sql(INSERT, "a", 50)
+    lane_jobs.sql("UPDATE pgbeat.unfinished_jobs SET fair_key = ''")
+    assert tenants(lane_jobs, lane_jobs.dispatch()) == ["a"]
+    assert lane_jobs.sql("SELECT DISTINCT fair_key FROM pgbeat.jobs") == [("tenant=a",)]
 
 
-def test_a_change_of_the_arguments_changes_the_key(floor: Lanes) -> None:
-    floor.lane(**FAIR)
-    [job] = of(floor, "a")
-    floor.sql('UPDATE pgbeat.jobs SET kwargs = \'{"tenant": "b"}\' WHERE id = %s', job)
-    assert floor.sql("SELECT fair_key FROM pgbeat.jobs") == [("tenant=b",)]
+def test_a_change_of_the_arguments_changes_the_key(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(**FAIR)
+    [job] = of(lane_jobs, "a")
+    lane_jobs.sql('UPDATE pgbeat.jobs SET kwargs = \'{"tenant": "b"}\' WHERE id = %s', job)
+    assert lane_jobs.sql("SELECT fair_key FROM pgbeat.jobs") == [("tenant=b",)]
 
 
-def test_a_locked_job_is_passed_over(floor: Lanes) -> None:
-    floor.lane(max_running=2, **FAIR)
-    first, second = of(floor, "a", 2)
-    [other] = of(floor, "b")
-    with connected(floor.database) as own, connections.transaction(own):
+def test_a_locked_job_is_passed_over(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2, **FAIR)
+    first, second = of(lane_jobs, "a", 2)
+    [other] = of(lane_jobs, "b")
+    with connected(lane_jobs.database) as own, connections.transaction(own):
         jobs.get(own, first, for_update=True)
-        assert sorted(floor.dispatch()) == sorted([second, other])
+        assert sorted(lane_jobs.dispatch()) == sorted([second, other])
 
 
-def test_the_next_key_gets_the_slot_in_the_transaction_that_frees_it(floor: Lanes) -> None:
-    floor.lane(max_running=1, max_per_key=1, **FAIR)
-    first = of(floor, "a", 3)[0]
-    [late] = of(floor, "b")
-    floor.dispatch()
-    with connected(floor.database) as recording:
+def test_the_next_key_gets_the_slot_in_the_transaction_that_frees_it(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, max_per_key=1, **FAIR)
+    first = of(lane_jobs, "a", 3)[0]
+    [late] = of(lane_jobs, "b")
+    lane_jobs.dispatch()
+    with connected(lane_jobs.database) as recording:
         connections.configure(recording, PLANS)
         with connections.transaction(recording):
             ended = endings.end(recording, [first], "skipped", None)
-            freed = lifecycle.follow(recording, floor.publisher, ended)
-            assert dispatch_in_transaction(recording, floor.publisher, freed) == set()
-    assert floor.seated() == {late}
+            freed = lifecycle.follow(recording, lane_jobs.publisher, ended)
+            assert dispatch_in_transaction(recording, lane_jobs.publisher, freed) == set()
+    assert lane_jobs.seated() == {late}
 
 
-def test_a_rate_and_a_policy_apply_to_a_fair_lane_too(floor: Lanes) -> None:
-    floor.lane(rate_limit=3, rate_period="1 hour", max_per_key=2, **FAIR)
-    of(floor, "a", 5)
-    of(floor, "b", 1)
-    assert sorted(tenants(floor, floor.dispatch())) == ["a", "a", "b"]
-    floor.lane("p", policy="tasks", options='{"shop.sync": 3}', max_per_key=2, **FAIR)
-    of(floor, "a", 5, lane="p")
-    of(floor, "b", 1, lane="p")
-    assert sorted(tenants(floor, floor.dispatch("p"))) == ["a", "a", "b"]
-    of(floor, "c", 1, lane="p")
-    floor.end(*[job for job in floor.seated("p") if tenants(floor, [job]) == ["b"]])
-    assert tenants(floor, floor.dispatch("p")) == ["c"]
+def test_a_rate_and_a_policy_apply_to_a_fair_lane_too(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(rate_limit=3, rate_period="1 hour", max_per_key=2, **FAIR)
+    of(lane_jobs, "a", 5)
+    of(lane_jobs, "b", 1)
+    assert sorted(tenants(lane_jobs, lane_jobs.dispatch())) == ["a", "a", "b"]
+    lane_jobs.lane("p", policy="tasks", options='{"shop.sync": 3}', max_per_key=2, **FAIR)
+    of(lane_jobs, "a", 5, lane="p")
+    of(lane_jobs, "b", 1, lane="p")
+    assert sorted(tenants(lane_jobs, lane_jobs.dispatch("p"))) == ["a", "a", "b"]
+    of(lane_jobs, "c", 1, lane="p")
+    lane_jobs.end(*[job for job in lane_jobs.seated("p") if tenants(lane_jobs, [job]) == ["b"]])
+    assert tenants(lane_jobs, lane_jobs.dispatch("p")) == ["c"]
 
 
-def test_the_line_is_shown_in_turns_with_the_reasons(floor: Lanes) -> None:
-    floor.lane(max_running=9, max_per_key=1, **FAIR)
-    mine = of(floor, "a", 3)
-    floor.dispatch()
-    [other] = of(floor, "b")
-    with connections.transaction(floor.connection) as connection:
+def test_the_line_is_shown_in_turns_with_the_reasons(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=9, max_per_key=1, **FAIR)
+    mine = of(lane_jobs, "a", 3)
+    lane_jobs.dispatch()
+    [other] = of(lane_jobs, "b")
+    with connections.transaction(lane_jobs.connection) as connection:
         lane = lanes.get(connection, "default", "l")
         line = occupancy.line(connection, lane)
         third = jobs.get(connection, mine[2])
@@ -236,7 +236,7 @@ def test_the_line_is_shown_in_turns_with_the_reasons(floor: Lanes) -> None:
     assert where.sentence == "waits in lane 'l' at place 2 of tenant=a; tenant=a has 1 of 1 slot"
 
 
-def test_a_fair_lane_says_which_keys_there_are(floor: Lanes) -> None:
+def test_a_fair_lane_says_which_keys_there_are(lane_jobs: Lanes) -> None:
     for changes, field, code in (
         ({"fair_by": "kwarg.tenant"}, "fair_by", "unknown"),
         ({"fair_by": "tag:"}, "fair_by", "unknown"),
@@ -244,7 +244,7 @@ def test_a_fair_lane_says_which_keys_there_are(floor: Lanes) -> None:
         ({"fair_by": "task", "max_per_key": -1}, "max_per_key", "out_of_range"),
     ):
         with raises(InvalidJob, (field, code)):
-            floor.do(lane_control.save, "l", changes)
+            lane_jobs.do(lane_control.save, "l", changes)
 
 
 READ = text(
@@ -256,20 +256,20 @@ READ = text(
 @pytest.mark.parametrize("changes", [{"max_per_key": 1, **FAIR}, {}], ids=["fair", "plain"])
 @pytest.mark.parametrize("is_analyzed", [False, True])
 def test_a_dispatch_reads_a_few_rows_however_many_wait(
-    floor: Lanes, is_analyzed: bool, changes: dict[str, Any]
+    lane_jobs: Lanes, is_analyzed: bool, changes: dict[str, Any]
 ) -> None:
     """All 20,000 that wait are of two keys. When the table was analyzed, each job had a slot."""
     if is_analyzed:
-        floor.sql(INSERT, "a", 1_000)
-        floor.sql("UPDATE pgbeat.jobs SET dispatched_at = now()")
-        floor.sql("ANALYZE pgbeat.unfinished_jobs")
-        floor.sql("DELETE FROM pgbeat.jobs")
-    floor.lane(max_running=4, **changes)
+        lane_jobs.sql(INSERT, "a", 1_000)
+        lane_jobs.sql("UPDATE pgbeat.jobs SET dispatched_at = now()")
+        lane_jobs.sql("ANALYZE pgbeat.unfinished_jobs")
+        lane_jobs.sql("DELETE FROM pgbeat.jobs")
+    lane_jobs.lane(max_running=4, **changes)
     for tenant in ("a", "b"):
-        floor.sql(INSERT, tenant, 10_000)
+        lane_jobs.sql(INSERT, tenant, 10_000)
     for limit, expected in ((2, 2), (9, 1 if changes else 2)):
-        of(floor, "c", 1)
-        with connections.transaction(floor.connection) as connection:
+        of(lane_jobs, "c", 1)
+        with connections.transaction(lane_jobs.connection) as connection:
             before = connection.scalar(READ)
             taken = slots.take_next(connection, "default", "l", limit=limit)
             assert taken is not None
@@ -293,85 +293,91 @@ TAKE = "SELECT * FROM pgbeat.take_next('default', 'l', 9, ARRAY[%s]::uuid[])"
 
 @pytest.mark.parametrize("limits", ["slots", "rate", "reservation"])
 def test_an_end_reads_a_few_keys_however_many_have_all_their_slots(
-    floor: Lanes, limits: str
+    lane_jobs: Lanes, limits: str
 ) -> None:
     """The freed key comes at once; one that waited for the lane's limit, after a few ends."""
     number = 401 if limits == "reservation" else 400
-    floor.lane(max_running=number, max_per_key=1, **FAIR, **(RATE if limits == "rate" else {}))
-    floor.sql(KEYS, 400)
-    floor.sql("VACUUM ANALYZE pgbeat.unfinished_jobs")
+    lane_jobs.lane(max_running=number, max_per_key=1, **FAIR, **(RATE if limits == "rate" else {}))
+    lane_jobs.sql(KEYS, 400)
+    lane_jobs.sql("VACUUM ANALYZE pgbeat.unfinished_jobs")
     if limits == "reservation":
         reservations.reserve(
-            floor.connection, "default", "l", task=TASK, tags=[], resources={}, created_by="user:me"
+            lane_jobs.connection,
+            "default",
+            "l",
+            task=TASK,
+            tags=[],
+            resources={},
+            created_by="user:me",
         )
-        assert floor.dispatch() == []  # it has a slot now
-    running = floor.sql(
+        assert lane_jobs.dispatch() == []  # it has a slot now
+    running = lane_jobs.sql(
         "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL ORDER BY kwargs"
     )
-    of(floor, "1301b")  # has no slot and waits for one of the lane
+    of(lane_jobs, "1301b")  # has no slot and waits for one of the lane
     turns: list[str] = []
     for (job,) in reversed(running[-5:]):
-        floor.end(job)
+        lane_jobs.end(job)
         if not turns and limits == "slots":
-            pages(floor.connection, TAKE, job)  # the first time, the functions are read, too
-            assert pages(floor.connection, TAKE, job) < 1000
-        with explained(floor.connection) as statements:
-            [taken] = floor.dispatch(job_ids=[job])
-        turns += tenants(floor, [taken])
+            pages(lane_jobs.connection, TAKE, job)  # the first time, the functions are read, too
+            assert pages(lane_jobs.connection, TAKE, job) < 1000
+        with explained(lane_jobs.connection) as statements:
+            [taken] = lane_jobs.dispatch(job_ids=[job])
+        turns += tenants(lane_jobs, [taken])
         if len(turns) > 1:
             assert sum(plan.pages for plan in statements.plans) < 1000
     assert turns == ["1400", "1399", "1398", "1301b", "1396"]
     # Without a job whose key to look at, all are.
-    assert tenants(floor, floor.dispatch()) == []
-    floor.sql("UPDATE pgbeat.lanes SET max_running = max_running + 1, turns = '{}'")
-    assert floor.dispatch(job_ids=[]) == []
-    assert tenants(floor, floor.dispatch()) == ["1397"]
+    assert tenants(lane_jobs, lane_jobs.dispatch()) == []
+    lane_jobs.sql("UPDATE pgbeat.lanes SET max_running = max_running + 1, turns = '{}'")
+    assert lane_jobs.dispatch(job_ids=[]) == []
+    assert tenants(lane_jobs, lane_jobs.dispatch()) == ["1397"]
 
 
-def test_a_key_that_the_rate_holds_back_keeps_its_turn(floor: Lanes) -> None:
+def test_a_key_that_the_rate_holds_back_keeps_its_turn(lane_jobs: Lanes) -> None:
     """The walk went past a hundred full keys, met one with room, and the freed key came after."""
-    floor.lane(max_running=400, max_per_key=1, rate_limit=1, rate_period="1 hour", **FAIR)
-    floor.sql(KEYS, 250)
-    floor.sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
+    lane_jobs.lane(max_running=400, max_per_key=1, rate_limit=1, rate_period="1 hour", **FAIR)
+    lane_jobs.sql(KEYS, 250)
+    lane_jobs.sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
               "WHERE dispatched_at IS NOT NULL")  # fmt: skip
-    [(freed,)] = floor.sql(
+    [(freed,)] = lane_jobs.sql(
         "SELECT id FROM pgbeat.unfinished_jobs WHERE dispatched_at IS NOT NULL "
         "AND kwargs ->> 'tenant' = '1240'"
     )
-    of(floor, "1010b")
-    floor.end(freed)
+    of(lane_jobs, "1010b")
+    lane_jobs.end(freed)
     turns = "SELECT turns ->> '0' FROM pgbeat.lanes"
-    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1010b"]
-    assert floor.sql(turns) == [("tenant=1100",)]  # not 1240, which waits for the rate
-    assert floor.dispatch(job_ids=[freed]) == []
-    of(floor, "1210b")
-    floor.sql("UPDATE pgbeat.lanes SET rate_limit = 2")
-    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1210b"]
-    floor.sql("UPDATE pgbeat.lanes SET rate_limit = 3")
-    assert tenants(floor, floor.dispatch(job_ids=[freed])) == ["1240"]
+    assert tenants(lane_jobs, lane_jobs.dispatch(job_ids=[freed])) == ["1010b"]
+    assert lane_jobs.sql(turns) == [("tenant=1100",)]  # not 1240, which waits for the rate
+    assert lane_jobs.dispatch(job_ids=[freed]) == []
+    of(lane_jobs, "1210b")
+    lane_jobs.sql("UPDATE pgbeat.lanes SET rate_limit = 2")
+    assert tenants(lane_jobs, lane_jobs.dispatch(job_ids=[freed])) == ["1210b"]
+    lane_jobs.sql("UPDATE pgbeat.lanes SET rate_limit = 3")
+    assert tenants(lane_jobs, lane_jobs.dispatch(job_ids=[freed])) == ["1240"]
 
 
 @pytest.mark.parametrize("rate", [{}, RATE], ids=["slots", "rate"])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_ends_when_limits_hold_and_every_key_has_its_turn(
-    floor: Lanes, seed: int, rate: dict[str, Any]
+    lane_jobs: Lanes, seed: int, rate: dict[str, Any]
 ) -> None:
     """Between two turns of a key that waits, each other key gets at most one."""
     chance = random.Random(seed)  # noqa: S311
     per_key = chance.choice([1, 2, 3])
-    floor.lane(max_running=chance.randint(2, 5), max_per_key=per_key, **FAIR, **rate)
-    limit = floor.sql("SELECT max_running FROM pgbeat.lanes")[0][0]
+    lane_jobs.lane(max_running=chance.randint(2, 5), max_per_key=per_key, **FAIR, **rate)
+    limit = lane_jobs.sql("SELECT max_running FROM pgbeat.lanes")[0][0]
     tenant_of: dict[str, str] = {}
     waits: dict[str, list[str]] = {}
     passed: dict[str, Counter[str]] = {}  # what others got while a key waited, having room
     running: list[str] = []
     for _ in range(60):
         for tenant in chance.choices("abcdefgh", weights=[40, 5, 5, 1, 1, 1, 1, 1], k=3):
-            [job] = of(floor, tenant)
+            [job] = of(lane_jobs, tenant)
             tenant_of[job] = tenant
             waits.setdefault(tenant, []).append(job)
             passed.setdefault(tenant, Counter())
-        for job in floor.dispatch():
+        for job in lane_jobs.dispatch():
             own = tenant_of[job]
             assert waits[own].pop(0) == job
             running.append(job)
@@ -386,5 +392,5 @@ def test_whatever_ends_when_limits_hold_and_every_key_has_its_turn(
         assert len(running) <= limit
         assert max(Counter(tenant_of[job] for job in running).values()) <= per_key
         gone = chance.sample(running, chance.randint(1, len(running)))
-        floor.end(*gone)
+        lane_jobs.end(*gone)
         running = [job for job in running if job not in gone]

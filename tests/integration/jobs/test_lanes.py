@@ -30,133 +30,135 @@ from tests.support.rows import make_schedule
 # -- the limit
 
 
-def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Lanes) -> None:
-    floor.lane(max_running=2)
-    first, second, third = floor.add(3)
+def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2)
+    first, second, third = lane_jobs.add(3)
 
-    assert floor.dispatch() == [first, second]
-    assert floor.dispatch() == []
-    floor.end(first)
-    assert floor.dispatch() == [third]
-    assert floor.seated() == {second, third}
-
-
-def test_a_lane_without_a_limit_hands_out_all(floor: Lanes) -> None:
-    floor.lane()
-    assert set(floor.add(450)) == set(floor.dispatch())
+    assert lane_jobs.dispatch() == [first, second]
+    assert lane_jobs.dispatch() == []
+    lane_jobs.end(first)
+    assert lane_jobs.dispatch() == [third]
+    assert lane_jobs.seated() == {second, third}
 
 
-def test_a_limit_of_nothing_hands_out_nothing(floor: Lanes) -> None:
-    floor.lane(max_running=0)
-    floor.add()
-    assert floor.dispatch() == []
+def test_a_lane_without_a_limit_hands_out_all(lane_jobs: Lanes) -> None:
+    lane_jobs.lane()
+    assert set(lane_jobs.add(450)) == set(lane_jobs.dispatch())
 
 
-def test_a_job_has_its_slot_until_it_ends(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    floor.dispatch()
+def test_a_limit_of_nothing_hands_out_nothing(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=0)
+    lane_jobs.add()
+    assert lane_jobs.dispatch() == []
+
+
+def test_a_job_has_its_slot_until_it_ends(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    lane_jobs.dispatch()
     for change in ("state = 'running', started_at = now()", "state = 'scheduled', run_at = now()"):
-        floor.sql(f"UPDATE pgbeat.jobs SET {change} WHERE id = %s", first)
-        assert floor.dispatch() == []
-    floor.end(first, state="failed")
-    assert floor.dispatch() == [second]
+        lane_jobs.sql(f"UPDATE pgbeat.jobs SET {change} WHERE id = %s", first)
+        assert lane_jobs.dispatch() == []
+    lane_jobs.end(first, state="failed")
+    assert lane_jobs.dispatch() == [second]
 
 
-def test_the_line_is_ordered_by_priority_position_and_age(floor: Lanes) -> None:
-    floor.lane(max_running=10)
-    usual = floor.add(2)
-    urgent = floor.add(2, priority=9)
-    first, moved = floor.add(2)
-    floor.sql("UPDATE pgbeat.jobs SET position = 0 WHERE id = %s", moved)
-    assert floor.dispatch() == [*urgent, moved, *usual, first]
+def test_the_line_is_ordered_by_priority_position_and_age(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=10)
+    usual = lane_jobs.add(2)
+    urgent = lane_jobs.add(2, priority=9)
+    first, moved = lane_jobs.add(2)
+    lane_jobs.sql("UPDATE pgbeat.jobs SET position = 0 WHERE id = %s", moved)
+    assert lane_jobs.dispatch() == [*urgent, moved, *usual, first]
 
 
-def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> None:
-    floor.lane(max_running=10)
-    floor.add(is_blocked=True)
-    floor.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
-    floor.add(state="paused")
-    ready = floor.add()
-    assert floor.dispatch() == ready
+def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=10)
+    lane_jobs.add(is_blocked=True)
+    lane_jobs.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
+    lane_jobs.add(state="paused")
+    ready = lane_jobs.add()
+    assert lane_jobs.dispatch() == ready
 
 
-def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    waiting = floor.add()
-    assert floor.do(lane_control.pause, "l")[1]
-    assert not floor.do(lane_control.pause, "l")[1]
-    assert floor.dispatch() == []
-    assert floor.do(lane_control.resume, "l")[1]
-    assert not floor.do(lane_control.resume, "l")[1]
-    assert floor.dispatch() == waiting
+def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    waiting = lane_jobs.add()
+    assert lane_jobs.do(lane_control.pause, "l")[1]
+    assert not lane_jobs.do(lane_control.pause, "l")[1]
+    assert lane_jobs.dispatch() == []
+    assert lane_jobs.do(lane_control.resume, "l")[1]
+    assert not lane_jobs.do(lane_control.resume, "l")[1]
+    assert lane_jobs.dispatch() == waiting
 
 
-def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    floor.lane(max_running=1, namespace="other")
-    [own] = floor.add()
-    floor.add(2, namespace="other")
-    assert floor.dispatch() == [own]
+def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(
+    lane_jobs: Lanes,
+) -> None:
+    lane_jobs.lane(max_running=1)
+    lane_jobs.lane(max_running=1, namespace="other")
+    [own] = lane_jobs.add()
+    lane_jobs.add(2, namespace="other")
+    assert lane_jobs.dispatch() == [own]
 
 
-def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Lanes) -> None:
-    waiting = floor.add(3, lane="gone")
-    assert floor.dispatch("gone") == waiting
+def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(lane_jobs: Lanes) -> None:
+    waiting = lane_jobs.add(3, lane="gone")
+    assert lane_jobs.dispatch("gone") == waiting
 
 
-def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    with connected(floor.database) as other, connections.transaction(other):
+def test_a_job_that_somebody_holds_locked_is_passed_over(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    with connected(lane_jobs.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
-        assert floor.dispatch() == [second]
-    floor.end(second)
-    assert floor.dispatch() == [first]
+        assert lane_jobs.dispatch() == [second]
+    lane_jobs.end(second)
+    assert lane_jobs.dispatch() == [first]
 
 
-def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Lanes) -> None:
-    floor.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
-    first, second = floor.add(2)
-    with connected(floor.database) as other, connections.transaction(other):
+def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
+    first, second = lane_jobs.add(2)
+    with connected(lane_jobs.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
-        assert floor.dispatch() == [second]
+        assert lane_jobs.dispatch() == [second]
 
 
-def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    [bad] = floor.add(options={"serializer": "nothing"})
-    [good] = floor.add()
-    assert floor.dispatch() == [good]
-    [(state, error)] = floor.sql("SELECT state, error FROM pgbeat.jobs WHERE id = %s", bad)
+def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    [bad] = lane_jobs.add(options={"serializer": "nothing"})
+    [good] = lane_jobs.add()
+    assert lane_jobs.dispatch() == [good]
+    [(state, error)] = lane_jobs.sql("SELECT state, error FROM pgbeat.jobs WHERE id = %s", bad)
     assert state == "failed" and "can't be published" in error
 
 
-def test_ends_are_followed_by_the_lane(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    floor.dispatch()
-    with connections.transaction(floor.connection):
+def test_ends_are_followed_by_the_lane(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    lane_jobs.dispatch()
+    with connections.transaction(lane_jobs.connection):
         ended = lifecycle.cancel(
-            floor.connection, floor.publisher, [first], by="user:me", reason="no"
+            lane_jobs.connection, lane_jobs.publisher, [first], by="user:me", reason="no"
         )
-        assert lifecycle.follow(floor.connection, floor.publisher, ended) == {
+        assert lifecycle.follow(lane_jobs.connection, lane_jobs.publisher, ended) == {
             lanes.Room("default", "l", UUID(first))
         }
-    assert floor.dispatch() == [second]
+    assert lane_jobs.dispatch() == [second]
 
 
-def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
-    floor.lane(max_running=3)
-    everything = floor.add(120)
+def test_eight_who_allot_at_once_never_exceed_the_limit(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=3)
+    everything = lane_jobs.add(120)
     ended: list[str] = []
     most = 0
 
     def work(number: int) -> None:
         """Allots, and ends what has a slot."""
         nonlocal most
-        with connected(floor.database) as own:
-            publisher = TransactionPublisher(floor.app)
+        with connected(lane_jobs.database) as own:
+            publisher = TransactionPublisher(lane_jobs.app)
             while len(ended) < len(everything):
                 dispatch_lane(own, publisher, "default", "l")
                 with connections.transaction(own):
@@ -173,58 +175,58 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
         list(pool.map(work, range(8)))
     assert sorted(ended) == sorted(everything)
     assert most == 3
-    assert sorted(floor.messages()) == sorted(everything)
+    assert sorted(lane_jobs.messages()) == sorted(everything)
 
 
 # -- in the transaction that ends a job
 
 
 @pytest.fixture
-def recording(floor: Lanes) -> Iterator[Connection]:
+def recording(lane_jobs: Lanes) -> Iterator[Connection]:
     """A session such as a worker's recorder has."""
-    with connected(floor.database) as connection:
+    with connected(lane_jobs.database) as connection:
         connections.configure(connection, PLANS)
         yield connection
 
 
-def end_and_dispatch(floor: Lanes, connection: Connection, *ids: str) -> set[lanes.Room]:
+def end_and_dispatch(lane_jobs: Lanes, connection: Connection, *ids: str) -> set[lanes.Room]:
     """Ends jobs and dispatches their lane, in the open transaction."""
     ended = endings.end(connection, ids, "skipped", None)
-    freed = lifecycle.follow(connection, floor.publisher, ended)
-    return dispatch_in_transaction(connection, floor.publisher, freed)
+    freed = lifecycle.follow(connection, lane_jobs.publisher, ended)
+    return dispatch_in_transaction(connection, lane_jobs.publisher, freed)
 
 
 def test_the_next_job_has_the_slot_if_and_only_if_the_end_is_recorded(
-    floor: Lanes, recording: Connection
+    lane_jobs: Lanes, recording: Connection
 ) -> None:
-    floor.lane(max_running=1)
-    first, second, third = floor.add(3)
-    floor.dispatch()
+    lane_jobs.lane(max_running=1)
+    first, second, third = lane_jobs.add(3)
+    lane_jobs.dispatch()
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == set()
-        assert floor.seated() == {first}
+        assert end_and_dispatch(lane_jobs, recording, first) == set()
+        assert lane_jobs.seated() == {first}
         recording.exec_driver_sql("ROLLBACK")
         recording.exec_driver_sql("BEGIN")
-    assert floor.seated() == {first}
-    assert floor.messages() == [first]
+    assert lane_jobs.seated() == {first}
+    assert lane_jobs.messages() == [first]
     with connections.transaction(recording):
-        end_and_dispatch(floor, recording, first)
-    assert floor.seated() == {second}
-    assert floor.messages() == [first, second]
-    assert third not in floor.messages()
+        end_and_dispatch(lane_jobs, recording, first)
+    assert lane_jobs.seated() == {second}
+    assert lane_jobs.messages() == [first, second]
+    assert third not in lane_jobs.messages()
 
 
-def test_the_jobs_of_several_ends_keep_their_order(floor: Lanes, recording: Connection) -> None:
-    floor.lane(max_running=3)
-    ids = floor.add(3)
-    usual, urgent = floor.add(2), floor.add(2, priority=9)
-    assert floor.dispatch() == [*urgent, ids[0]]
+def test_the_jobs_of_several_ends_keep_their_order(lane_jobs: Lanes, recording: Connection) -> None:
+    lane_jobs.lane(max_running=3)
+    ids = lane_jobs.add(3)
+    usual, urgent = lane_jobs.add(2), lane_jobs.add(2, priority=9)
+    assert lane_jobs.dispatch() == [*urgent, ids[0]]
     with connections.transaction(recording):
-        end_and_dispatch(floor, recording, *urgent)
-    assert floor.messages()[-2:] == ids[1:]
+        end_and_dispatch(lane_jobs, recording, *urgent)
+    assert lane_jobs.messages()[-2:] == ids[1:]
     with connections.transaction(recording):
-        end_and_dispatch(floor, recording, *ids)
-    assert floor.messages()[-2:] == usual
+        end_and_dispatch(lane_jobs, recording, *ids)
+    assert lane_jobs.messages()[-2:] == usual
 
 
 @pytest.mark.parametrize(
@@ -235,72 +237,78 @@ def test_the_jobs_of_several_ends_keep_their_order(floor: Lanes, recording: Conn
     ],
 )
 def test_a_lane_with_more_than_a_limit_is_left(
-    floor: Lanes, recording: Connection, limits: dict[str, Any]
+    lane_jobs: Lanes, recording: Connection, limits: dict[str, Any]
 ) -> None:
     """The app's own code must not run in the transaction that records an end."""
-    floor.lane(max_running=1, **limits)
-    first, _ = floor.add(2)
-    floor.dispatch()
+    lane_jobs.lane(max_running=1, **limits)
+    first, _ = lane_jobs.add(2)
+    lane_jobs.dispatch()
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == {
+        assert end_and_dispatch(lane_jobs, recording, first) == {
             lanes.Room("default", "l", UUID(first))
         }
-    assert floor.seated() == set()
+    assert lane_jobs.seated() == set()
 
 
 def test_a_slot_that_a_direct_execution_waits_for_is_left(
-    floor: Lanes, recording: Connection
+    lane_jobs: Lanes, recording: Connection
 ) -> None:
-    floor.lane(max_running=1)
-    first, _ = floor.add(2)
-    floor.dispatch()
+    lane_jobs.lane(max_running=1)
+    first, _ = lane_jobs.add(2)
+    lane_jobs.dispatch()
     reservations.reserve(
-        floor.connection, "default", "l", task="tests.add", tags=(), resources={}, created_by="me"
+        lane_jobs.connection,
+        "default",
+        "l",
+        task="tests.add",
+        tags=(),
+        resources={},
+        created_by="me",
     )
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == {
+        assert end_and_dispatch(lane_jobs, recording, first) == {
             lanes.Room("default", "l", UUID(first))
         }
-    assert floor.dispatch() == []
-    assert floor.seated() == set()
+    assert lane_jobs.dispatch() == []
+    assert lane_jobs.seated() == set()
 
 
-def test_a_paused_lane_gives_no_slot_to_the_next(floor: Lanes, recording: Connection) -> None:
-    floor.lane(max_running=1)
-    first, _ = floor.add(2)
-    floor.dispatch()
-    floor.do(lane_control.pause, "l")
+def test_a_paused_lane_gives_no_slot_to_the_next(lane_jobs: Lanes, recording: Connection) -> None:
+    lane_jobs.lane(max_running=1)
+    first, _ = lane_jobs.add(2)
+    lane_jobs.dispatch()
+    lane_jobs.do(lane_control.pause, "l")
     with connections.transaction(recording):
-        assert end_and_dispatch(floor, recording, first) == set()
-    assert floor.seated() == set()
+        assert end_and_dispatch(lane_jobs, recording, first) == set()
+    assert lane_jobs.seated() == set()
 
 
-def test_a_lane_that_stays_locked_delays_no_end(floor: Lanes, recording: Connection) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    floor.dispatch()
-    with connected(floor.database) as other, connections.transaction(other):
+def test_a_lane_that_stays_locked_delays_no_end(lane_jobs: Lanes, recording: Connection) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    lane_jobs.dispatch()
+    with connected(lane_jobs.database) as other, connections.transaction(other):
         lanes.lock(other, "default", "l")
         with connections.transaction(recording):
-            assert end_and_dispatch(floor, recording, first) == {
+            assert end_and_dispatch(lane_jobs, recording, first) == {
                 lanes.Room("default", "l", UUID(first))
             }
-        assert floor.sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first) == [("skipped",)]
-    assert floor.dispatch() == [second]
+        assert lane_jobs.sql("SELECT state FROM pgbeat.jobs WHERE id = %s", first) == [("skipped",)]
+    assert lane_jobs.dispatch() == [second]
 
 
 def test_who_waits_for_a_lane_sees_what_was_dispatched_meanwhile(
-    floor: Lanes, recording: Connection
+    lane_jobs: Lanes, recording: Connection
 ) -> None:
     """Two end jobs at the same moment: the second counts what the first has dispatched."""
-    floor.lane(max_running=2)
-    first, second, *waiting = floor.add(4)
-    floor.dispatch()
+    lane_jobs.lane(max_running=2)
+    first, second, *waiting = lane_jobs.add(4)
+    lane_jobs.dispatch()
     begun, commits = threading.Event(), threading.Event()
 
     def end_the_second() -> None:
-        with connected(floor.database) as other:
-            publisher = TransactionPublisher(floor.app)
+        with connected(lane_jobs.database) as other:
+            publisher = TransactionPublisher(lane_jobs.app)
             with connections.transaction(other):
                 ended = endings.end(other, [second], "skipped", None)
                 begun.set()
@@ -313,26 +321,26 @@ def test_who_waits_for_a_lane_sees_what_was_dispatched_meanwhile(
         with connections.transaction(recording):
             other = pool.submit(end_the_second)
             assert begun.wait(10)
-            end_and_dispatch(floor, recording, first)
+            end_and_dispatch(lane_jobs, recording, first)
             commits.set()
         other.result(30)
-    floor.dispatch()
-    assert floor.seated() == set(waiting)
-    assert len(floor.messages()) == 4
+    lane_jobs.dispatch()
+    assert lane_jobs.seated() == set(waiting)
+    assert len(lane_jobs.messages()) == 4
 
 
-def test_eight_who_end_jobs_at_once_never_exceed_the_limit(floor: Lanes) -> None:
-    floor.lane(max_running=3)
-    everything = floor.add(120)
-    floor.dispatch()
+def test_eight_who_end_jobs_at_once_never_exceed_the_limit(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=3)
+    everything = lane_jobs.add(120)
+    lane_jobs.dispatch()
     most = 0
 
     def work(number: int) -> None:
         """Ends what has a slot."""
         nonlocal most
         room = lanes.Room("default", "l")
-        with connected(floor.database) as own:
-            publisher = TransactionPublisher(floor.app)
+        with connected(lane_jobs.database) as own:
+            publisher = TransactionPublisher(lane_jobs.app)
             while rows := own.exec_driver_sql(
                 "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL AND state = 'pending'"
             ).all():
@@ -346,68 +354,68 @@ def test_eight_who_end_jobs_at_once_never_exceed_the_limit(floor: Lanes) -> None
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert most == 3
-    assert sorted(floor.messages()) == sorted(everything)
+    assert sorted(lane_jobs.messages()) == sorted(everything)
 
 
 # -- rates
 
 
-def moment(floor: Lanes, seconds: float, *ids: str) -> None:
+def moment(lane_jobs: Lanes, seconds: float, *ids: str) -> None:
     """Has jobs been handed out so long ago."""
-    floor.sql(
+    lane_jobs.sql(
         "UPDATE pgbeat.jobs SET dispatched_at = now() - %s * interval '1 second' "
         "WHERE id = ANY (%s::uuid[])", seconds, list(ids),
     )  # fmt: skip
 
 
-def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
-    floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
-    first, second, third, fourth = floor.add(4)
-    assert floor.dispatch() == [first, second]
-    floor.end(first, second)
-    assert floor.dispatch() == []
+def test_a_rate_limits_what_is_handed_out_in_a_period(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(rate_limit=2, rate_period=timedelta(minutes=1))
+    first, second, third, fourth = lane_jobs.add(4)
+    assert lane_jobs.dispatch() == [first, second]
+    lane_jobs.end(first, second)
+    assert lane_jobs.dispatch() == []
 
-    moment(floor, 45, first)
-    again = floor.retry_in()
+    moment(lane_jobs, 45, first)
+    again = lane_jobs.retry_in()
     assert again is not None and 10 < again <= 15
-    moment(floor, 61, first)
-    assert floor.dispatch() == [third]
-    again = floor.retry_in()
+    moment(lane_jobs, 61, first)
+    assert lane_jobs.dispatch() == [third]
+    again = lane_jobs.retry_in()
     assert again is not None and 50 < again <= 60
-    assert fourth not in floor.messages()
+    assert fourth not in lane_jobs.messages()
 
 
-def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Lanes) -> None:
-    floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
-    floor.add(2)
-    assert floor.retry_in() is None
+def test_a_rate_asks_for_no_other_look_while_nobody_waits(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(rate_limit=2, rate_period=timedelta(minutes=1))
+    lane_jobs.add(2)
+    assert lane_jobs.retry_in() is None
 
 
-def test_the_limit_counts_beside_the_rate(floor: Lanes) -> None:
-    floor.lane(max_running=1, rate_limit=2, rate_period=timedelta(minutes=1))
-    first, second, third = floor.add(3)
-    assert floor.dispatch() == [first]
-    floor.end(first)
-    assert floor.dispatch() == [second]
-    floor.end(second)
-    assert floor.dispatch() == []
-    assert third in {str(row[0]) for row in floor.sql("SELECT id FROM pgbeat.jobs")}
+def test_the_limit_counts_beside_the_rate(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1, rate_limit=2, rate_period=timedelta(minutes=1))
+    first, second, third = lane_jobs.add(3)
+    assert lane_jobs.dispatch() == [first]
+    lane_jobs.end(first)
+    assert lane_jobs.dispatch() == [second]
+    lane_jobs.end(second)
+    assert lane_jobs.dispatch() == []
+    assert third in {str(row[0]) for row in lane_jobs.sql("SELECT id FROM pgbeat.jobs")}
 
 
-def test_a_rate_is_counted_by_the_values_of_its_key(floor: Lanes) -> None:
-    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="kwargs.text")
-    a, a2 = floor.add(2, task="tests.note", kwargs={"text": "a"})
-    b = floor.add(task="tests.note", kwargs={"text": "b"})
-    none, none2 = floor.add(2)
-    number, number2 = floor.add(2, task="tests.note", kwargs={"text": 1})
-    assert floor.dispatch() == [a, *b, none, number]
-    moment(floor, 40, a)
-    moment(floor, 50, *b)  # for whom nobody waits
-    again = floor.retry_in()
+def test_a_rate_is_counted_by_the_values_of_its_key(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="kwargs.text")
+    a, a2 = lane_jobs.add(2, task="tests.note", kwargs={"text": "a"})
+    b = lane_jobs.add(task="tests.note", kwargs={"text": "b"})
+    none, none2 = lane_jobs.add(2)
+    number, number2 = lane_jobs.add(2, task="tests.note", kwargs={"text": 1})
+    assert lane_jobs.dispatch() == [a, *b, none, number]
+    moment(lane_jobs, 40, a)
+    moment(lane_jobs, 50, *b)  # for whom nobody waits
+    again = lane_jobs.retry_in()
     assert again is not None and 15 < again <= 20
-    moment(floor, 61, a, none)
-    assert floor.dispatch() == [a2, none2]
-    assert number2 not in floor.messages()
+    moment(lane_jobs, 61, a, none)
+    assert lane_jobs.dispatch() == [a2, none2]
+    assert number2 not in lane_jobs.messages()
 
 
 @pytest.mark.parametrize(
@@ -418,45 +426,45 @@ def test_a_rate_is_counted_by_the_values_of_its_key(floor: Lanes) -> None:
         ("tag", [{"tags": ["x"]}, {"tags": ["y"]}]),
     ],
 )
-def test_rates_by_other_keys(floor: Lanes, key: str, fields: Sequence[dict[str, Any]]) -> None:
-    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key=key)
-    one, _ = floor.add(2, **fields[0])
-    other, _ = floor.add(2, **fields[1])
-    assert floor.dispatch() == [one, other]
+def test_rates_by_other_keys(lane_jobs: Lanes, key: str, fields: Sequence[dict[str, Any]]) -> None:
+    lane_jobs.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key=key)
+    one, _ = lane_jobs.add(2, **fields[0])
+    other, _ = lane_jobs.add(2, **fields[1])
+    assert lane_jobs.dispatch() == [one, other]
 
 
-def test_a_job_counts_for_each_of_its_tags(floor: Lanes) -> None:
-    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="tag")
-    both = floor.add(tags=["x", "y"])
-    floor.add(tags=["y"])
-    other = floor.add(tags=["z"])
-    assert floor.dispatch() == [*both, *other]
+def test_a_job_counts_for_each_of_its_tags(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="tag")
+    both = lane_jobs.add(tags=["x", "y"])
+    lane_jobs.add(tags=["y"])
+    other = lane_jobs.add(tags=["z"])
+    assert lane_jobs.dispatch() == [*both, *other]
 
 
 # -- policies
 
 
-def test_a_policy_lets_others_pass_who_waits(floor: Lanes) -> None:
-    floor.lane(policy="tasks", options='{"tests.add": 1}')
-    first, second = floor.add(2)
-    notes = floor.add(2, task="tests.note")
-    assert floor.dispatch() == [first, *notes]
-    floor.end(first)
-    assert floor.dispatch() == [second]
+def test_a_policy_lets_others_pass_who_waits(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(policy="tasks", options='{"tests.add": 1}')
+    first, second = lane_jobs.add(2)
+    notes = lane_jobs.add(2, task="tests.note")
+    assert lane_jobs.dispatch() == [first, *notes]
+    lane_jobs.end(first)
+    assert lane_jobs.dispatch() == [second]
 
 
-def test_the_limit_counts_beside_the_policy(floor: Lanes) -> None:
-    floor.lane(max_running=2, policy="tags", options='{"heavy": 1}')
-    heavy, _ = floor.add(2, tags=["heavy"])
-    light, _ = floor.add(2)
-    assert floor.dispatch() == [heavy, light]
+def test_the_limit_counts_beside_the_policy(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2, policy="tags", options='{"heavy": 1}')
+    heavy, _ = lane_jobs.add(2, tags=["heavy"])
+    light, _ = lane_jobs.add(2)
+    assert lane_jobs.dispatch() == [heavy, light]
 
 
-def test_a_job_far_down_the_line_is_found(floor: Lanes) -> None:
-    floor.lane(policy="tags", options='{"heavy": 0}')
-    floor.add(230, tags=["heavy"])
-    light = floor.add()
-    assert floor.dispatch() == light
+def test_a_job_far_down_the_line_is_found(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(policy="tags", options='{"heavy": 0}')
+    lane_jobs.add(230, tags=["heavy"])
+    light = lane_jobs.add()
+    assert lane_jobs.dispatch() == light
 
 
 class Told(ConcurrencyPolicy):
@@ -492,25 +500,25 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_a_policy_is_told_of_what_has_a_slot_before_it_is_asked(
-    floor: Lanes, told: list[tuple[str, str]]
+    lane_jobs: Lanes, told: list[tuple[str, str]]
 ) -> None:
-    floor.lane(policy="tests.told")
-    [first] = floor.add()
-    floor.dispatch()
-    [odd, second] = [*floor.add(tags=["odd"]), *floor.add()]
+    lane_jobs.lane(policy="tests.told")
+    [first] = lane_jobs.add()
+    lane_jobs.dispatch()
+    [odd, second] = [*lane_jobs.add(tags=["odd"]), *lane_jobs.add()]
     told.clear()
-    assert floor.dispatch() == [second]
+    assert lane_jobs.dispatch() == [second]
     assert told == [("started", first), ("asked", odd), ("asked", second), ("started", second)]
 
 
 def test_a_policy_that_raises_for_one_job_holds_that_one_back(
-    floor: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+    lane_jobs: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    floor.lane(policy="tests.told", options='{"odd": "raise"}')
-    floor.add(tags=["odd"])
-    good = floor.add()
-    assert floor.dispatch() == good
-    assert floor.dispatch() == []
+    lane_jobs.lane(policy="tests.told", options='{"odd": "raise"}')
+    lane_jobs.add(tags=["odd"])
+    good = lane_jobs.add()
+    assert lane_jobs.dispatch() == good
+    assert lane_jobs.dispatch() == []
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == [
         "Jobs of lane 'l' wait: Told.can_dispatch raised LookupError: no such thing"
@@ -527,33 +535,35 @@ def test_a_policy_that_raises_for_one_job_holds_that_one_back(
     ],
 )
 def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
-    floor: Lanes, told: list[tuple[str, str]], policy: str, options: str, said: str,
+    lane_jobs: Lanes, told: list[tuple[str, str]], policy: str, options: str, said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    floor.lane(max_running=5)
-    floor.lane("other", max_running=5)
-    floor.add(tags=["odd"])
-    floor.dispatch()
-    floor.sql("UPDATE pgbeat.lanes SET policy = %s, options = %s WHERE name = 'l'", policy, options)
-    floor.add(2)
-    assert floor.dispatch() == []
+    lane_jobs.lane(max_running=5)
+    lane_jobs.lane("other", max_running=5)
+    lane_jobs.add(tags=["odd"])
+    lane_jobs.dispatch()
+    lane_jobs.sql(
+        "UPDATE pgbeat.lanes SET policy = %s, options = %s WHERE name = 'l'", policy, options
+    )
+    lane_jobs.add(2)
+    assert lane_jobs.dispatch() == []
     assert said in caplog.text
-    fine = floor.add(lane="other")
-    assert floor.dispatch("other") == fine
+    fine = lane_jobs.add(lane="other")
+    assert lane_jobs.dispatch("other") == fine
 
 
 def test_a_policy_is_told_of_ends(
-    floor: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+    lane_jobs: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    floor.lane(max_running=1, policy="tests.told", options='{"odd": "raise"}')
-    first, second = floor.add(2)
-    floor.dispatch()
+    lane_jobs.lane(max_running=1, policy="tests.told", options='{"odd": "raise"}')
+    first, second = lane_jobs.add(2)
+    lane_jobs.dispatch()
     told.clear()
-    with connections.transaction(floor.connection):
+    with connections.transaction(lane_jobs.connection):
         ended = lifecycle.cancel(
-            floor.connection, floor.publisher, [first, second], by="user:me", reason="no"
+            lane_jobs.connection, lane_jobs.publisher, [first, second], by="user:me", reason="no"
         )
-        lifecycle.follow(floor.connection, floor.publisher, ended)
+        lifecycle.follow(lane_jobs.connection, lane_jobs.publisher, ended)
     assert told == [("completed", first)]  # the other had no slot
     assert "on_job_completed of policy" in caplog.text
 
@@ -566,74 +576,74 @@ def reserve(connection: Connection, lane: str = "l", **what: Any) -> int:
     return reservations.reserve(connection, "default", lane, **wanted)
 
 
-def test_a_reservation_gets_the_next_slot_before_jobs(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    first, second = floor.add(2)
-    floor.dispatch()
-    with connected(floor.database) as caller:
+def test_a_reservation_gets_the_next_slot_before_jobs(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    first, second = lane_jobs.add(2)
+    lane_jobs.dispatch()
+    with connected(lane_jobs.database) as caller:
         reservation = reserve(caller)
-        assert floor.dispatch() == []
+        assert lane_jobs.dispatch() == []
         assert not reservations.has_started(caller, reservation)
-        floor.end(first)
-        assert floor.dispatch() == []
+        lane_jobs.end(first)
+        assert lane_jobs.dispatch() == []
         assert reservations.has_started(caller, reservation)
         reservations.drop(caller, reservation)
-        assert floor.dispatch() == [second]
+        assert lane_jobs.dispatch() == [second]
 
 
-def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Lanes) -> None:
-    floor.lane(max_running=2)
-    with connected(floor.database) as one, connected(floor.database) as two:
+def test_a_reservation_whose_session_ended_holds_nobody_up(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2)
+    with connected(lane_jobs.database) as one, connected(lane_jobs.database) as two:
         reserve(one), reserve(two)
-        floor.dispatch()
-        waiting = floor.add(2)
-        assert floor.dispatch() == []
-        assert lanes.to_dispatch(floor.connection, "default") == ["l"]
-    until(lambda: not reservations.live(floor.connection, "default", "l"))
-    assert floor.dispatch() == waiting
-    assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
-    floor.end(*waiting)
-    assert lanes.to_dispatch(floor.connection, "default") == []
+        lane_jobs.dispatch()
+        waiting = lane_jobs.add(2)
+        assert lane_jobs.dispatch() == []
+        assert lanes.to_dispatch(lane_jobs.connection, "default") == ["l"]
+    until(lambda: not reservations.live(lane_jobs.connection, "default", "l"))
+    assert lane_jobs.dispatch() == waiting
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+    lane_jobs.end(*waiting)
+    assert lanes.to_dispatch(lane_jobs.connection, "default") == []
 
 
-def test_what_a_reservation_waits_for_no_job_takes(floor: Lanes) -> None:
-    floor.lane(policy="resources", options='{"gpu": 2, "disk": 1}')
-    half, other = floor.add(2, resources={"gpu": 1})
-    floor.dispatch()
-    floor.end(half)
-    with connected(floor.database) as caller:
+def test_what_a_reservation_waits_for_no_job_takes(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(policy="resources", options='{"gpu": 2, "disk": 1}')
+    half, other = lane_jobs.add(2, resources={"gpu": 1})
+    lane_jobs.dispatch()
+    lane_jobs.end(half)
+    with connected(lane_jobs.database) as caller:
         reservation = reserve(caller, resources={"gpu": 2})
-        floor.add(resources={"gpu": 1})
-        disk = floor.add(resources={"disk": 1})
-        assert floor.dispatch() == disk
-        floor.end(other)
-        assert floor.dispatch() == []
+        lane_jobs.add(resources={"gpu": 1})
+        disk = lane_jobs.add(resources={"disk": 1})
+        assert lane_jobs.dispatch() == disk
+        lane_jobs.end(other)
+        assert lane_jobs.dispatch() == []
         assert reservations.has_started(caller, reservation)
 
 
-def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Lanes) -> None:
-    floor.lane()
-    with connected(floor.database) as caller:
+def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(lane_jobs: Lanes) -> None:
+    lane_jobs.lane()
+    with connected(lane_jobs.database) as caller:
         reservation = reserve(caller)
-        waiting = floor.add(2)
-        assert floor.dispatch() == waiting
+        waiting = lane_jobs.add(2)
+        assert lane_jobs.dispatch() == waiting
         assert reservations.has_started(caller, reservation)
 
 
 # -- rows
 
 
-def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
-    lane, _, is_new = floor.do(lane_control.save, "gpu", {"max_running": 2})
+def test_save_makes_a_lane_and_changes_what_is_given(lane_jobs: Lanes) -> None:
+    lane, _, is_new = lane_jobs.do(lane_control.save, "gpu", {"max_running": 2})
     assert is_new and lane.max_running == 2 and lane.rate is None
     changes = {
         "rate_limit": 10, "rate_period": timedelta(minutes=1), "rate_key": "task",
         "policy": "resources", "options": {"gpu": 2},
     }  # fmt: skip
-    lane, _, is_new = floor.do(lane_control.save, "gpu", changes)
+    lane, _, is_new = lane_jobs.do(lane_control.save, "gpu", changes)
     assert not is_new and lane.max_running == 2
     assert lane.rate == "10/minute of each task"
-    assert lanes.get(floor.connection, "default", "gpu") == lane
+    assert lanes.get(lane_jobs.connection, "default", "gpu") == lane
 
 
 @pytest.mark.parametrize(
@@ -654,70 +664,70 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
     ],
 )
 def test_save_refuses_what_is_wrong(
-    floor: Lanes, told: object, changes: dict[str, Any], field: str, code: str
+    lane_jobs: Lanes, told: object, changes: dict[str, Any], field: str, code: str
 ) -> None:
     with raises(InvalidJob, (field, code)):
-        floor.do(lane_control.save, "l", changes)
-    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+        lane_jobs.do(lane_control.save, "l", changes)
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
 @pytest.mark.parametrize("name", ["", " x", "a/b", "x" * 201, "a\nb", "."])
-def test_save_refuses_names_that_are_none(floor: Lanes, name: str) -> None:
+def test_save_refuses_names_that_are_none(lane_jobs: Lanes, name: str) -> None:
     with raises(InvalidJob, ("name", "malformed")):
-        floor.do(lane_control.save, name, {})
+        lane_jobs.do(lane_control.save, name, {})
 
 
-def test_get_names_the_nearest(floor: Lanes) -> None:
-    floor.lane("crawler")
+def test_get_names_the_nearest(lane_jobs: Lanes) -> None:
+    lane_jobs.lane("crawler")
     with pytest.raises(NotFound, match="'crawler'"):
-        lanes.get(floor.connection, "default", "crawlers")
+        lanes.get(lane_jobs.connection, "default", "crawlers")
     with pytest.raises(NotFound, match="pgbeat lanes list"):
-        lanes.get(floor.connection, "other", "crawler")
+        lanes.get(lane_jobs.connection, "other", "crawler")
 
 
-def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    floor.add(2)
-    floor.add(state="paused")
-    make_schedule(floor.sql, job_policy={"lane": "l"})
-    [first] = floor.dispatch()
+def test_remove_is_refused_while_the_lane_is_in_use(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    lane_jobs.add(2)
+    lane_jobs.add(state="paused")
+    make_schedule(lane_jobs.sql, job_policy={"lane": "l"})
+    [first] = lane_jobs.dispatch()
     with raises(InvalidJob, ("", "in_use")):
-        floor.do(lane_control.remove, "l")
-    floor.do(lane_control.remove, "l", force=True)
-    assert len(floor.dispatch()) == 1
+        lane_jobs.do(lane_control.remove, "l")
+    lane_jobs.do(lane_control.remove, "l", force=True)
+    assert len(lane_jobs.dispatch()) == 1
     with pytest.raises(NotFound):
-        floor.do(lane_control.remove, "l")
-    assert first in floor.seated()
+        lane_jobs.do(lane_control.remove, "l")
+    assert first in lane_jobs.seated()
 
 
-def test_a_lane_that_nobody_uses_can_be_removed(floor: Lanes) -> None:
-    floor.lane(max_running=1)
-    floor.add()
-    floor.dispatch()
-    floor.do(lane_control.remove, "l")
-    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+def test_a_lane_that_nobody_uses_can_be_removed(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=1)
+    lane_jobs.add()
+    lane_jobs.dispatch()
+    lane_jobs.do(lane_control.remove, "l")
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_listing_counts_who_runs_and_who_waits(floor: Lanes) -> None:
-    floor.lane(max_running=2)
-    floor.lane("empty")
-    floor.add(5)
-    floor.dispatch()
-    with connected(floor.database) as caller:
+def test_listing_counts_who_runs_and_who_waits(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2)
+    lane_jobs.lane("empty")
+    lane_jobs.add(5)
+    lane_jobs.dispatch()
+    with connected(lane_jobs.database) as caller:
         reserve(caller)
-        empty, full = lanes.listing(floor.connection, "default")
+        empty, full = lanes.listing(lane_jobs.connection, "default")
     assert (empty.running, empty.waiting, empty.waiting_since) == (0, 0, None)
     assert (full.lane.name, full.running, full.waiting) == ("l", 2, 4)
     assert full.waiting_since is not None
 
 
-def test_changes_are_told_of(floor: Lanes) -> None:
-    with psycopg.connect(floor.database, autocommit=True) as listener:
+def test_changes_are_told_of(lane_jobs: Lanes) -> None:
+    with psycopg.connect(lane_jobs.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channels.LANES}")
-        floor.do(lane_control.save, "l", {"max_running": 1})
-        floor.do(lane_control.pause, "l")
-        floor.do(lane_control.resume, "l")
-        floor.do(lane_control.remove, "l")
+        lane_jobs.do(lane_control.save, "l", {"max_running": 1})
+        lane_jobs.do(lane_control.pause, "l")
+        lane_jobs.do(lane_control.resume, "l")
+        lane_jobs.do(lane_control.remove, "l")
         found = [each.payload for each in listener.notifies(timeout=10, stop_after=3)]
     assert found == ["default/l"] * 3
 
@@ -725,44 +735,44 @@ def test_changes_are_told_of(floor: Lanes) -> None:
 # -- why
 
 
-def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Lanes) -> None:
-    floor.lane(
+def test_occupancy_says_who_has_slots_and_why_the_others_wait(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(
         max_running=3, policy="tasks", options='{"tests.note": 1}',
         rate_limit=3, rate_period=timedelta(minutes=1), rate_key="task",
     )  # fmt: skip
-    [note, note2] = floor.add(2, task="tests.note", priority=5)
-    [add] = floor.add()
-    floor.dispatch()
-    [third] = floor.add()
-    late = floor.add()
-    lane = lanes.get(floor.connection, "default", "l")
-    held = occupancy.holders(floor.connection, lane)
+    [note, note2] = lane_jobs.add(2, task="tests.note", priority=5)
+    [add] = lane_jobs.add()
+    lane_jobs.dispatch()
+    [third] = lane_jobs.add()
+    late = lane_jobs.add()
+    lane = lanes.get(lane_jobs.connection, "default", "l")
+    held = occupancy.holders(lane_jobs.connection, lane)
     assert {(each.id, each.state) for each in held} == {(note, "pending"), (add, "pending")}
-    assert [(each.id, each.reason) for each in occupancy.line(floor.connection, lane)] == [
+    assert [(each.id, each.reason) for each in occupancy.line(lane_jobs.connection, lane)] == [
         (note2, "task 'tests.note' has 1 of 1 in use"),
         (third, None),
         (late[0], "the limit of 3 is reached"),
     ]
-    with connected(floor.database) as caller:
+    with connected(lane_jobs.database) as caller:
         reservation = reserve(caller, task="tests.note")
-        first, *others = occupancy.line(floor.connection, lane)
+        first, *others = occupancy.line(lane_jobs.connection, lane)
         assert (first.id, first.is_direct) == (f"direct/{reservation}", True)
         assert first.reason == "task 'tests.note' has 1 of 1 in use"
         assert others[1].reason == "the limit of 3 is reached"  # what it waits for is not free
-    floor.do(lane_control.pause, "l")
-    lane = lanes.get(floor.connection, "default", "l")
-    reasons = {each.reason for each in occupancy.line(floor.connection, lane)}
+    lane_jobs.do(lane_control.pause, "l")
+    lane = lanes.get(lane_jobs.connection, "default", "l")
+    reasons = {each.reason for each in occupancy.line(lane_jobs.connection, lane)}
     assert reasons == {"the lane is paused"}
 
 
 # -- at scale
 
 
-def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> None:
-    floor.lane(max_running=2)
-    floor.lane("rated", rate_limit=5, rate_period=timedelta(hours=1))
-    floor.lane("policed", policy="tags", options='{"heavy": 1}')
-    floor.sql(
+def test_no_statement_of_an_allotment_reads_the_whole_table(lane_jobs: Lanes) -> None:
+    lane_jobs.lane(max_running=2)
+    lane_jobs.lane("rated", rate_limit=5, rate_period=timedelta(hours=1))
+    lane_jobs.lane("policed", policy="tags", options='{"heavy": 1}')
+    lane_jobs.sql(
         """
         INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
                lane, state, dispatched_at, started_at, finished_at, priority)
@@ -774,12 +784,12 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
           FROM (SELECT n, n <= 20000 AS is_done FROM generate_series(1, 60000) n) AS numbered
         """
     )
-    floor.sql("ANALYZE pgbeat.jobs")
+    lane_jobs.sql("ANALYZE pgbeat.jobs")
     reads = (
         "SELECT sum(seq_scan) FROM pg_stat_xact_user_tables "
         "WHERE relname IN ('unfinished_jobs', 'ended_jobs_to_come')"
     )
-    with connected(floor.database) as own, connections.transaction(own):
+    with connected(lane_jobs.database) as own, connections.transaction(own):
         for lane, count in (("l", 2), ("rated", 5), ("policed", 200)):
             row = lanes.lock(own, "default", lane)
             assert row is not None
