@@ -13,7 +13,7 @@ from pgbeat.config import postgres_url
 _IN_TRANSACTION, _IDLE = b"Z\0\0\0\x05T", b"Z\0\0\0\x05I"
 
 
-class Line:
+class Proxy:
     """Forwards connections to a database (DSN), each way by a thread."""
 
     def __init__(self, dsn: str) -> None:
@@ -33,7 +33,7 @@ class Line:
         query = {"sslmode": "disable"}
         url = postgres_url(dsn).set(drivername="postgresql", host="127.0.0.1", query=query)
         url = url.set(port=self._listener.getsockname()[1])
-        #: The database by this line.
+        #: The database by this proxy.
         self.dsn = url.render_as_string(hide_password=False)
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -14,7 +14,7 @@ from tests.support.command_line import read, run
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
-from tests.support.tcp_proxy import Line
+from tests.support.tcp_proxy import Proxy
 from tests.support.transport_workers import transport_url
 
 #: By those who look after others, or by the next who got the message.
@@ -166,8 +166,8 @@ def test_a_worker_that_is_cut_off_and_comes_back(
     tracked_workers: TrackedWorkers, pool: str
 ) -> None:
     """It counts as dead, and others do what it had. What it tells later changes nothing of that."""
-    line = Line(tracked_workers.database)
-    tracked_workers.start("-P", pool, "-c", "2", TESTS_BROKER=transport_url(line.dsn))
+    proxy = Proxy(tracked_workers.database)
+    tracked_workers.start("-P", pool, "-c", "2", TESTS_BROKER=transport_url(proxy.dsn))
     early, late = (
         tracked_workers.one("hold", "a", max_attempts=2, retry_base=0),
         tracked_workers.one("hold_late", "a"),
@@ -175,7 +175,7 @@ def test_a_worker_that_is_cut_off_and_comes_back(
     for job_id in (early, late):
         tracked_workers.runs(job_id)
     other = tracked_workers.start("-P", "threads", "-c", "3")
-    line.cut()
+    proxy.cut()
     until(lambda: tracked_workers.see(early).runs[0].lost, 60, "it counts as dead")
     again = str(tracked_workers.see(early).job.retried_by)
     assert [
@@ -184,7 +184,7 @@ def test_a_worker_that_is_cut_off_and_comes_back(
     tracked_workers.open("a")
     ends = [seen.job for seen in tracked_workers.ended(early, late, again)]
     assert [job.state for job in ends] == ["failed", "completed", "completed"]
-    line.mend()
+    proxy.mend()
     for job_id in (early, late):  # it says how they really ended
         until(lambda j=job_id: tracked_workers.see(j).runs[0].state == "completed", 60)  # type: ignore[misc]
     other.terminate()
@@ -195,7 +195,7 @@ def test_a_worker_that_is_cut_off_and_comes_back(
     assert tracked_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [
         (0,)
     ]
-    line.close()
+    proxy.close()
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pgbeat.testing.databases import TemporaryServer
 from tests.support.failing_servers import frozen
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish
 from tests.support.processes import until
-from tests.support.tcp_proxy import Line
+from tests.support.tcp_proxy import Proxy
 
 #: The server is asked after 0.4 s of silence. An attempt to connect takes two seconds at least.
 HASTY = {"tcp_user_timeout": "1000"}
@@ -38,11 +38,11 @@ def hasty(dsn: str) -> str:
 
 
 @pytest.fixture
-def line(database: str) -> Iterator[Line]:
-    """A line to the test's database."""
-    line = Line(database)
-    yield line
-    line.close()
+def proxy(database: str) -> Iterator[Proxy]:
+    """A proxy before the test's database."""
+    proxy = Proxy(database)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_a_statement_may_take_its_time(session: Open, database: str) -> None:
     assert session(database).scalar(text("SELECT 'done' FROM pg_sleep(1)")) == "done"
 
 
-def test_a_server_that_hangs_is_given_up(session: Open, line: Line) -> None:
-    connection = session(line.dsn)
-    line.cut()
+def test_a_server_that_hangs_is_given_up(session: Open, proxy: Proxy) -> None:
+    connection = session(proxy.dsn)
+    proxy.cut()
     began = time.monotonic()
     with pytest.raises(DBAPIError, match="accepts no new connection") as failure:
         connection.execute(text("SELECT 1"))
@@ -72,10 +72,10 @@ def test_a_server_that_hangs_is_given_up(session: Open, line: Line) -> None:
     assert connections.is_lost(failure.value)
 
 
-def test_an_address_that_another_server_took_over_is_given_up(session: Open, line: Line) -> None:
-    connection = session(line.dsn)
-    line.cut()
-    line.replace()
+def test_an_address_that_another_server_took_over_is_given_up(session: Open, proxy: Proxy) -> None:
+    connection = session(proxy.dsn)
+    proxy.cut()
+    proxy.replace()
     with pytest.raises(DBAPIError, match="has ended the session"):
         connection.execute(text("SELECT 1"))
 
@@ -90,11 +90,11 @@ def test_a_session_assumes_a_role_after_it_was_opened(session: Open, database: s
     )
 
 
-def test_a_dead_server_is_passed_over_and_tried_last(line: Line, database: str) -> None:
-    good, (_, dead) = servers(postgres_url(database))[0], servers(postgres_url(line.dsn))[0]
+def test_a_dead_server_is_passed_over_and_tried_last(proxy: Proxy, database: str) -> None:
+    good, (_, dead) = servers(postgres_url(database))[0], servers(postgres_url(proxy.dsn))[0]
     several = {"host": f"127.0.0.1,{good[0]}", "port": f"{dead},{good[1]}", "connect_timeout": "2"}
     url = postgres_url(database).set(host=None, port=None).update_query_dict(several)
-    line.cut()
+    proxy.cut()
     took = []
     for _ in range(2):
         began = time.monotonic()
@@ -106,11 +106,11 @@ def test_a_dead_server_is_passed_over_and_tried_last(line: Line, database: str) 
 
 
 @pytest.mark.slow
-def test_a_standby_gives_up_a_server_that_hangs(session: Open, line: Line, database: str) -> None:
-    holder, waiting = session(database), session(line.dsn)
+def test_a_standby_gives_up_a_server_that_hangs(session: Open, proxy: Proxy, database: str) -> None:
+    holder, waiting = session(database), session(proxy.dsn)
     assert advisory_locks.acquire(holder, 7, 1)
     assert not advisory_locks.acquire(waiting, 7, 2)  # the server was asked meanwhile
-    line.cut()
+    proxy.cut()
     with pytest.raises(psycopg.OperationalError, match="has not answered"):
         advisory_locks.acquire(waiting, 7, BY_THEN)
 
@@ -131,15 +131,15 @@ def test_a_commit_that_can_t_end_is_given_up(own_server: TemporaryServer, sessio
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", ["for a message", "for an answer"])
 def test_an_event_loop_gives_up_a_server_that_hangs(
-    connect: Connect, line: Line, waits: str
+    connect: Connect, proxy: Proxy, waits: str
 ) -> None:
-    publisher, connection = connect(), connect(f"pgbeat+{hasty(line.dsn)}")
+    publisher, connection = connect(), connect(f"pgbeat+{hasty(proxy.dsn)}")
     Inbox(connection, "q")
     loop = Loop(connection)
     session = connection.transport.broker.session()
     while session.step():  # what it sends later is prepared by now
         continue
-    line.cut()
+    proxy.cut()
     if waits == "for an answer":
         with session.lock:
             session._maintenance.next_at = time.monotonic() + 60
@@ -148,7 +148,7 @@ def test_an_event_loop_gives_up_a_server_that_hangs(
     with pytest.raises(connection.connection_errors, match="has not answered"):
         loop.until(lambda: False, BY_THEN)
     loop.close()
-    line.mend()
+    proxy.mend()
     publish(publisher, "q", "m")
     connection.close()
     connection.connect()

@@ -10,7 +10,7 @@ from celery import Celery, group
 import pgbeat
 from tests.support.jobs import make_app
 from tests.support.rows import Sql, make_lane
-from tests.support.tcp_proxy import Line
+from tests.support.tcp_proxy import Proxy
 
 #: An argument by which the proxy knows the message: base64 of JSON that begins with it.
 ARGS = ("lost!",)
@@ -22,18 +22,18 @@ def any_arguments(*args: Any, **kwargs: Any) -> None:
 
 
 @pytest.fixture
-def line(database: str) -> Iterator[Line]:
-    """A line to the test's database."""
-    line = Line(database)
-    yield line
-    line.close()
+def proxy(database: str) -> Iterator[Proxy]:
+    """A proxy before the test's database."""
+    proxy = Proxy(database)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
-def app(line: Line, sql: Sql) -> Iterator[Celery]:
-    """An app that reaches its broker and pgbeat over the line."""
+def app(proxy: Proxy, sql: Sql) -> Iterator[Celery]:
+    """An app that reaches its broker and pgbeat over the proxy."""
     make_lane(sql, "one")
-    app = make_app(line.dsn)
+    app = make_app(proxy.dsn)
     policies: dict[str, dict[str, Any]] = {
         "lost.job": {"tags": ["lost"]},
         "lost.unique": {"unique": True},
@@ -80,15 +80,15 @@ def nothing() -> None:
 @pytest.mark.parametrize("is_first", [True, False], ids=["celery's", "by template"])
 @pytest.mark.parametrize("name", ["lost.job", "lost.unique", "lost.in_lane"])
 def test_a_task_with_a_policy_is_one_job(
-    app: Celery, line: Line, sql: Sql, name: str, is_first: bool
+    app: Celery, proxy: Proxy, sql: Sql, name: str, is_first: bool
 ) -> None:
     """Celery sends the message again, and the job is found by its id."""
     if not is_first:
         app.tasks[name].delay("before")
         empty(sql)
-    line.lose_answer(BODY)
+    proxy.lose_answer(BODY)
     result = app.tasks[name].delay(*ARGS)
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert kept(sql) == ([result.id], [result.id])
 
 
@@ -96,7 +96,7 @@ def test_a_task_with_a_policy_is_one_job(
 @pytest.mark.parametrize("name", ["lost.job", "lost.unique"])
 def test_a_job_that_has_ended_by_then_does_not_run_again(
     app: Celery,
-    line: Line,
+    proxy: Proxy,
     sql: Sql,
     name: str,
     options: dict[str, Any],
@@ -105,35 +105,35 @@ def test_a_job_that_has_ended_by_then_does_not_run_again(
     """Also where a transaction of several statements writes it."""
     app.tasks[name].apply_async(("before",), **options)
     empty(sql)
-    line.lose_answer(b"COMMIT" if options else BODY, end_jobs)
+    proxy.lose_answer(b"COMMIT" if options else BODY, end_jobs)
     result = app.tasks[name].apply_async(ARGS, **options)
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert kept(sql) == ([result.id], [])
 
 
 @pytest.mark.parametrize("name", ["lost.job", "lost.plain"])
 def test_a_connection_lost_while_a_queue_is_declared(
-    app: Celery, line: Line, sql: Sql, name: str
+    app: Celery, proxy: Proxy, sql: Sql, name: str
 ) -> None:
     """Celery connects again, and publishes."""
-    line.lose_answer(b"INSERT INTO kombu_queue")
+    proxy.lose_answer(b"INSERT INTO kombu_queue")
     result = app.tasks[name].apply_async(ARGS, queue="new")
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert kept(sql)[1] == [result.id]
 
 
-def test_members_of_a_group(app: Celery, line: Line, sql: Sql) -> None:
+def test_members_of_a_group(app: Celery, proxy: Proxy, sql: Sql) -> None:
     """Each is one job."""
-    line.lose_answer(BODY)
+    proxy.lose_answer(BODY)
     result = group(app.tasks["lost.unique"].s(*ARGS), app.tasks["lost.job"].s(2)).apply_async()
-    assert line.lost == 1
+    assert proxy.lost == 1
     jobs, messages = kept(sql)
     assert sorted(jobs) == sorted(messages) == sorted(each.id for each in result.children)
 
 
-def test_a_plain_task_is_there_at_least_once(app: Celery, line: Line, sql: Sql) -> None:
+def test_a_plain_task_is_there_at_least_once(app: Celery, proxy: Proxy, sql: Sql) -> None:
     """Under one id: only a job can be found by it."""
-    line.lose_answer(BODY)
+    proxy.lose_answer(BODY)
     result = app.tasks["lost.plain"].delay(*ARGS)
     assert kept(sql) == ([], [result.id] * 2)
 
@@ -142,7 +142,7 @@ def test_a_plain_task_is_there_at_least_once(app: Celery, line: Line, sql: Sql) 
 @pytest.mark.parametrize("policy", [{}, {"unique": True}, {"lane": "one"}])
 def test_submit_finds_its_job(
     app: Celery,
-    line: Line,
+    proxy: Proxy,
     sql: Sql,
     policy: dict[str, Any],
     ends: bool,
@@ -151,36 +151,36 @@ def test_submit_finds_its_job(
     """By one statement."""
     pgbeat.submit("lost.plain", app=app)
     empty(sql)
-    line.lose_answer(b'["lost!"]', end_jobs if ends else nothing)
+    proxy.lose_answer(b'["lost!"]', end_jobs if ends else nothing)
     job = pgbeat.submit("lost.plain", *ARGS, app=app, **policy)
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert kept(sql) == ([str(job.id)], [] if ends else [str(job.id)])
     assert job.state == ("cancelled" if ends else "pending")
 
 
-def test_submit_step_by_step_finds_its_job(app: Celery, line: Line, sql: Sql) -> None:
+def test_submit_step_by_step_finds_its_job(app: Celery, proxy: Proxy, sql: Sql) -> None:
     """What the steps write they write in a transaction."""
     parent = pgbeat.submit("lost.plain", app=app)
-    line.lose_answer(b"COMMIT")
+    proxy.lose_answer(b"COMMIT")
     job = pgbeat.submit("lost.plain", *ARGS, app=app, depends_on=[parent])
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert sorted(kept(sql)[0]) == sorted(map(str, (parent.id, job.id)))
 
 
-def test_submit_many_finds_its_jobs(app: Celery, line: Line, sql: Sql) -> None:
+def test_submit_many_finds_its_jobs(app: Celery, proxy: Proxy, sql: Sql) -> None:
     """All of them, or none."""
     pgbeat.submit_many(["lost.plain"], app=app)
-    line.lose_answer(b"COMMIT")
+    proxy.lose_answer(b"COMMIT")
     ids = pgbeat.submit_many(["lost.plain"] * 3, app=app)
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert len(kept(sql)[0]) == 4
     assert set(ids) < set(kept(sql)[0])
 
 
-def test_submit_group_finds_its_jobs(app: Celery, line: Line, sql: Sql) -> None:
+def test_submit_group_finds_its_jobs(app: Celery, proxy: Proxy, sql: Sql) -> None:
     """All of them, or none."""
     pgbeat.submit_many(["lost.plain"], app=app)
-    line.lose_answer(b"COMMIT")
+    proxy.lose_answer(b"COMMIT")
     made = pgbeat.submit_group(["lost.plain"] * 3, app=app)
-    assert line.lost == 1
+    assert proxy.lost == 1
     assert {str(job.id) for job in made.jobs} < set(kept(sql)[0])
