@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
@@ -29,13 +30,22 @@ ADMIN, ALICE, BOB = Actor("user:root", True), Actor("user:alice"), Actor("user:b
 
 
 def make_app(database: str, broker: str | None = None) -> Celery:
-    """Returns an app with one task, on pgbeat's transport in the database unless given a broker."""
-    app = Celery("jobs", broker=broker or transport_url(database), set_as_current=False)
+    """Returns an app with tasks, on pgbeat's transport in the database unless given a broker."""
+    app = Celery("tests", broker=broker or transport_url(database), set_as_current=False)
     app.conf.update(task_ignore_result=True, result_expires=None, pgbeat_url=database)
+    app.conf.broker_connection_retry_on_startup = True
 
     @app.task(name="jobs.add", shared=False)
-    def add(x: int, y: int = 2) -> int:
+    def add_to(x: int, y: int = 2) -> int:
         return x + y
+
+    @app.task(name="tests.add", shared=False)
+    def add(x: int = 1, y: int = 2) -> int:
+        return x + y
+
+    @app.task(name="tests.note", shared=False)
+    def note(text: str = "") -> str:
+        return text
 
     return app
 
@@ -96,6 +106,14 @@ def job_controls(database: str, app: Celery) -> Iterator[Callable[[], JobControl
         yield make
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    """Yields an app on pgbeat's transport, for folders whose conftest.py imports it."""
+    app = make_app(database)
+    yield app
+    app.close()
 
 
 def messages(sql: Sql) -> list[str]:

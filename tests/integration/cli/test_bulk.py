@@ -7,18 +7,13 @@ from celery import Celery
 
 from pgbeat.access.actors import user
 from tests.support.command_line import Sql, run_with
-from tests.support.jobs import make_app, messages
+from tests.support.jobs import messages
 from tests.support.rows import make_job, make_lane
 
 
 @pytest.fixture(autouse=True)
 def admin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGBEAT_ADMIN", "1")
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    return make_app(database)
 
 
 def failed(sql: Sql, number: int, **values: object) -> None:

@@ -1,16 +1,9 @@
 """`pgbeat errors`."""
 
-import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import make_app
 from tests.support.rows import make_job
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    return make_app(database)
 
 
 def test_errors_as_lines_and_as_json(sql: Sql, database: str) -> None:

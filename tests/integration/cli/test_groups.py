@@ -11,16 +11,8 @@ from celery import Celery
 from pgbeat.access.actors import user
 from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.databases import sqlalchemy_url
 
 ADD = {"task": "tests.add", "max_attempts": 1}
-
-
-@pytest.fixture
-def app(app: Celery, database: str) -> Celery:
-    """Returns the app, on pgbeat's transport."""
-    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
-    return app
 
 
 @pytest.fixture

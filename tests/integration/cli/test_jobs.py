@@ -21,7 +21,7 @@ from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
-from tests.support.jobs import BOB, JobControl, make_app, messages
+from tests.support.jobs import BOB, JobControl, messages
 from tests.support.processes import Processes, until
 from tests.support.rows import insert, make_job, make_lane, make_schedule
 
@@ -33,12 +33,6 @@ Did = Callable[..., str]
 def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unsets the variable that makes the user an administrator."""
     monkeypatch.delenv("PGBEAT_ADMIN", raising=False)
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """Returns an app on pgbeat's transport."""
-    return make_app(database)
 
 
 @pytest.fixture

@@ -18,13 +18,6 @@ Publish = Callable[..., str]
 
 
 @pytest.fixture
-def app(app: Celery, database: str) -> Celery:
-    """Returns the app, on pgbeat's transport."""
-    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
-    return app
-
-
-@pytest.fixture
 def publish(app: Celery) -> Publish:
     """Returns what publishes `tests.add` to a queue, and returns its id."""
     return lambda queue, **options: str(app.send_task("tests.add", queue=queue, **options).id)

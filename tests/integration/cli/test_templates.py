@@ -6,14 +6,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import make_app
 from tests.support.rows import make_lane, make_schedule
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """Returns an app on pgbeat's transport."""
-    return make_app(database)
 
 
 def did(app: Celery, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of jobs."""
+"""Fixtures of the tests of jobs, among them their app."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,6 +6,7 @@ import pytest
 from celery import Celery
 
 from tests.support.jobs import JobControl, job_controls
+from tests.support.jobs import app as app
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from celery import Celery
 
 from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidInput, NotFound
@@ -16,17 +15,12 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import BulkVerb
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, JobControl, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, JobControl, messages
 from tests.support.rows import make_job, make_lane
 
 RETRY = Order("retry", {"job_source": "user_cli"})
 #: Who is recorded.
 ROOT = replace(ADMIN, origin="cli")
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    return make_app(database)
 
 
 @pytest.fixture

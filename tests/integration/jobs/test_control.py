@@ -53,12 +53,6 @@ from tests.support.rows import make_job, make_lane
 JobControls = Callable[[], JobControl]
 
 
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
-
-
 def refused(
     job_control: JobControl, verb: Callable[..., Job], job: Job, **more: object
 ) -> tuple[str, str]:

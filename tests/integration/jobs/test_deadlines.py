@@ -20,7 +20,7 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job, listing
 from pgbeat.monitoring import counters
 from tests.support.command_line import run
-from tests.support.jobs import JobControl, make_app
+from tests.support.jobs import JobControl
 from tests.support.processes import Processes, until
 from tests.support.rows import Sql, make_schedule
 from tests.support.scrapes import scrape, value
@@ -28,11 +28,6 @@ from tests.support.threads import together
 from tests.support.webhook_receiver import Receiver
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    return make_app(database)
 
 
 @pytest.fixture

@@ -30,13 +30,6 @@ ADD = {"task": "tests.add", "max_attempts": 1}
 
 
 @pytest.fixture
-def app(app: Celery, database: str) -> Celery:
-    """The app, its broker pgbeat's transport."""
-    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
-    return app
-
-
-@pytest.fixture
 def runner(job_control: JobControl, sql: Sql) -> JobRunner:
     return JobRunner(job_control, sql)
 

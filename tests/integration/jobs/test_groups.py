@@ -28,7 +28,6 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.command_line import Sql
-from tests.support.databases import sqlalchemy_url
 from tests.support.jobs import JobControl, JobRunner, messages
 from tests.support.problems import raises
 from tests.support.processes import until
@@ -36,13 +35,6 @@ from tests.support.rows import make_lane
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
-
-
-@pytest.fixture
-def app(app: Celery, database: str) -> Celery:
-    """The app, its broker pgbeat's transport."""
-    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
-    return app
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A job that waits gets another priority, time, lane, or other retries."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,19 +13,12 @@ from pgbeat.jobs import control
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, refused, run_with
-from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, messages
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 
 HOUR = timedelta(hours=1)
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
-
-
-@pytest.fixture
-def app(database: str) -> Iterator[Celery]:
-    app = make_app(database)
-    yield app
-    app.close()
 
 
 def update(job_control: JobControl, job: Job, actor: Any = ADMIN, **values: Any) -> Job:

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import Forbidden, InvalidJob
@@ -13,16 +12,10 @@ from pgbeat.jobs import likeness
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.prepare import JobSpec
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, JobControl, make_app
+from tests.support.jobs import ADMIN, ALICE, JobControl
 from tests.support.rows import insert, make_lane
 
 MakeJobControl = Callable[[], JobControl]
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """Returns an app on pgbeat's transport."""
-    return make_app(database)
 
 
 def like(job_control: JobControl, job: Job, **given: Any) -> JobSpec:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from celery import Celery
 
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
@@ -15,7 +14,7 @@ from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_admin, visible
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, make_app
+from tests.support.jobs import ADMIN, ALICE, BOB, JobControl
 from tests.support.rows import make_job
 
 VERBS = get_args(Verb)
@@ -25,12 +24,6 @@ MATRIX = {
     "of a schedule that alice triggered": {ALICE: {"show", "cancel"}, BOB: set[str]()},
     "the system's": {ALICE: set[str](), BOB: set[str]()},
 }
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import traceback
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
 
@@ -36,12 +34,6 @@ EXAMPLES = 30
 LEFT_OUT = {"GET /healthz/leader"}
 #: Names of things that are there: each other request is about one of them.
 NAMES = {"name": "s", "task": "jobs.add"}
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport, with tasks."""
-    return make_app(database)
 
 
 def fill(web: Web, sql: Sql) -> dict[str, str]:

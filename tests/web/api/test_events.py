@@ -11,12 +11,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from celery import Celery
 
 from pgbeat.web.api import events as api
 from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.processes import until
 from tests.support.rows import make_job
 from tests.support.web import Web, done, problem
@@ -24,12 +22,6 @@ from tests.web.api.made_jobs import make, tell
 
 #: Seconds until what is awaited has to be there; the machine may be busy.
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 class Event:

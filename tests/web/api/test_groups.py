@@ -2,21 +2,11 @@
 
 from typing import Any
 
-import pytest
-from celery import Celery
-
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app, messages
+from tests.support.jobs import messages
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
-
 
 ORDER = {"task": "jobs.add", "args": [1]}
 

@@ -3,7 +3,6 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
@@ -11,13 +10,6 @@ from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import audited, fails, make, tell
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
-
 
 # -- made -----------------------------------------------------------------------------------------
 

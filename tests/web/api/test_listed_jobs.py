@@ -3,20 +3,10 @@
 from typing import Any
 from uuid import uuid4
 
-import pytest
-from celery import Celery
-
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.rows import make_job
 from tests.support.web import Web, done, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
 from tests.web.api.made_jobs import make
@@ -204,12 +202,6 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
 }  # fmt: skip
 #: What is the same as another, and what has no owner.
 _SAME = {"HEAD", "OPTIONS"}
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 def walk(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:

@@ -4,20 +4,10 @@ import json
 from itertools import count
 from typing import Any
 
-import pytest
-from celery import Celery
-
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.web import Web, done, errors, opened, problem
 from tests.web.api.made_jobs import audited, make
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
-
 
 _ids = count(1000)
 

@@ -9,18 +9,12 @@ from celery import Celery
 
 from pgbeat.access.redaction import MASK
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, done, opened
 from tests.web.api.test_permissions import TABLE
 
 #: What nobody else may read. It has no digits: patterns of errors would leave these out.
 SECRET = "open-sesame"
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    return make_app(database)
 
 
 @pytest.fixture

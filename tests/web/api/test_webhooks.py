@@ -9,19 +9,12 @@ from celery import Celery
 
 from pgbeat.database.tables import EVENTS
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.web import Web, done, errors, opened, problem
 from tests.support.webhook_receiver import Receiver
 from tests.web.api.made_jobs import audited
 
 URL = "https://example.com/hook"
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification's example
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from pgbeat.web import issuer, stream_queries, watch
 from pgbeat.web.api import events as api
 from pgbeat.web.pages import changes
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.processes import Processes, until
 from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.web import Web, make_token, opened
@@ -29,12 +28,6 @@ from tests.web.test_serving import served as served_by
 from tests.web.test_serving import web_process
 
 KEY = "k" * 32
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 class Page:

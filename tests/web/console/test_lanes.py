@@ -11,7 +11,6 @@ from celery import Celery
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import direct
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.pages import EVIL, after, html
 from tests.support.processes import until
 from tests.support.rows import make_job, make_lane
@@ -24,12 +23,6 @@ BEFORE = (
     '{"max_running": "1", "rate": "", "rate_key": "", "fair_by": "",'
     '"max_per_key": "", "policy": "", "options": ""}'
 )
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 @pytest.fixture
