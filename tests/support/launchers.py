@@ -1,10 +1,12 @@
-"""Keeps the launchers of a test module apart from those of others."""
+"""Keeps the launchers of a test module apart from those of others, and has one to share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+
 from pgbeat.schedules import launchers
-from pgbeat.schedules.launchers import Launcher
+from pgbeat.schedules.launchers import Context, Launcher
 
 
 @contextmanager
@@ -17,3 +19,19 @@ def only_those_of(module: str) -> Iterator[dict[str, type[Launcher]]]:
     yield launchers._registry
     launchers._registry.clear()
     launchers._registry.update(before)
+
+
+class Meddling(Launcher):
+    """Its condition is slow enough for somebody to change the row meanwhile, `times` times."""
+
+    task = "tests.add"
+    database: str
+    times: int
+    asked: int
+
+    def check_conditions(self, ctx: Context) -> bool:
+        type(self).asked += 1
+        if self.asked <= self.times:
+            with psycopg.connect(self.database) as other:
+                other.execute("UPDATE pgbeat.schedules SET kwargs = '{\"x\": 9}'")
+        return True

@@ -1,6 +1,6 @@
 """Serves the web side on the test's database to clients with different tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -45,7 +45,7 @@ class Web:
     """
 
     def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
-        given = {"web_tasks": ["*"], "web_direct": True, **settings}
+        given = {"web_tasks": ["*"], "web_direct": True, "webhook_private": True, **settings}
         celery.conf.update({f"pgbeat_{key}": value for key, value in given.items()})
         self.settings = Settings.load(celery.conf, environ={})
         self.app = _app(celery, self.settings, demo)
@@ -109,6 +109,15 @@ class Web:
             yield sent
         finally:
             event.remove(engine, "before_cursor_execute", note)
+
+    def statements(self, page: Any, paths: Iterable[str]) -> dict[str, int]:
+        """Returns how many statements each page sends to the database."""
+        counts = {}
+        for path in paths:
+            with self.counted() as sent:
+                assert page.get(path).status_code == 200
+            counts[path] = len(sent)
+        return counts
 
     def close(self) -> None:
         """Closes clients and connections."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chord
+from celery import chord
 
 import pgbeat
 from pgbeat.database import connections
@@ -13,12 +13,10 @@ from pgbeat.jobs import explain
 from pgbeat.jobs import model as jobs
 from tests.support.command_line import run_with
 from tests.support.databases import connected
-from tests.support.processes import Process, Processes, until
-from tests.support.rows import Sql, make_lane
-from tests.support.transport_workers import transport_url
+from tests.support.policy_workers import NARROW, PolicyWorkers
+from tests.support.processes import until
+from tests.support.rows import Sql
 
-APP = "tests.support.apps.snoozing"
-NARROW = {"lane": "narrow"}
 POLICIES: dict[str, dict[str, Any]] = {
     f"snoozing.{name}": NARROW for name in ("early", "late", "before", "after")
 } | {"snoozing.finishing": {}, "policies.add": NARROW, "policies.total": NARROW}
@@ -28,44 +26,29 @@ def _late(name: str) -> None:
     """Stands for the workers' task, for `submit`."""
 
 
-class Site(Processes):
+class Site(PolicyWorkers):
     """A beat, workers, and a client that knows the policies of their tasks by the setting."""
+
+    app = "tests.support.apps.snoozing"
+    policies = POLICIES
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
-        url = transport_url(database)
-        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
-        self.client = Celery("client", broker=url, backend=url, set_as_current=False)
-        self.client.conf.pgbeat_task_policies = POLICIES
         self.client.task(_late, name="snoozing.late", shared=False)
         self.client.finalize()
 
-    def start(self, *arguments: str) -> Process:
-        """Starts a worker and waits until it consumes."""
-        worker = self.worker("--without-mingle", "--without-gossip", *arguments, app=APP)
-        worker.says(" ready.", 60)
-        return worker
-
-    def task(self, name: str, *args: Any, **options: Any) -> Any:
-        """Returns a signature."""
-        return self.client.signature(f"snoozing.{name}", args=args, options=options)
-
     def times(self, name: str) -> list[float]:
         """Returns when the task with that name began or ended, in order."""
-        file = self.folder / "journal"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [float(line.split()[1]) for line in lines if line.split()[0] == name]
+        lines = map(str.split, self.journal())
+        return [float(at) for task, at, *_ in lines if task == name]
 
 
 @pytest.fixture
 def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     """A site with a lane of one slot."""
-    make_lane(sql, "narrow")
     sql("CREATE TABLE effects (name text)")
-    made = Site(database, tmp_path)
-    yield made
-    made.stop_all()
-    made.client.close()
+    with Site.at_work(database, tmp_path, sql) as site:
+        yield site
 
 
 def history(sql: Sql, job: str) -> list[str]:
@@ -85,7 +68,7 @@ def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) 
     """Whether its message is acknowledged early or late, and if it is no job at all."""
     site.env["PGBEAT_TRACK"] = "all"
     site.start("-P", pool, "-c", "2")
-    site.beat(app=APP).says("This beat leads", 60)
+    site.beat(app=site.app).says("This beat leads", 60)
     early = site.task("early", "early", 2).delay()
     late = site.task("late", "late").delay()
     finishing = site.task("finishing", "finishing").delay()
@@ -119,7 +102,7 @@ def test_a_snoozed_job_runs_again_under_its_id(site: Site, sql: Sql, pool: str) 
 def test_it_gives_its_slot_back_and_can_be_cancelled(site: Site, sql: Sql, database: str) -> None:
     """The next in the lane runs; who waits for the snoozed one learns that it is cancelled."""
     site.start("-P", "threads", "-c", "2")
-    site.beat(app=APP).says("This beat leads", 60)
+    site.beat(app=site.app).says("This beat leads", 60)
     held = site.task("early", "held", 1, 3600).delay()
     other = site.client.signature("policies.add", args=(1,)).delay()
     assert other.get(timeout=60) == 2
@@ -139,7 +122,7 @@ def test_greenlets_snooze_at_the_same_time(site: Site, sql: Sql) -> None:
     """While one's snooze is written, the others of the worker go on."""
     site.env["PGBEAT_TRACK"] = "all"
     site.start("-P", "gevent", "-c", "50")
-    site.beat(app=APP).says("This beat leads", 60)
+    site.beat(app=site.app).says("This beat leads", 60)
     sql("UPDATE pgbeat.lanes SET max_running = 40")
     early = [site.task("early", f"e{number}", 2).delay() for number in range(40)]
     late = [site.task("late", f"l{number}").delay() for number in range(40)]
@@ -172,7 +155,7 @@ def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs
 
 def check_killed(site: Site, sql: Sql, moment: str, runs: int, pool: str) -> None:
     """Kills the first worker around a snooze; a second one must end the job."""
-    site.beat(app=APP).says("This beat leads", 60)
+    site.beat(app=site.app).says("This beat leads", 60)
     first = site.start("-P", pool)
     job = site.task(moment, "killed").delay()
     first.wait(60)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from pgbeat.config import postgres_url
@@ -18,12 +18,11 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from tests.support.command_line import run_with
 from tests.support.jobs import JobControl, job_controls
-from tests.support.processes import Process, Processes, until
-from tests.support.rows import Sql, make_lane
+from tests.support.policy_workers import NARROW, PolicyWorkers
+from tests.support.processes import until
+from tests.support.rows import Sql
 from tests.support.transport_workers import transport_url
 
-APP = "tests.support.apps.policies"
-NARROW = {"lane": "narrow"}
 POLICIES: dict[str, dict[str, Any]] = {
     "policies.add": NARROW,
     "policies.total": NARROW,
@@ -40,41 +39,17 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Site(Processes):
-    """Workers, and a client that knows the policies of their tasks by the setting."""
+class Site(PolicyWorkers):
+    """Workers, and their client."""
 
-    def __init__(self, database: str, folder: Path) -> None:
-        super().__init__(database, folder)
-        url = transport_url(database)
-        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
-        self.client = Celery("client", broker=url, backend=url, set_as_current=False)
-        self.client.conf.pgbeat_task_policies = POLICIES
-
-    def start(self, *arguments: str) -> Process:
-        """Starts a worker and waits until it consumes."""
-        quiet = ("--without-mingle", "--without-gossip")
-        worker = self.worker(*quiet, *arguments, app=APP)
-        worker.says(" ready.", 60)
-        return worker
-
-    def task(self, name: str, *args: Any, **options: Any) -> Any:
-        """Returns a signature."""
-        return self.client.signature(f"policies.{name}", args=args, options=options)
-
-    def journal(self) -> list[str]:
-        """What tasks wrote down."""
-        file = self.folder / "journal"
-        return file.read_text().splitlines() if file.exists() else []
+    policies = POLICIES
 
 
 @pytest.fixture
 def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     """A site with a lane of one slot."""
-    make_lane(sql, "narrow")
-    made = Site(database, tmp_path)
-    yield made
-    made.stop_all()
-    made.client.close()
+    with Site.at_work(database, tmp_path, sql) as site:
+        yield site
 
 
 def never_two(journal: list[str]) -> bool:
@@ -203,7 +178,7 @@ def test_one_that_is_cancelled_before_it_asks_for_a_retry(
 def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victim: str) -> None:
     """The message of one acknowledged late goes back; the next in the lane has to wait for it."""
     first = site.start("-P", "prefork", "-c", "1")
-    site.beat(app=APP).says("This beat leads", 60)
+    site.beat(app=site.app).says("This beat leads", 60)
     held = site.task("held", "k").delay()
     waits = site.task("add", 1).delay()
     until(lambda: [line for line in site.journal() if line.startswith("held")], 60, "it runs")
@@ -225,7 +200,7 @@ def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victi
 def test_workers_refuse_wrong_policies(site: Site) -> None:
     """With a line for each."""
     site.env["PGBEAT_TASK_POLICIES"] = '{"policies.parent": {"lanes": "x", "priority": -1}}'
-    worker = site.worker(app=APP)
+    worker = site.worker(app=site.app)
     assert worker.wait(60) != 0
     assert "'lanes' is not a key of it" in worker.output
     assert "priority" in worker.output

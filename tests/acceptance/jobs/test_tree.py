@@ -6,39 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord
+from celery import chain, chord
 
 from tests.support.command_line import run
-from tests.support.processes import Processes, until
-from tests.support.rows import Sql, make_lane
-from tests.support.transport_workers import transport_url
+from tests.support.policy_workers import NARROW, PolicyWorkers
+from tests.support.processes import until
+from tests.support.rows import Sql
 
-APP = "tests.support.apps.policies"
+POLICIES = {
+    "policies.add": NARROW, "policies.total": NARROW, "policies.held": NARROW,
+    "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
+}  # fmt: skip
 
 
-class Site(Processes):
+class Site(PolicyWorkers):
     """A worker of tasks with and without policies, and a client."""
 
-    def __init__(self, database: str, folder: Path) -> None:
-        super().__init__(database, folder)
-        url = transport_url(database)
-        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
-        self.client = Celery("client", broker=url, backend=url, set_as_current=False)
-        self.client.conf.pgbeat_task_policies = {
-            "policies.add": {"lane": "narrow"}, "policies.total": {"lane": "narrow"},
-            "policies.held": {"lane": "narrow"},
-            "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
-        }  # fmt: skip
+    policies = POLICIES
 
-    def start(self, track: str) -> None:
+    def start_tracking(self, track: str) -> None:
         """Starts a worker of two threads."""
         self.env["TESTS_SETTINGS"] = json.dumps({"pgbeat_track": track})
-        worker = self.worker("--without-mingle", "--without-gossip", "-P", "threads", app=APP)
-        worker.says(" ready.", 60)
+        self.start("-P", "threads")
 
-    def task(self, name: str, *args: Any) -> Any:
-        """Returns a signature."""
-        return self.client.signature(f"policies.{name}", args=args, immutable=True)
+    def task(self, name: str, *args: Any, **options: Any) -> Any:
+        """Returns a signature that takes no other arguments."""
+        return super().task(name, *args, immutable=True, **options)
 
     def tree(self, job_id: str) -> dict[str, Any]:
         """Returns the root of a job's tree, as the command prints it."""
@@ -51,11 +44,8 @@ class Site(Processes):
 @pytest.fixture
 def site(database: str, sql: Sql, tmp_path: Path) -> Iterator[Site]:
     """A site with a lane of one slot."""
-    make_lane(sql, "narrow")
-    made = Site(database, tmp_path)
-    yield made
-    made.stop_all()
-    made.client.close()
+    with Site.at_work(database, tmp_path, sql) as site:
+        yield site
 
 
 def shape(node: dict[str, Any]) -> Any:
@@ -71,7 +61,7 @@ def shape(node: dict[str, Any]) -> Any:
 @pytest.mark.slow
 def test_a_canvas_is_one_tree(site: Site, sql: Sql) -> None:
     """A chain with a chord of a chain, a retried task, and what a task sends, all tracked."""
-    site.start("all")
+    site.start_tracking("all")
     members = [
         site.task("flaky", 2),
         chain(site.task("add", 1), site.task("add", 2), site.task("flaky", 1)),
@@ -96,7 +86,7 @@ def test_a_canvas_is_one_tree(site: Site, sql: Sql) -> None:
 
 def test_what_is_not_tracked_is_said_to_be_so(site: Site, sql: Sql) -> None:
     """A waiting chord: a member in its lane, a failed one, and one of which only a result tells."""
-    site.start("launched")
+    site.start_tracking("launched")
     members = [site.task("held", "a"), site.task("held", "b"), site.task("flaky", 9),
                site.task("parent", 0)]  # fmt: skip
     chord(members, site.task("total", [1])).apply_async()

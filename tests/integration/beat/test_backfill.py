@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-import psycopg
 import pytest
 from celery import Celery
 from sqlalchemy import Connection
@@ -19,6 +18,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
 from pgbeat.schedules import model as schedules
+from tests.support.launchers import Meddling
 from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -256,22 +256,6 @@ def test_a_task_that_is_not_there_fails(connection: Connection, app: Celery, sql
     [tick] = fill(connection, app, [START]).ticks
     assert tick.outcome == "failed"
     assert "did you mean 'tests.add'?" in str(tick.error)
-
-
-class Meddling(Launcher):
-    """Its condition is slow enough for somebody to change the row meanwhile, `times` times."""
-
-    task = "tests.add"
-    database: str
-    times: int
-    asked: int
-
-    def check_conditions(self, ctx: Context) -> bool:
-        type(self).asked += 1
-        if self.asked <= self.times:
-            with psycopg.connect(self.database) as other:
-                other.execute("UPDATE pgbeat.schedules SET kwargs = '{\"x\": 9}'")
-        return True
 
 
 def test_a_row_that_changes_meanwhile(

@@ -50,12 +50,6 @@ def database(request: pytest.FixtureRequest, server: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with connected(database) as found:
-        yield found
-
-
-@pytest.fixture
 def settings(database: str) -> Settings:
     return Settings(postgres_url(database), retention_days=30, retention_count=2)
 

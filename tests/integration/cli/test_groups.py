@@ -10,7 +10,7 @@ from celery import Celery
 
 from pgbeat.access.actors import user
 from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, cells, read, refused, run, run_with
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 
@@ -35,10 +35,6 @@ def write(tmp_path: Path) -> Callable[[Any], str]:
 
 Submit = Callable[..., SubmittedGroup]
 Write = Callable[[Any], str]
-
-
-def cells(text: str) -> list[str]:
-    return [cell.strip() for cell in text.split("  ") if cell.strip()]
 
 
 def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import Context, Launcher, Skip, launcher
+from pgbeat import Context, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.launchers import Meddling
 from tests.support.rows import make_job, make_schedule
 
 Beat = Callable[..., Scheduler]
@@ -153,22 +153,6 @@ def test_a_launcher_that_hangs(app: Celery, sql: Sql) -> None:
     assert (shown.exit_code, shown.stdout) == (
         1, "failed: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n",
     )  # fmt: skip
-
-
-class Meddling(Launcher):
-    """Another session changes the row `times` times while the condition is checked."""
-
-    task = "tests.add"
-    database: str
-    times: int
-    asked: int
-
-    def check_conditions(self, ctx: Context) -> bool | Skip:
-        type(self).asked += 1
-        if self.asked <= self.times:
-            with psycopg.connect(self.database) as other:
-                other.execute("UPDATE pgbeat.schedules SET kwargs = '{\"x\": 9}'")
-        return True
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -1,6 +1,6 @@
 """What existed before a move to pgbeat runs once, as on Celery, whichever way it comes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.executions import ExecutionRecord
 from tests.support.command_line import run, run_with
-from tests.support.jobs import JobControl, job_controls
+from tests.support.jobs import JobControl
 from tests.support.rows import Sql, make_schedule
 from tests.support.transport_workers import transport_url
 
@@ -27,13 +27,6 @@ def app(app: Celery, database: str) -> Celery:
     """The app, on pgbeat's transport."""
     app.conf.update(broker_url=transport_url(database), pgbeat_url=database)
     return app
-
-
-@pytest.fixture
-def job_control(database: str, app: Celery) -> Iterator[JobControl]:
-    """A session that records what workers tell."""
-    with job_controls(database, app) as make:
-        yield make()
 
 
 def done(app: Celery, *arguments: str) -> None:

@@ -29,11 +29,6 @@ from tests.support.rows import make_lane
 ADD = {"task": "tests.add", "max_attempts": 1}
 
 
-@pytest.fixture
-def runner(job_control: JobControl, sql: Sql) -> JobRunner:
-    return JobRunner(job_control, sql)
-
-
 Submit = Callable[..., Job]
 
 

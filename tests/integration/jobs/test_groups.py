@@ -37,11 +37,6 @@ ADD = {"task": "tests.add", "max_attempts": 1}
 AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
 
 
-@pytest.fixture
-def runner(job_control: JobControl, sql: Sql) -> JobRunner:
-    return JobRunner(job_control, sql)
-
-
 Submit = Callable[..., SubmittedGroup]
 
 

@@ -1,26 +1,14 @@
 """What the trace reads: retries, pauses in the audit log, dependencies, and many executions."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import model, trace_rows
 from pgbeat.jobs.trace import Trace
 from tests.support.rows import Sql, make_job
 
 START = "2026-11-23T12:00:"
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A transaction."""
-    engine = connections.engine(postgres_url(database), "tests")
-    with engine.begin() as found:
-        yield found
-    engine.dispose()
 
 
 def at(second: int) -> str:

@@ -1,30 +1,17 @@
 """Trees of jobs that are written by SQL: groups, retries, folding, and who sees what."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
-from pgbeat.config import postgres_url
-from pgbeat.database import connections
 from pgbeat.jobs import model, tree
 from pgbeat.jobs.tree import Node
 from tests.support.rows import Sql, make_job
 
 ADMIN, ALICE = Actor("user:root", is_admin=True), Actor("user:alice")
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A transaction."""
-    engine = connections.engine(postgres_url(database), "tests")
-    with engine.begin() as found:
-        yield found
-    engine.dispose()
 
 
 def made(sql: Sql, state: str = "completed", **values: Any) -> str:

@@ -1,6 +1,5 @@
 """Errors of failed jobs by pattern, from rollups and from jobs that are not counted yet."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,16 +12,9 @@ from pgbeat.monitoring import error_rollups
 from pgbeat.monitoring import errors as reading
 from pgbeat.monitoring.error_patterns import NO_ERROR
 from pgbeat.monitoring.errors import ErrorGroup, Errors, errors
-from tests.support.databases import connected
 from tests.support.rows import Sql, make_job
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with connected(database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Rollups of ended jobs, and the load that is read from them."""
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.support.processes import until
 from tests.support.rows import Sql, make_job
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with connected(database) as found:
-        yield found
 
 
 @pytest.fixture

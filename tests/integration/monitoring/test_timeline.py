@@ -1,6 +1,6 @@
 """The timeline: which schedules it shows, what they did, and what is due next."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,17 +11,10 @@ from sqlalchemy import Connection
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import Row, Timeline
-from tests.support.databases import connected
 from tests.support.rows import Sql, insert, make_job, make_schedule
 
 PATIENCE = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with connected(database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ processes of its worker by SIGKILL.
 import os
 import random
 import signal
-from collections.abc import Callable
-from typing import Any
 
 from pgbeat.jobs import dispatch
 from pgbeat.jobs.lanes import slots
 from pgbeat.worker.recorder_session import RecorderSession
 from tests.support.apps.journal import FOLDER, app
+from tests.support.apps.steps import between
 
 __all__ = ["STEPS", "app"]
 
@@ -35,22 +34,7 @@ def _reached(step: str) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _between(owner: Any, name: str, before: str | None, after: str | None) -> None:
-    """Makes a function reach a step before it, and one after it."""
-    function: Callable[..., Any] = getattr(owner, name)
-
-    def stepping(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            _reached(before)
-        found = function(*args, **kwargs)
-        if after is not None:
-            _reached(after)
-        return found
-
-    setattr(owner, name, stepping)
-
-
 if os.environ.get("TESTS_DIE_AT"):
-    _between(slots, "take_next", STEPS[0], STEPS[1])
-    _between(dispatch, "dispatch_in_transaction", None, STEPS[2])
-    _between(RecorderSession, "_commit", None, STEPS[3])
+    between(_reached, slots, "take_next", STEPS[0], STEPS[1])
+    between(_reached, dispatch, "dispatch_in_transaction", None, STEPS[2])
+    between(_reached, RecorderSession, "_commit", None, STEPS[3])

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pgbeat.config import postgres_url
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.async_finish import _OwnAsyncSession
 from pgbeat.worker.finish import _OwnSession
+from tests.support.apps.steps import between
 
 FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
 DEATHS = int(os.environ.get("TESTS_DEATHS", "20"))
@@ -67,27 +67,12 @@ def _reached(step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _between(kind: Any, name: str, before: str | None, after: str | None) -> None:
-    """Makes a method reach a step before it, and one after it."""
-    method: Callable[..., Any] = getattr(kind, name)
-
-    def stepping(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            _reached(before)
-        found = method(*args, **kwargs)
-        if after is not None:
-            _reached(after)
-        return found
-
-    setattr(kind, name, stepping)
-
-
 if os.environ.get("TESTS_DIE_AT"):
-    _between(TaskEnding, "succeed", STEPS[0], STEPS[5])
-    _between(TaskEnding, "_acknowledge", None, STEPS[1])
-    _between(HeldMessages, "publish", None, STEPS[2])
+    between(_reached, TaskEnding, "succeed", STEPS[0], STEPS[5])
+    between(_reached, TaskEnding, "_acknowledge", None, STEPS[1])
+    between(_reached, HeldMessages, "publish", None, STEPS[2])
     for kind in (_OwnSession, _OwnAsyncSession):
-        _between(kind, "commit", STEPS[3], STEPS[4])
+        between(_reached, kind, "commit", STEPS[3], STEPS[4])
 
 
 INSERT = text("INSERT INTO written (what, n) VALUES (:what, :n)")

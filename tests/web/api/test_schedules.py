@@ -1,7 +1,7 @@
 """The API's schedules: made, listed, changed, deleted."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -201,12 +201,6 @@ def test_what_the_code_made_comes_back(app: Celery, beat: Beat, web: Web) -> Non
     assert "adds it again" in done(admin.delete(f"{PATH}/coded"))["note"]
 
 
-def span(hours: int = 12) -> dict[str, str]:
-    """The hours before the last full one."""
-    end = datetime.now(UTC).replace(minute=1, second=0, microsecond=0) - timedelta(hours=1)
-    return {"start": (end - timedelta(hours=hours)).isoformat(), "end": end.isoformat()}
-
-
 # -- refused --------------------------------------------------------------------------------------
 
 
@@ -255,6 +249,9 @@ def test_a_bad_query_is_refused(admin: Any, query: str) -> None:
     assert problem(admin.get(f"{PATH}?{query}"), 422)
 
 
+HOUR = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -265,7 +262,7 @@ def test_a_bad_query_is_refused(admin: Any, query: str) -> None:
 )  # fmt: skip
 def test_what_is_not_there_names_the_near_one(admin: Any, method: str, path: str) -> None:
     make(admin, "refresh_all")
-    bodies = {"PATCH": {"max_retries": 1}, "/backfill": span()}
+    bodies = {"PATCH": {"max_retries": 1}, "/backfill": HOUR}
     body = bodies.get(method) or bodies.get(path)
     answer = admin.request(method, f"{PATH}/refresh_al{path}", json=body)
     said = problem(answer, 404)

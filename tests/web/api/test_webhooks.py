@@ -1,27 +1,18 @@
 """`/webhooks`: made, changed, tried; their deliveries, and those asked for again."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from celery import Celery
 
 from pgbeat.database.tables import EVENTS
 from tests.support.command_line import Sql
-from tests.support.web import Web, done, errors, opened, problem
+from tests.support.web import done, errors, opened, problem
 from tests.support.webhook_receiver import Receiver
 from tests.web.api.made_jobs import audited
 
 URL = "https://example.com/hook"
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification's example
-
-
-@pytest.fixture
-def web(app: Celery) -> Iterator[Web]:
-    """Webhooks may go to this machine."""
-    with opened(app, webhook_private=True) as found:
-        yield found
 
 
 def make(admin: Any, name: str = "ops", **values: Any) -> Any:

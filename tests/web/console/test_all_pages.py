@@ -1,24 +1,15 @@
 """What all pages of groups, templates and webhooks have in common."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.pages import EVIL, html, words_of
-from tests.support.web import Web, done, opened
+from tests.support.web import Web, done
 from tests.web.console.test_forms import noted
 from tests.web.console.test_groups import make_group
 from tests.web.console.test_webhooks import HOOK, deliver
-
-
-@pytest.fixture
-def web(app: Celery) -> Iterator[Web]:
-    """Webhooks may go to this machine."""
-    with opened(app, webhook_private=True) as found:
-        yield found
 
 
 @pytest.mark.parametrize(
@@ -49,11 +40,6 @@ def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
 
 
 def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
-    def statements(path: str) -> int:
-        with web.counted() as sent:
-            html(page.get(path))
-        return len(sent)
-
     paths = ["/console/groups", "/console/templates", "/console/webhooks", "/console/webhooks/h0"]
     first = make_group(web.user)
     paths.append(f"/console/groups/{first}")
@@ -70,9 +56,9 @@ def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
 
     fill(1)
     html(page.get("/console/groups"))  # notes that the token is used
-    few = {path: statements(path) for path in paths}
+    few = web.statements(page, paths)
     fill(8)
-    assert {path: statements(path) for path in paths} == few
+    assert web.statements(page, paths) == few
     assert max(few.values()) <= 12
 
 

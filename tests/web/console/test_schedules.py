@@ -57,11 +57,6 @@ def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> No
 
 def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job: Any,
                                          sql: Sql) -> None:  # fmt: skip
-    def statements(path: str) -> int:
-        with web.counted() as sent:
-            html(page.get(path))
-        return len(sent)
-
     def fill(count: int) -> None:
         for number in range(count):
             name = f"s{uuid4().hex[:8]}"
@@ -77,9 +72,9 @@ def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job
     paths = [LIST, "/console/jobs", "/console/lanes", "/console/audit", "/console/queues"]
     fill(2)
     html(page.get(LIST))  # notes that the token is used
-    few = {path: statements(path) for path in paths}
+    few = web.statements(page, paths)
     fill(15)
-    assert {path: statements(path) for path in paths} == few
+    assert web.statements(page, paths) == few
     assert max(few.values()) <= 15
 
 

@@ -1,22 +1,11 @@
 """The console's pages of templates."""
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
-from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.pages import Page, after, html
-from tests.support.web import Web, done, opened
+from tests.support.web import Web, done
 from tests.web.console.test_forms import noted
-
-
-@pytest.fixture
-def web(app: Celery) -> Iterator[Web]:
-    """Webhooks may go to this machine."""
-    with opened(app, webhook_private=True) as found:
-        yield found
 
 
 def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:

@@ -1,27 +1,14 @@
 """The console's pages of webhooks."""
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
-import pytest
-from celery import Celery
-
 from tests.support.command_line import Sql
 from tests.support.pages import Page, after, html, words_of
-from tests.support.web import Web, opened
 from tests.support.webhook_receiver import Receiver
 from tests.web.console.test_forms import noted
-
-
-@pytest.fixture
-def web(app: Celery) -> Iterator[Web]:
-    """Webhooks may go to this machine."""
-    with opened(app, webhook_private=True) as found:
-        yield found
-
 
 HOOK = {"name": "ops", "url": "https://example.com/hook", "event:job.failed": "yes"}
 
