@@ -282,16 +282,6 @@ def test_show(database: str, pgbeat: Calendars, sql: Sql) -> None:
     assert found["created"].startswith("2026-01-01 00:00:00 UTC, ")
 
 
-def test_a_definition_goes_round(
-    database: str, pgbeat: Calendars, definitions: Callable[[], Any]
-) -> None:
-    pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
-    shown = read(database, "calendars", "show", "office")["definition"]
-    shown["dates"] = ["12-24"]
-    pgbeat("update", "office", "--file", "-", input=json.dumps(shown))
-    assert definitions() == {"office": OFFICE | {"dates": ["12-24"]}}
-
-
 def test_namespaces(
     database: str, pgbeat: Calendars, definitions: Callable[[], Any], sql: Sql,
     monkeypatch: pytest.MonkeyPatch,
@@ -369,19 +359,3 @@ def test_what_check_refuses(database: str, pgbeat: Calendars, sql: Sql) -> None:
     assert "'x'" in refused(run(database, "calendars", "check", "x"), 1)
     sql("""UPDATE pgbeat.calendars SET definition = '{"x": 1}'""")
     assert "'x'" in refused(run(database, "calendars", "check", "c"))
-
-
-# -- the group ---------------------------------------------------------------------------------
-
-
-def test_without_a_command_there_is_help(pgbeat: Calendars) -> None:
-    said = pgbeat()
-    assert "Look at calendars, change them, test a time." in said
-    assert all(name in said for name in ("list", "show", "add", "update", "remove", "check"))
-
-
-def test_as_a_command_of_celerys(app: Celery) -> None:
-    added = run_with(app, "calendars", "add", "weekend", "--weekdays", "sat,sun")
-    assert added.stdout == "Added calendar 'weekend': not sat, sun.\n"
-    shown = run_with(app, "calendars", "list").stdout.splitlines()
-    assert cells(shown[1]) == ["weekend", "not sat, sun", "the schedule's", "0"]

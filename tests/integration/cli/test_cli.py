@@ -12,12 +12,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click import Group
 from click.testing import CliRunner
 
 from pgbeat import __version__
 from pgbeat.cli import COMMANDS, program
 from pgbeat.database import migrate
-from tests.support.command_line import Sql, read, refused, run
+from tests.support.command_line import Sql, commands, read, refused, run
 from tests.support.processes import ROOT, until
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
@@ -53,6 +54,11 @@ def test_without_a_command_there_is_help() -> None:
     result = run(None)
     assert result.exit_code == 0
     assert all(name in result.stdout for name in COMMANDS)
+    for path, group in commands(program):
+        if isinstance(group, Group) and not group.invoke_without_command:
+            shown = run(None, *path)
+            assert (shown.exit_code, shown.stderr) == (0, ""), path
+            assert all(f"  {name} " in shown.stdout for name in group.commands), path
 
 
 def test_version() -> None:

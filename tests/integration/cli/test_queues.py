@@ -472,12 +472,3 @@ def test_drop_deletes_what_was_asked_about(
     monkeypatch.setattr("click.confirm", confirm)
     assert run(database, "dead", "drop", "--all").stdout == "Dropped 1 dead letter.\n"
     assert len(dead(sql)) == 1
-
-
-def test_as_a_command_of_celerys(app: Celery, die: Publish, sql: Sql) -> None:
-    die("mail")
-    assert len(run_with(app, "dead", "list").stdout.splitlines()) == 2
-    assert run_with(app, "dead", "requeue", "--all").stdout == (
-        "Put back 1 dead letter (of 'mail').\n"
-    )
-    assert waiting(sql) == {"mail": 1}
