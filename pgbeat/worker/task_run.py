@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from types import CoroutineType
 from typing import Any
 
 from celery import Celery
@@ -59,7 +60,9 @@ def _replace(task: Any, steps: Sequence[Step], *, is_always: bool | None) -> Non
     def run_in_steps(*args: Any, **kwargs: Any) -> Any:
         ending = None if is_always is None else endings.begin(task, is_always=is_always)
         try:
-            value = refuse_coroutine(task, run(*args, **kwargs))
+            value = run(*args, **kwargs)
+            if isinstance(value, CoroutineType):
+                value = refuse_coroutine(task, value)
         except BaseException as error:
             _follow(steps, task, error, ending)
             raise
