@@ -13,7 +13,7 @@ from tests.support.policy_workers import NARROW, PolicyWorkers
 from tests.support.processes import until
 from tests.support.rows import Sql
 
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "policies.add": NARROW, "policies.total": NARROW, "policies.held": NARROW,
     "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
 }  # fmt: skip

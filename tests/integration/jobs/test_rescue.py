@@ -224,10 +224,10 @@ def test_two_sweepers_do_everything_once(fake_workers: FakeWorkers, database: st
     sweepers = [FakeWorkers(database) for _ in range(3)]
     start = threading.Barrier(3)
 
-    def sweep(fake_workers: FakeWorkers) -> None:
+    def sweep(sweeper: FakeWorkers) -> None:
         start.wait()
         for _ in range(5):
-            fake_workers.rescue()
+            sweeper.rescue()
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(sweep, each) for each in sweepers]:
