@@ -19,6 +19,7 @@ from pgbeat.database.tables import metadata
 from pgbeat.monitoring.server_checks import Check
 from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
+from tests.support.databases import broker_url
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -34,6 +35,8 @@ def checked(database: str) -> dict[str, Check]:
 
 
 def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
+    """Who consumes from queues on the stock transport is not known."""
+    app.conf.broker_url = broker_url(database)
     beat().run_due()
     shown = run_with(app, "doctor")
     assert shown.exit_code == 0

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql
+from tests.support.databases import broker_url
 from tests.support.pages import after, html
 
 Beat = Callable[..., Scheduler]
@@ -52,7 +54,11 @@ def dead(page: Any, schedule: Any, sql: Sql) -> Iterator[int]:
     yield number
 
 
-def test_a_dead_letter_is_put_back(page: Any, dead: int, sql: Sql) -> None:
+def test_a_dead_letter_is_put_back(
+    app: Celery, database: str, page: Any, dead: int, sql: Sql
+) -> None:
+    """Consumers on the stock transport are not seen."""
+    app.conf.broker_url = broker_url(database)
     said = html(page.get("/console/queues")).words
     assert "celery 0 0 0 1 ? –" in said
     assert "delivered 3 times" in said
