@@ -9,7 +9,6 @@ from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
-from tests.support.processes import until
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import audited, make
@@ -100,15 +99,6 @@ def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
         done(admin.delete("/lanes/l"))
 
 
-def test_cancelling_one_hands_its_slot_on(web: Web, sql: Sql) -> None:
-    make_lane(sql, "l", 1)
-    alice = web.user
-    first, second = (make(alice, lane="l")["id"] for _ in range(2))
-    assert messages(sql) == [first]
-    done(alice.post(f"/jobs/{first}/cancel"))
-    assert messages(sql) == [second]
-
-
 def test_who_has_slots_and_who_waits(web: Web, admin: Any, sql: Sql) -> None:
     make_lane(sql, "l", 1)
     mine, bobs = make(web.user, lane="l")["id"], make(web.other, lane="l")["id"]
@@ -148,14 +138,9 @@ BAD_LANES: list[tuple[str, Any, tuple[str, str]]] = [
     ("l", {"max_running": 2**40}, ("max_running", "out_of_range")),
     ("l", {"max_running": "many"}, ("max_running", "malformed")),
     ("l", {"rate": "often"}, ("rate", "malformed")),
-    ("l", {"rate": "0/minute"}, ("rate", "out_of_range")),
-    ("l", {"rate": "1/minute", "rate_key": "tsk"}, ("rate_key", "unknown")),
     ("l", {"rate_key": "task"}, ("rate_key", "conflict")),
     ("l", {"rate_for": "1 hour"}, ("rate_for", "conflict")),
     ("l", {"rate": "1/m", "rate_for": "soon"}, ("rate_for", "malformed")),
-    ("l", {"max_per_key": 2}, ("max_per_key", "conflict")),
-    ("l", {"fair_by": "tenant"}, ("fair_by", "unknown")),
-    ("l", {"policy": "none"}, ("policy", "unknown")),
     ("l", {"options": {"x": 1}}, ("options", "conflict")),
     ("l", {"limit": 1}, ("limit", "unknown_field")),
     ("l", [], ("", "malformed")),
@@ -221,24 +206,6 @@ def test_without_a_slot_it_says_who_has_it(web: Web, sql: Sql) -> None:
     said = run(web.user, args=[1], timeout=0.2, status=503)
     assert "lane 'l' had no free slot within 0.2 s" in said
     assert sql("SELECT 1 FROM pgbeat.reservations") == []
-
-
-def test_it_gets_the_next_slot_before_those_who_wait(web: Web, sql: Sql) -> None:
-    make_lane(sql, "l", 1)
-    alice = web.user
-    first, second = (make(alice, lane="l")["id"] for _ in range(2))
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(run(web.other, args=[1], timeout=60)))
-    thread.start()
-    until(lambda: sql("SELECT 1 FROM pgbeat.reservations"), 30, "it is reserved")
-    line = done(web.admin.get("/lanes/l"))["line"]
-    assert [(each["is_direct"], each["created_by"]) for each in line] == [
-        (True, "user:bob"), (False, "user:alice"),
-    ]  # fmt: skip
-    done(alice.post(f"/jobs/{first}/cancel"))
-    thread.join(60)
-    assert found == [{"success": True, "result": 3, "error": None}]
-    assert messages(sql) == [second]
 
 
 def test_a_bad_direct_execution_runs_nothing(web: Web, admin: Any, sql: Sql) -> None:

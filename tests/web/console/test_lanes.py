@@ -104,17 +104,11 @@ def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
     ("written", "field", "status"),
     [
         ({"name": ""}, "name", 422),
-        ({"name": "a/b"}, "name", 422),
         ({"name": "there"}, "name", 409),
         ({"max_running": "many"}, "max_running", 422),
-        ({"max_running": "-1"}, "max_running", 422),
         ({"rate": "often"}, "rate", 422),
         ({"rate_key": "task"}, "rate_key", 422),
-        ({"rate": "1/s", "rate_key": "tusk"}, "rate_key", 422),
-        ({"policy": "resource"}, "policy", 422),
         ({"policy": "resources", "options": "{"}, "options", 422),
-        ({"policy": "resources", "options": "[1]"}, "options", 422),
-        ({"options": '{"gpu": 1}'}, "options", 422),
         ({"policy": "resources", "options": '{"gpu": NaN}'}, "options", 422),
     ],
 )
