@@ -239,7 +239,7 @@ def _whose(security: Sequence[Mapping[str, Sequence[str]]] | None) -> str:
     for scope, whose in (
         ("admin", "administrators"),
         ("viewer", "administrators and viewers"),
-        ("metrics", "administrators, viewers and tokens of the scope `metrics`"),
+        ("metrics", "administrators, viewers, `metrics` tokens"),
     ):
         if all(scope in scopes for way in security for scopes in way.values()):
             return whose

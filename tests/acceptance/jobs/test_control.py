@@ -117,13 +117,16 @@ def test_cancel_what_is_claimed(
     transport_workers: TransportWorkers, job_control: JobControl, pool: str
 ) -> None:
     """Behind one that runs, in each pool; what runs goes on where the pool can't end it."""
-    transport_workers.start("-P", pool, "-c", "1", "--prefetch-multiplier", "4")
+    worker = transport_workers.start("-P", pool, "-c", "1", "--prefetch-multiplier", "4")
     running = job_control.make("y", task="transport.hold")
     transport_workers.await_started([str(running.id)])
     claimed = job_control.make("z", task="transport.hold")
     if pool != "solo":  # which takes no message while it runs a task
         until(lambda: is_claimed(transport_workers, claimed), 30, "it is claimed")
+    known = len(worker.output)
     assert job_control.do(control.cancel, claimed).state == "cancelled"
+    if pool != "solo":
+        until(lambda: str(claimed.id) in worker.output[known:], 30, "the worker knows")
     transport_workers.open("y", "z")
     becomes(job_control, running, "completed")
     after_a_note(transport_workers, job_control)
