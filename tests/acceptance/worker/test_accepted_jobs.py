@@ -99,8 +99,8 @@ def test_a_worker_whose_consumer_lives_is_not_dead(fake_workers: FakeWorkers) ->
     job_id = fake_workers.job()
     fake_workers.accept(job_id, 1)
     [(consumer,)] = fake_workers.sql(
-        "INSERT INTO pgbeat.consumers (tables, name, lease_until) "
-        "VALUES ('kombu_message', 'w', now() + interval '1 minute') RETURNING id"
+        "INSERT INTO pgbeat.consumers (name, lease_until) "
+        "VALUES ('w', now() + interval '1 minute') RETURNING id"
     )
     fake_workers.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
     rescue_once(fake_workers)

@@ -119,8 +119,9 @@ def test_it_writes_what_is_written_step_by_step(at: At, sql: Sql) -> None:
 
 def test_most_launches_are_plain(watched: Callable[..., Watched], sql: Sql) -> None:
     for number in range(3):
-        add(sql, f"s{number}", next_run="now", labels=Jsonb({"number": str(number)}))
-    add(sql, "late", next_run=START - 30 * HOUR * 24 * 365, starts_at=START - HOUR * 24 * 3650)
+        add(sql, f"s{number}", next_run="now", due_at="now", labels=Jsonb({"number": str(number)}))
+    late = START - 30 * HOUR * 24 * 365
+    add(sql, "late", next_run=late, due_at=late, starts_at=START - HOUR * 24 * 3650)
     scheduler = watched()
     assert scheduler.run_due() == 4
     assert not scheduler.is_step_by_step
@@ -150,7 +151,7 @@ def test_a_decided_due_time_is_not_launched_again(
     watched: Callable[..., Watched], sql: Sql
 ) -> None:
     for name in "ab":
-        add(sql, name, next_run="now")
+        add(sql, name, next_run="now", due_at="now")
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
         "SELECT id, name, next_run, 'skipped', 'by hand' FROM pgbeat.schedules WHERE name = 'a'"

@@ -349,7 +349,7 @@ def test_the_api_and_the_console_show_all(sql: Sql, at: At, web: Web) -> None:
     [tick] = at().run_until(START)
     end(sql, "b", "failed")
     admin = web.admin
-    [entry] = admin.get("/admin/scheduled-jobs/s/history").json()["history"]
+    [entry] = admin.get("/admin/scheduled-jobs/s/history").json()["ticks"]
     assert [(job["id"], job["run_key"], job["state"]) for job in entry["jobs"]] == [
         (tick.job_ids[0], "a", "pending"),
         (tick.job_ids[1], "b", "failed"),

@@ -232,7 +232,7 @@ def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: 
     assert beat().run_due() == 1
     facts = run(database, "explain", "s").stdout
     assert "last tick  skipped " in facts
-    assert "ago: condition_sql is false\n" in facts
+    assert "ago, by hand: condition_sql is false\n" in facts
     assert "condition  SELECT 0 = 1\n" in facts
     assert "beat       pgbeat beat " in facts
     sql("UPDATE pgbeat.schedules SET condition_sql = NULL")

@@ -42,7 +42,7 @@ def job_control(make_job_control: Callable[[], JobControl], sql: Sql) -> JobCont
 def events(sql: Sql) -> list[tuple[str, str]]:
     """Returns the deadline and the state of each event, the oldest first."""
     rows = sql("SELECT payload -> 'data' FROM pgbeat.deliveries ORDER BY payload ->> 'timestamp'")
-    return [(data["deadline"], data["status"]) for (data,) in rows]
+    return [(data["deadline"], data["state"]) for (data,) in rows]
 
 
 def look(job_control: JobControl) -> None:

@@ -120,8 +120,8 @@ def test_by_the_api(web: Web, sql: Sql) -> None:
     made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
     path = f"/jobs/{made['id']}"
     changed = done(web.user.patch(path, json={"priority": 5, "countdown": "1 hour"}))
-    assert (changed["priority"], changed["status"]) == (5, "scheduled")
-    assert changed["next_run_at"] is not None
+    assert (changed["priority"], changed["state"]) == (5, "scheduled")
+    assert changed["run_at"] is not None
     problem(web.user.patch(path, json={"lane": None}), 403)
     problem(web.user.patch(path, json={}), 422)
     assert "priority" in problem(web.user.patch(path, json={"prioritie": 5}), 422)

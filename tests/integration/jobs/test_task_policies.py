@@ -181,7 +181,7 @@ class TestUniqueTasks:
         app.tasks["other"].delay()
         with app.connection_for_write() as connection:
             working = connection.default_channel.broker
-            working.do(lambda raw, _: raw.execute(text("SET lock_timeout = '200ms'")))
+            working.do(lambda raw: raw.execute(text("SET lock_timeout = '200ms'")))
         engine = create_engine(postgres_url(database))
         with Session(engine) as session:
             with pgbeat.in_transaction(session, app):
