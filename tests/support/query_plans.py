@@ -273,7 +273,9 @@ QUERIES: dict[str, Query] = {
         lambda w, c: summaries.summary(c, "default", lambda task, error: error), 60_000, 20_000
     ),
     "people: 50 jobs are cancelled": Query(_cancel),
-    "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000, 300_000),
+    "scrape: what is new is added up": Query(
+        lambda w, c: counters.count_up(c), 200_000, 200_000, 300_000
+    ),
     "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 110_000, 60_000),
     "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
     "scrape: deliveries": Query(lambda w, c: gauges.webhooks(c, "default"), 60_000, 60_000),
