@@ -112,10 +112,10 @@ def request_cancel(
     return [str(job_id) for job_id in connection.scalars(_REQUEST, values)]
 
 
-_END_OF = text("SELECT state FROM pgbeat.ended_jobs WHERE id = CAST(:id AS uuid)")
+_END_STATE = text("SELECT state FROM pgbeat.ended_jobs WHERE id = CAST(:id AS uuid)")
 
 
-def state_of(connection: Connection, job_id: str) -> str | None:
+def end_state(connection: Connection, job_id: str) -> str | None:
     """Returns the state in which a job has ended; `None` if it has not."""
-    state: str | None = connection.scalar(_END_OF, {"id": job_id})
+    state: str | None = connection.scalar(_END_STATE, {"id": job_id})
     return state

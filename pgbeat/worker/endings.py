@@ -199,7 +199,7 @@ class RecordedEnd:
         )
         attempt.was_tried = attempt.was_tried or not attempt.is_known
         if self._is_repeated and attempt.job_state == "completed":
-            state = endings.state_of(working.connection, attempt.job_id)
+            state = endings.end_state(working.connection, attempt.job_id)
             if state not in (None, "completed"):
                 raise ClaimLost(f"its job has {state} meanwhile")
         if ended:

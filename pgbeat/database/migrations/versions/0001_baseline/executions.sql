@@ -122,7 +122,7 @@ BEGIN
         job.error := NULL;
         job.run_at := NULL;
         job.message := NULL;
-        INSERT INTO pgbeat.jobs SELECT job.*;
+        INSERT INTO pgbeat.ended_jobs SELECT job.*;
         RETURN QUERY SELECT job.id, job.namespace, job.state, job.lane, job.group_id,
                             job.retried_by, job.dispatched_at IS NOT NULL;
     END LOOP;
