@@ -1,4 +1,4 @@
-"""Recipes: the code of the how-to, as it is printed there, on a real worker."""
+"""Recipes and the tutorial of lanes: their code, as it is printed there, on real workers."""
 
 import re
 import shlex
@@ -11,7 +11,8 @@ from pgbeat.config import postgres_url
 from tests.support.command_line import Sql
 from tests.support.processes import ROOT, Processes, until
 
-PAGE = (ROOT / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial" / "lanes.md").read_text(encoding="utf-8")
 DATABASE = "postgresql+psycopg://postgres@localhost/shop"
 # What the page leaves to its readers: an API that has enough of the first call.
 MORE = """
@@ -38,22 +39,35 @@ print(imported.id)
 
 
 @pytest.fixture
-def shop(processes: Processes, database: str, tmp_path: Path) -> Processes:
-    """Has processes import the page's code as `shop`."""
-    code = "\n".join(re.findall(r"```python.*?\n(.*?)```", PAGE, re.S))
-    assert code.count(DATABASE) == 1
-    url = postgres_url(database).render_as_string(hide_password=False)
-    (tmp_path / "shop.py").write_text(code.replace(DATABASE, url) + MORE)
+def shop(processes: Processes, tmp_path: Path) -> Processes:
+    """Has processes import from the test's folder."""
     processes.env["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
     return processes
 
 
-def test_all_recipes_work(shop: Processes, sql: Sql) -> None:
+def url_of(database: str) -> str:
+    return postgres_url(database).render_as_string(hide_password=False)
+
+
+def set_lanes(shop: Processes, page: str) -> None:
+    """Runs the page's commands that make lanes."""
+    for line in re.findall(r"^(?:\$ )?pgbeat .*?(lanes set .*)$", page, re.M):
+        run(shop, line)
+
+
+def run(shop: Processes, line: str) -> None:
+    """Runs a command of pgbeat's, with the app."""
+    command = shop.run(sys.executable, "-m", "pgbeat", "-A", "shop", *shlex.split(line))
+    assert command.wait(30) == 0, command.output
+
+
+def test_all_recipes_work(shop: Processes, database: str, tmp_path: Path, sql: Sql) -> None:
+    code = "\n".join(re.findall(r"```python.*?\n(.*?)```", RECIPES, re.S))
+    assert code.count(DATABASE) == 1
+    (tmp_path / "shop.py").write_text(code.replace(DATABASE, url_of(database)) + MORE)
     sql("CREATE TABLE orders (id int, booked int)")
     sql("INSERT INTO orders VALUES (1, 0)")
-    for line in re.findall(r"^pgbeat (lanes set .*)$", PAGE, re.M):
-        made = shop.run(sys.executable, "-m", "pgbeat", "-A", "shop", *shlex.split(line))
-        assert made.wait(30) == 0, made.output
+    set_lanes(shop, RECIPES)
     shop.beat(app="shop")
     shop.worker(app="shop").says(" ready.")
     asked = shop.run(sys.executable, "-c", EVERYTHING)
@@ -67,10 +81,25 @@ def test_all_recipes_work(shop: Processes, sql: Sql) -> None:
     }  # fmt: skip
     jobs = "SELECT task, state, count(*) FROM pgbeat.jobs WHERE task ~ '^shop' GROUP BY 1, 2"
     until(lambda: {(task, state): n for task, state, n in sql(jobs)} == ended, what=str(ended))
-    [progress] = re.findall(r"```sql\n(.*?);?\n```", PAGE, re.S)
+    [progress] = re.findall(r"```sql\n(.*?);?\n```", RECIPES, re.S)
     found = sql(progress.replace(":id", "%s"), asked.output.split()[-1])
     assert found == [(2, 2, "coffee")]
     assert sql("SELECT booked FROM orders") == [(1,)]
     snoozes = "SELECT count(*) FROM pgbeat.executions WHERE state = 'snoozed'"
     assert sql(snoozes) == [(1,)]
     assert sql("SELECT count(DISTINCT fair_key) FROM pgbeat.jobs WHERE lane = 'exports'") == [(1,)]
+
+
+def test_the_tutorials_lane_limits_four_processes(
+    shop: Processes, database: str, tmp_path: Path, sql: Sql
+) -> None:
+    for name, code in re.findall(r'```python title="([\w.]+)".*?\n(.*?)```', TUTORIAL, re.S):
+        code = code.replace("postgresql://postgres@localhost/shop", url_of(database))
+        (tmp_path / name).write_text(code)  # the app again, once it has a lane
+    set_lanes(shop, TUTORIAL)
+    shop.worker("-P", "prefork", "-c", "4", app="shop").says(" ready.")
+    assert shop.run(sys.executable, str(tmp_path / "order.py")).wait(30) == 0
+    counts = "SELECT state, count(*) FROM pgbeat.jobs WHERE lane = 'reports' GROUP BY 1"
+    until(lambda: ("running", 2) in sql(counts))
+    run(shop, "lanes set reports --limit 4")
+    until(lambda: ("running", 4) in sql(counts))
