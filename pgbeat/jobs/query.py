@@ -1,6 +1,6 @@
 """Reads queries for jobs, such as `state:failed task:prices* tag:eu arg.site=x error:503 since:2h`.
 
-`docs/reference/jobs.md#search` has the terms.
+`docs/reference/verbs.md#search` has the terms.
 """
 
 import re
