@@ -3,8 +3,11 @@
 mkdocs loads this file as a hook. A page asks for a part by a line `<!-- generated: NAME -->`.
 """
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ import yaml
 from celery import Celery
 from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import URL, make_url
 
+from pgbeat.config import Settings
 from pgbeat.database import tables
 from pgbeat.web import create_app
 from pgbeat.web.reference import (
@@ -27,6 +32,7 @@ from pgbeat.web.reference import (
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _TABLES = Path(__file__).with_name("tables.yml")
 _DECISIONS = Path(__file__).parent.parent / "decisions"
+_PACKAGES = Path(__file__).with_name("decisions.yml")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -154,22 +160,69 @@ def _default(column: Column[Any]) -> str:
     return "" if default is None else f"`{_cell(str(default))}`"
 
 
+# -- settings --------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    """Returns all settings with their defaults, and what their comments say."""
+    defaults = Settings(make_url("postgresql://"))
+    notes = _comments(Settings)
+    rows = [
+        f"| `pgbeat_{each.name}` | {_shown(getattr(defaults, each.name))} | {notes[each.name]} |"
+        for each in fields(Settings)
+    ]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Returns the comments `#: …` above the fields of a class."""
+    source = inspect.getsource(kind)
+    lines = source.splitlines()
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            first = node.lineno - 1
+            while lines[first - 1].strip().startswith("#:"):
+                first -= 1
+            found[node.target.id] = _cell(
+                " ".join(line.strip(" #:") for line in lines[first : node.lineno - 1])
+            )
+    return found
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, int | float):
+        return f"{default:.15g}"
+    if isinstance(default, URL):  # the one that was given for `url`
+        return ""
+    if isinstance(default, tuple):
+        default = ", ".join(default)
+    return f"`{default}`" if default else "none"
+
+
 # -- decisions -------------------------------------------------------------------------------------
 
 
 def decisions() -> str:
-    """Returns links to all decisions, by number."""
-    pages = sorted(_DECISIONS.glob("0*.md"))
-    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
-    return "\n".join(
-        f"- [{page.name[:4]}]({page.name}) {title}"
-        for page, title in zip(pages, titles, strict=True)
-    )
+    """Returns links to all decisions, by the package that each is about."""
+    lines: list[str] = []
+    for package, numbers in yaml.safe_load(_PACKAGES.read_text()).items():
+        lines += [f"## {package}", "", *(_decision(number) for number in numbers), ""]
+    return "\n".join(lines)
+
+
+def _decision(number: int) -> str:
+    [page] = _DECISIONS.glob(f"{number:04}-*.md")
+    title = page.read_text().partition("\n")[0].removeprefix("# ")
+    return f"- [{number:04}]({page.name}) {title}"
 
 
 #: What pages may ask for.
 PARTS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     "endpoints": endpoints,
+    "settings": settings,
     "tables": database_tables,
 }

@@ -27,54 +27,64 @@ def _setting(default: Any, read: Callable[[Any], Any]) -> Any:
 class Settings:
     """All settings and their defaults. Times are seconds unless the name says otherwise."""
 
-    #: DSN of the database with pgbeat's schema; the broker's where that is Postgres.
+    #: DSN of the database with pgbeat's schema: `postgresql://`, `postgresql+psycopg://` or
+    #: `sqla+postgresql…://`. By default the broker's if that is Postgres; in a Django project that
+    #: of `DATABASES`.
     url: URL = field(metadata={"read": lambda value: postgres_url(str(value))})
-    #: Key of the advisory lock that the leading beat holds.
+    #: Key of the advisory lock that the leading beat holds, a 64-bit integer. All beats on one
+    #: database must share it.
     lock_key: int = _setting(1050, readers.number(-(2**63), whole=True))
-    #: The longest that beat sleeps between two looks at the schedules.
+    #: The longest that beat sleeps between two looks at the schedules. `--max-interval` and
+    #: `beat_max_loop_interval` take precedence.
     loop_interval: float = _setting(5.0, readers.number(0.05, highest=300))
-    #: Between two looks at the locks that show which workers live.
+    #: Between two looks of a worker or the leading beat at the locks that show which workers live,
+    #: and between two signs of life of a worker.
     lock_interval: float = _setting(1.5, readers.number(0.1, highest=60))
-    #: How long a worker may be without its lock before it counts as dead.
+    #: How long a worker may be without its lock before it counts as dead, and its executions as
+    #: lost. A worker whose connection broke must be back sooner.
     lock_patience: float = _setting(5.0, readers.number(1, highest=3600))
-    #: Between two writes of what beat measures, and of what a worker reports of itself.
+    #: Between two writes of what beat measures, and of what a worker reports of itself (queues,
+    #: CPU, memory).
     metrics_interval: float = _setting(10.0, readers.number(0.1, highest=3600))
     #: Schedules decided in one transaction, at most.
     batch_size: int = _setting(500, readers.number(1, highest=10_000, whole=True))
     #: How long a launcher's condition and preparation may take together.
     condition_timeout: float = _setting(30.0, readers.number(0.01, highest=3600))
-    #: DSN of another role of that database, by which conditions and launchers read it.
+    #: DSN of another role of that database, by which conditions in SQL and `ctx.connection` of
+    #: launchers read it; none: `pgbeat_url`.
     condition_url: URL | None = field(
         default=None, metadata={"read": lambda value: postgres_url(str(value))}
     )
     #: Conditions evaluated at the same time, at most.
     condition_threads: int = _setting(8, readers.number(1, highest=256, whole=True))
-    #: Failures in a row after which a new schedule is disabled.
+    #: Failed decisions in a row after which a new schedule of the app's code is disabled.
     max_retries: int = _setting(5, readers.number(0, highest=1_000_000, whole=True))
-    #: A new schedule's n-th retry comes after base × 2^n seconds …
+    #: Its n-th retry comes after base × 2^n seconds …
     retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.
     retry_cap: float = _setting(3600.0, readers.number(0, highest=_YEAR))
     #: Days that ticks, jobs and executions are kept; 0 keeps them for ever.
     retention_days: float = _setting(30.0, readers.number(0, highest=36_500))
-    #: How many of the newest of each schedule are kept longer.
+    #: How many of the newest ticks and jobs of each schedule are kept longer.
     retention_count: int = _setting(100, readers.number(0, highest=1_000_000, whole=True))
     #: Days that the audit log is kept; 0 keeps it for ever.
     audit_days: float = _setting(365.0, readers.number(0, highest=36_500))
     #: Separates the schedules and jobs of apps that share the database.
     namespace: str = _setting("default", readers.NAMESPACE)
-    #: By which beats know the schedules that their app's code makes; empty: the app's Celery name.
+    #: Under which the schedules of the app's code are recorded; empty: the app's name, as in
+    #: `Celery("shop")`. Set it to the old name when you rename the app.
     app: str = _setting("", str)
-    #: Bounds of a launcher's `snooze`, in seconds.
+    #: The shortest `snooze` of a launcher.
     snooze_min: float = _setting(1.0, readers.number(0.01, highest=_YEAR))
+    #: The longest `snooze` of a launcher.
     snooze_max: float = _setting(86_400.0, readers.number(0.01, highest=_YEAR))
-    #: Functions that a file's `schedulers:` may name, and their tasks.
+    #: Functions that a file's `schedulers:` may name: a list of tasks, or a mapping to tasks.
     allowed_functions: Mapping[str, str] = field(
         default_factory=dict, hash=False, metadata={"read": readers.functions}
     )
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
     track: str = _setting("launched", readers.one_of("launched", "all", "off"))
-    #: Lines that are kept of what an execution logs, the last ones; 0 keeps none.
+    #: How many of the last lines that an execution logs are kept.
     task_log_lines: int = _setting(200, readers.number(0, highest=10_000, whole=True))
     #: Whether tasks that are acknowledged late end in one transaction: their result, their message,
     #: and what follows. By default those do that use `pgbeat.finish`.
@@ -85,7 +95,8 @@ class Settings:
     job_retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.
     job_retry_cap: float = _setting(3600.0, readers.number(0, highest=_YEAR))
-    #: Policies of tasks, by globs of their names: whatever sends such a task makes a job.
+    #: Policies of tasks, by globs of their names: whatever sends such a task makes a job. In the
+    #: environment, JSON.
     task_policies: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict, hash=False, metadata={"read": readers.policies}
     )
@@ -93,14 +104,16 @@ class Settings:
     log_format: str = _setting("text", readers.one_of("text", "json"))
     #: Whether webhooks may go to loopback and private networks.
     webhook_private: bool = _setting(False, readers.flag)
-    #: Verifies JWTs of the team's own issuer: the shared secret, or its public key (PEM).
+    #: Verifies JWTs of the team's own issuer: the shared secret (HS256 …, at least 32 bytes), or
+    #: its public key (PEM).
     web_jwt_key: str = field(default="", repr=False, metadata={"read": str})
     #: Where the issuer publishes its public keys, instead of `web_jwt_key`.
     web_jwt_jwks: str = _setting("", readers.WEB_URL)
-    #: Algorithms that may sign a JWT: all of one kind.
+    #: Algorithms that may sign a JWT: all HS…, or all RS…, PS…, ES… and EdDSA.
     web_jwt_algorithms: tuple[str, ...] = _setting(("HS256",), readers.algorithms)
-    #: What `iss` and `aud` of a JWT must be; empty: anything.
+    #: What `iss` of a JWT must be; empty: anything.
     web_jwt_issuer: str = _setting("", str)
+    #: What its `aud` must be; empty: anything.
     web_jwt_audience: str = _setting("", str)
     #: The claim and value of an administrator's JWT; empty: no JWT is an administrator's.
     web_jwt_admin: str = _setting("role=admin", readers.CLAIM)
@@ -111,16 +124,19 @@ class Settings:
     web_tasks: tuple[str, ...] = _setting((), readers.globs)
     #: Whether users may run such tasks in the web process itself (`/direct`).
     web_direct: bool = _setting(False, readers.flag)
-    #: How many changes a user may make in a minute in a web process, how many jobs at once, and how
-    #: many days a user's job may wait; 0: as many as they like.
+    #: How many changes a user may make in a minute in a web process; 0: any number. Like the next
+    #: two, not for administrators.
     web_user_rate: int = _setting(120, readers.number(0, highest=1_000_000, whole=True))
+    #: How many jobs a user may make in one request; 0: any number.
     web_user_jobs: int = _setting(1000, readers.number(0, highest=1_000_000, whole=True))
+    #: How many days ahead a user's job may be; 0: any number.
     web_user_days: float = _setting(30.0, readers.number(0, highest=36_500))
-    #: Arguments that only administrators see, by globs of task names; `*`: results and errors too.
+    #: Arguments that only administrators see, by globs of task names: `{"billing.*": ["card"]}`;
+    #: `*`: results and errors too.
     redact: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, hash=False, metadata={"read": readers.redact}
     )
-    #: URL of the web side, for Flower's links to it.
+    #: Where people reach the console, for links from Flower and Django's admin site.
     web_url: str = _setting("", readers.WEB_URL)
     #: URL of Flower, for links to it.
     web_flower_url: str = _setting("", readers.WEB_URL)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from sqlalchemy.engine import make_url
 
 import pgbeat
 from pgbeat.config import Settings
@@ -79,28 +78,17 @@ def test_every_kind_of_connection_is_counted() -> None:
                 assert name == "guest" or f"`pgbeat {name}" in page, (file, name)
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
-    page = (REFERENCE / "settings.md").read_text()
-    documented = dict(re.findall(r"^\| `pgbeat_(\w+)` \| (.*?) \|", page, re.M))
-    settings = Settings(make_url("postgresql://"))
-    defaults = {
-        each.name: _shown(getattr(settings, each.name))
-        for each in fields(settings)
-        if each.name != "url"
-    }
-    # What these are without a setting follows from the app.
-    assert documented.pop("url") and documented.pop("app") and defaults.pop("app") == "none"
-    assert {name: text.strip("`") for name, text in documented.items()} == defaults
+def test_every_setting_is_documented_with_its_default(generate: ModuleType) -> None:
+    rows = re.findall(r"^\| `pgbeat_(\w+)` \| (.*?) \| (.*?) \|$", generate.settings(), re.M)
+    assert [name for name, _, _ in rows] == [each.name for each in fields(Settings)]
+    assert [name for name, _, meaning in rows if not meaning] == []
+    defaults = {name: default for name, default, _ in rows}
+    assert (defaults["lock_key"], defaults["web_direct"]) == ("1050", "`false`")
 
 
-def _shown(default: Any) -> str:
-    if default is None:
-        return "none"
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, int | float):
-        return f"{default:.15g}"
-    return default if isinstance(default, str) and default else ", ".join(default) or "none"
+def test_every_decision_is_listed_once(generate: ModuleType) -> None:
+    listed = re.findall(r"^- \[\d+\]\((\S+)\) \S", generate.decisions(), re.M)
+    assert sorted(listed) == sorted(page.name for page in (DOCS / "decisions").glob("0*.md"))
 
 
 def test_every_part_that_a_page_asks_for_is_generated(generate: ModuleType) -> None:
