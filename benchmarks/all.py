@@ -146,13 +146,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--draw", action="store_true", help="only draw charts and write the table of FILE"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", default=HERE / "figures.json",
+        "--json",
+        type=Path,
+        metavar="FILE",
+        default=HERE / "figures.json",
         help="all figures: other parts are kept; benchmarks/figures.json",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--charts", type=Path, metavar="FOLDER", default=HERE.parent / "docs/assets/figures",
+        "--charts",
+        type=Path,
+        metavar="FOLDER",
+        default=HERE.parent / "docs/assets/figures",
         help="where to draw; docs/assets/figures",
-    )  # fmt: skip
+    )
     return parser.parse_args(arguments)
 
 

@@ -103,9 +103,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = arguments_parser(__doc__, tuple(MEASURES), "schedulers", tuple(CONTENDERS))
     parser.add_argument(
-        "--sizes", type=lambda text: sorted(int(part) for part in text.split(",")),
-        default=list(SIZES), metavar="NUMBERS", help=f"of schedules; {','.join(map(str, SIZES))}",
-    )  # fmt: skip
+        "--sizes",
+        type=lambda text: sorted(int(part) for part in text.split(",")),
+        default=list(SIZES),
+        metavar="NUMBERS",
+        help=f"of schedules; {','.join(map(str, SIZES))}",
+    )
     parser.add_argument("--repeats", type=int, default=10, help="of the take-over; 10")
     parser.add_argument("--full", action="store_true", help="peers at 1M too; launches at 100k")
     return parser.parse_args(arguments)

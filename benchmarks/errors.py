@@ -86,8 +86,12 @@ def _measure(connection: Connection, failed: int, minute: int, rounds: int) -> N
         for step, steps in ((86400, 92), (3600, 8 * 24), (60, 26 * 60)):
             values = {"step": step, "steps": steps, "rows": rows, "varied": varied}
             connection.execute(_ROWS, values)
-        connection.execute(text("UPDATE pgbeat.rollup_progress SET counted_until = now(), "
-                                "settled_until = now() - interval '15 minutes'"))  # fmt: skip
+        connection.execute(
+            text(
+                "UPDATE pgbeat.rollup_progress SET counted_until = now(), "
+                "settled_until = now() - interval '15 minutes'"
+            )
+        )
         connection.execute(text("VACUUM ANALYZE pgbeat.error_rollups"))
         size = connection.scalar(
             text("SELECT pg_total_relation_size('pgbeat.error_rollups') / 1000000")

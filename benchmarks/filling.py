@@ -27,9 +27,14 @@ BUSY, DAILY = 1_000, 1_000
 LIVE = 20_000
 #: The server's settings while it is filled: nothing is lost but the time that it took.
 SETTINGS = {
-    "fsync": "off", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
-    "max_wal_size": "8GB", "maintenance_work_mem": "512MB", "checkpoint_timeout": "1h",
-}  # fmt: skip
+    "fsync": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum": "off",
+    "max_wal_size": "8GB",
+    "maintenance_work_mem": "512MB",
+    "checkpoint_timeout": "1h",
+}
 
 #: One day's rows. Jobs are spread over the day; every tenth is a person's.
 _JOBS = """

@@ -204,9 +204,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=100_000_000, help="many; 100,000,000")
     parser.add_argument("--few", type=int, default=1_000_000, help="beside them; 1,000,000")
     parser.add_argument(
-        "--only", type=lambda text: names_of(text, MEASURES), default=list(MEASURES),
-        metavar="MEASURES", help=f"of {','.join(MEASURES)}",
-    )  # fmt: skip
+        "--only",
+        type=lambda text: names_of(text, MEASURES),
+        default=list(MEASURES),
+        metavar="MEASURES",
+        help=f"of {','.join(MEASURES)}",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="that both take turns; 3")
     parser.add_argument("--times", type=int, default=20, help="that a page is asked for; 20")
     parser.add_argument("--path", default="", help="only paths with this in them")
@@ -214,9 +217,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--folder", type=Path, help="where both databases are, and stay: another call goes on there"
     )
     parser.add_argument(
-        "--fill-for", type=float, metavar="SECONDS",
+        "--fill-for",
+        type=float,
+        metavar="SECONDS",
         help=f"only fills, and ends with {NOT_YET} if more is left to do",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--as-is", action="store_true", help="measures what FOLDER has, however far it was filled"
     )

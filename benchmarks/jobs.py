@@ -83,9 +83,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", type=lambda text: names_of(text, MEASURES), metavar="MEASURES",
-        default=MEASURES, help=f"of {','.join(MEASURES)}",
-    )  # fmt: skip
+        "--only",
+        type=lambda text: names_of(text, MEASURES),
+        metavar="MEASURES",
+        default=MEASURES,
+        help=f"of {','.join(MEASURES)}",
+    )
     parser.add_argument("--tasks", type=int, default=4000, help="jobs of a measure; 4,000")
     parser.add_argument("--rounds", type=int, default=3, help="times that all take turns; 3")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")

@@ -128,8 +128,12 @@ def _end(connection: Connection, tasks: int, jobs: int, rounds: int) -> None:
 def _read(connection: Connection, tasks: int, rounds: int) -> None:
     """Reads charts when all hours of a quarter and all minutes of a day are there."""
     connection.execute(text("TRUNCATE pgbeat.rollups"))
-    connection.execute(text("UPDATE pgbeat.rollup_progress SET counted_until = now(), "
-                            "settled_until = now() - interval '15 minutes'"))  # fmt: skip
+    connection.execute(
+        text(
+            "UPDATE pgbeat.rollup_progress SET counted_until = now(), "
+            "settled_until = now() - interval '15 minutes'"
+        )
+    )
     for step, hours in ((3600, 92 * 24), (60, 26 * 60)):
         connection.execute(_HOURS, {"tasks": tasks, "hours": hours, "step": step})
     connection.execute(text("VACUUM ANALYZE pgbeat.rollups"))

@@ -42,8 +42,10 @@ async def main(count: int, seconds: float, hanging: int) -> None:
         delay = seconds if number < count - hanging else None
         server = await loop.create_server(
             lambda delay=delay: _Receiver(delay),  # type: ignore[misc]
-            "127.0.0.1", 0, backlog=1000,
-        )  # fmt: skip
+            "127.0.0.1",
+            0,
+            backlog=1000,
+        )
         print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.Event().wait()
 

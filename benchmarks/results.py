@@ -64,9 +64,15 @@ class Runner(Processes):
         spec = contender.spec.within("worker")
         return self.celery(
             replace(spec, settings={**spec.settings, **settings}),
-            "-A", "backends.app", "worker", "-l", "ERROR", "-c", str(processes),
+            "-A",
+            "backends.app",
+            "worker",
+            "-l",
+            "ERROR",
+            "-c",
+            str(processes),
             "--without-mingle",
-        )  # fmt: skip
+        )
 
     def ask(self, contender: Contender, command: str, *arguments: float) -> Figures:
         """Runs a command of `backends.child`; returns what it said."""

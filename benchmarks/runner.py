@@ -126,9 +126,12 @@ def arguments_parser(
     parser = argparse.ArgumentParser(description=description)
     for flag, metavar, names in (("only", "MEASURES", measures), (contenders, "NAMES", known)):
         parser.add_argument(
-            f"--{flag}", type=lambda text, names=names: names_of(text, names), metavar=metavar,
-            default=list(names), help=f"of {','.join(names)}",
-        )  # fmt: skip
+            f"--{flag}",
+            type=lambda text, names=names: names_of(text, names),
+            metavar=metavar,
+            default=list(names),
+            help=f"of {','.join(names)}",
+        )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser
 

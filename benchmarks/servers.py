@@ -59,10 +59,23 @@ class Redis(_Server):
         folder = Path(stack.enter_context(_folder("pgbeat-bench-redis-")))
         process = started(
             stack,
-            ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder),
-             "--save", "", "--appendonly", "no", "--daemonize", "no"],
+            [
+                "redis-server",
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--dir",
+                str(folder),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+            ],
             folder,
-        )  # fmt: skip
+        )
         wait_for_port(process, port, 10, "redis-server")
         return process, f"redis://127.0.0.1:{port}/0"
 

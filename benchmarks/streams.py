@@ -252,9 +252,13 @@ def prepare(contender: Pgbeat) -> tuple[str, list[str]]:
             )
     with connections.engine(postgres_url(contender.url), "bench").begin() as sessions:
         _, token = tokens.create(
-            sessions, namespace="default", actor="bench", scope="admin",
-            lifetime=timedelta(days=1), created_by="user:bench",
-        )  # fmt: skip
+            sessions,
+            namespace="default",
+            actor="bench",
+            scope="admin",
+            lifetime=timedelta(days=1),
+            created_by="user:bench",
+        )
     return token, jobs
 
 

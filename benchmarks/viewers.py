@@ -156,8 +156,14 @@ def main() -> int:
             run.results[str(count)] = found
     table = Table(title="Viewers of the live overview")
     for title in (
-        "viewers", "pages a second", "kB each", "ms: p50", "p95", "% of a core: web", "server"
-    ):  # fmt: skip
+        "viewers",
+        "pages a second",
+        "kB each",
+        "ms: p50",
+        "p95",
+        "% of a core: web",
+        "server",
+    ):
         table.add_column(title, justify="right")
     for figures in run.results.values():
         names = ("viewers", "pages_per_s", "page_kb", "p50_ms", "p95_ms", "web", "server")

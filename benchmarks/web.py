@@ -177,10 +177,13 @@ def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> dic
             client.get(path)
         took = took[1:]  # the first compiles templates and statements
         found[pattern] = {
-            "status": answer.status_code, "ms": statistics.median(took),
-            "worst_ms": max(took), "p95_ms": percentiles(took)["p95_ms"],
-            "statements": len(statements), "kb": len(answer.content) / 1000,
-        }  # fmt: skip
+            "status": answer.status_code,
+            "ms": statistics.median(took),
+            "worst_ms": max(took),
+            "p95_ms": percentiles(took)["p95_ms"],
+            "statements": len(statements),
+            "kb": len(answer.content) / 1000,
+        }
     return found
 
 
@@ -207,9 +210,14 @@ def main() -> int:
         mark = " *" if each["p95_ms"] > GOAL else ""
         big = " *" if each["kb"] > SIZE_GOAL and path.startswith("/console") else ""
         table.add_row(
-            path, str(each["status"]), f"{each['ms']:.0f}", f"{each['p95_ms']:.0f}{mark}",
-            f"{each['worst_ms']:.0f}", str(each["statements"]), f"{each['kb']:.0f}{big}",
-        )  # fmt: skip
+            path,
+            str(each["status"]),
+            f"{each['ms']:.0f}",
+            f"{each['p95_ms']:.0f}{mark}",
+            f"{each['worst_ms']:.0f}",
+            str(each["statements"]),
+            f"{each['kb']:.0f}{big}",
+        )
     run.console.print(table)
     return run.finish()
 

@@ -32,9 +32,12 @@ CASES = {
 HANGING = (8, 60)
 #: Columns of the table.
 ROWS = {
-    "per_s": "a second", "beat_us": "CPU of beat, us", "server_us": "of the server, us",
-    "p50_ms": "p50, ms", "p99_ms": "p99, ms",
-}  # fmt: skip
+    "per_s": "a second",
+    "beat_us": "CPU of beat, us",
+    "server_us": "of the server, us",
+    "p50_ms": "p50, ms",
+    "p99_ms": "p99, ms",
+}
 
 _ADD = """
     INSERT INTO pgbeat.webhooks (name, url, secret, events)
@@ -112,9 +115,11 @@ def rate(bench: Bench, contender: Pgbeat, receivers: int, seconds: float, count:
                 """
             ).fetchall()
     return {
-        "per_s": float(row[0]), **micros(spent, total - already),
-        "deliveries": total, "attempts": int(row[1]),
-    }  # fmt: skip
+        "per_s": float(row[0]),
+        **micros(spent, total - already),
+        "deliveries": total,
+        "attempts": int(row[1]),
+    }
 
 
 def beside(bench: Bench, contender: Pgbeat, hanging: int) -> Figures:

@@ -226,12 +226,7 @@ class Forbidden(PgbeatError):
     code = "forbidden"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        field: str = "",
-        is_for_admins: bool = False,
+        self, message: str, *, code: str | None = None, field: str = "", is_for_admins: bool = False
     ) -> None:
         """Takes the message, and whether an administrator may do it."""
         super().__init__(message, code=code, field=field)

@@ -25,9 +25,12 @@ def ask(turn: int) -> None:
     for tenant, reports in TENANTS.items():
         for number in range(reports):
             pgbeat.submit(
-                customer_report, kwargs={"tenant": tenant, "number": number}, lane=LANE, app=app,
+                customer_report,
+                kwargs={"tenant": tenant, "number": number},
+                lane=LANE,
+                app=app,
                 labels={"tenant": tenant},
-            )  # fmt: skip
+            )
     chord([price_of.s(item) for item in range(4)])(invoice.s())
     if turn % 3 == 0:
         pgbeat.submit_group(

@@ -46,8 +46,7 @@ class VocabConsolidationLauncher(Launcher):
         """Returns whether to launch, or why not."""
         active, inactive = ctx.connection.execute(
             select(
-                func.count().filter(types.c.active),
-                func.count().filter(~types.c.active),
+                func.count().filter(types.c.active), func.count().filter(~types.c.active)
             ).select_from(types)
         ).one()
         ratio = 100 * inactive / active if active else 100.0 * (inactive > 0)

@@ -141,9 +141,13 @@ def create(connection: Connection) -> None:
     ]
     rows += [
         {
-            "name": f"rarely_{verb}", "category": "causal", "uses": 0, "supporting": 0,
-            "contradicting": 0, "active": False,
+            "name": f"rarely_{verb}",
+            "category": "causal",
+            "uses": 0,
+            "supporting": 0,
+            "contradicting": 0,
+            "active": False,
         }
         for verb in VERBS["causal"]
-    ]  # fmt: skip
+    ]
     connection.execute(upsert(types).on_conflict_do_nothing(), rows)

@@ -38,9 +38,7 @@ def peak_mb() -> float:
 def construct() -> Service:
     """A beat as `celery beat` makes it, its scheduler constructed."""
     service = Service(
-        app,
-        scheduler_cls=contender.scheduler,
-        schedule_filename=app.conf.beat_schedule_filename,
+        app, scheduler_cls=contender.scheduler, schedule_filename=app.conf.beat_schedule_filename
     )
     service.scheduler  # noqa: B018 - a cached property; reading it constructs the scheduler
     return service
@@ -62,9 +60,7 @@ def idle(seconds: float = 3.0, most: int = 300) -> None:
     constructed = time.perf_counter()
     contender.run_pass(scheduler)
     say(
-        startup_s=time.perf_counter() - begun,
-        construct_s=constructed - begun,
-        startup_mb=peak_mb(),
+        startup_s=time.perf_counter() - begun, construct_s=constructed - begun, startup_mb=peak_mb()
     )
     times: list[float] = []
     end = time.perf_counter() + seconds

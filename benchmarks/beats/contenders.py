@@ -116,10 +116,15 @@ class Pgbeat(Contender):
                     + n * %(step)s) AS next_run
             """,
             {
-                "task": TASK, "every": fleet.every, "count": fleet.count, "step": fleet.step,
-                "due": fleet.due, "due_at": fleet.due_at, "later_at": fleet.later_at,
+                "task": TASK,
+                "every": fleet.every,
+                "count": fleet.count,
+                "step": fleet.step,
+                "due": fleet.due,
+                "due_at": fleet.due_at,
+                "later_at": fleet.later_at,
             },
-        )  # fmt: skip
+        )
         # What autovacuum does within a minute of such a load; VACUUM needs autocommit.
         connection.execute("VACUUM (ANALYZE) pgbeat.schedules")
 

@@ -67,10 +67,14 @@ WITH: dict[str, dict[str, str]] = {
     "a condition in SQL each": {"condition_sql": "format('SELECT %%s + 1 > 0', n)"},
     "the same condition in SQL": {"condition_sql": "'SELECT count(*) > 0 FROM pgbeat.schedules'"},
     "policies": {
-        "overlap": "'skip'", "catch_up": "'all'", "grace": "'1 hour'", "jitter": "'1 minute'",
-        "min_interval": "'1 second'", "max_runs": "1000",
+        "overlap": "'skip'",
+        "catch_up": "'all'",
+        "grace": "'1 hour'",
+        "jitter": "'1 minute'",
+        "min_interval": "'1 second'",
+        "max_runs": "1000",
     },
-}  # fmt: skip
+}
 
 
 def launch(

@@ -38,9 +38,14 @@ class RedBeat(Contender):
         for n in range(fleet.count):
             key = f"redbeat:bench-{n}"
             definition = {
-                "name": f"bench-{n}", "task": TASK, "args": [], "kwargs": {}, "options": {},
-                "schedule": timetable, "enabled": True,
-            }  # fmt: skip
+                "name": f"bench-{n}",
+                "task": TASK,
+                "args": [],
+                "kwargs": {},
+                "options": {},
+                "schedule": timetable,
+                "enabled": True,
+            }
             last, due = (
                 datetime.fromtimestamp(when, UTC) for when in (fleet.last_run(n), fleet.next_run(n))
             )
@@ -205,10 +210,14 @@ def clone(database: str, table: str, fleet: Fleet) -> None:
                 """
             ).format(table=target, columns=columns),
             {
-                "every": fleet.every, "count": fleet.count, "step": fleet.step,
-                "due": fleet.due, "due_at": fleet.due_at, "later_at": fleet.later_at,
+                "every": fleet.every,
+                "count": fleet.count,
+                "step": fleet.step,
+                "due": fleet.due,
+                "due_at": fleet.due_at,
+                "later_at": fleet.later_at,
             },
-        )  # fmt: skip
+        )
         connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(target))
 
 

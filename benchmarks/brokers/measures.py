@@ -73,8 +73,15 @@ class Bench:
         """Yields the pid of a beat of pgbeat's."""
         process = self.processes.celery(
             contender.spec.within("beat"),
-            "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
-        )  # fmt: skip
+            "-A",
+            "brokers.app",
+            "beat",
+            "-S",
+            "pgbeat.Scheduler",
+            "-l",
+            "ERROR",
+            "--pidfile=",
+        )
         try:
             yield process.pid
         finally:
@@ -171,11 +178,7 @@ def compete(bench: Bench, contender: Contender, workers: int, tasks: int) -> Fig
     if len(first) < workers:
         raise ProcessError(f"only {len(first)} of {workers} workers got a task")
     together = rates([execution for execution in done if execution.at >= max(first.values())])
-    return {
-        **together,
-        "alone": alone,
-        "ratio": together["flowing_per_s"] / alone["flowing_per_s"],
-    }
+    return {**together, "alone": alone, "ratio": together["flowing_per_s"] / alone["flowing_per_s"]}
 
 
 def latency(bench: Bench, contender: Contender, tasks: int, per_s: int) -> Figures:

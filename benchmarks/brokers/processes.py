@@ -17,6 +17,16 @@ class Workers(Processes):
     ) -> subprocess.Popen[str]:
         """Starts a real `celery worker`, with the defaults of everything else."""
         return self.celery(
-            spec.within(name), "-A", "brokers.app", "worker", "-l", "ERROR",
-            "-P", pool, "-c", str(concurrency), "-n", f"{name}@%h",
-        )  # fmt: skip
+            spec.within(name),
+            "-A",
+            "brokers.app",
+            "worker",
+            "-l",
+            "ERROR",
+            "-P",
+            pool,
+            "-c",
+            str(concurrency),
+            "-n",
+            f"{name}@%h",
+        )

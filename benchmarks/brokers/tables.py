@@ -50,10 +50,7 @@ TABLES: dict[str, tuple[str, list[Row]]] = {
         "Nothing to do: {}",
         [Row("worker CPU, %", "worker_percent"), Row("server CPU, %", "server_percent")],
     ),
-    "backlog": (
-        "Draining no-ops out of a long queue: {}",
-        _DRAIN,
-    ),
+    "backlog": ("Draining no-ops out of a long queue: {}", _DRAIN),
     "held": (
         "Draining no-ops while a transaction is held open: {}",
         [

@@ -18,11 +18,14 @@ LABELS = {
     "beat": {"PersistentScheduler": "Celery's own"},
     "transport": {"sqla": "kombu's SQLAlchemy", "redis": "Redis", "rabbitmq": "RabbitMQ"},
     "results": {
-        "pgbeat_late": "pgbeat, acks_late", "pgbeat_finish": "pgbeat, finish",
-        "redis": "Redis, pgbeat's broker", "redis_only": "Redis alone",
-        "db": "Celery's SQLAlchemy", "rpc": "RabbitMQ, rpc",
+        "pgbeat_late": "pgbeat, acks_late",
+        "pgbeat_finish": "pgbeat, finish",
+        "redis": "Redis, pgbeat's broker",
+        "redis_only": "Redis alone",
+        "db": "Celery's SQLAlchemy",
+        "rpc": "RabbitMQ, rpc",
     },
-}  # fmt: skip
+}
 
 
 class Compared(NamedTuple):

@@ -9,9 +9,18 @@ from pgbeat.timetables import span
 
 #: Durations, which are recorded in seconds.
 _LENGTHS = {
-    "every", "grace", "jitter", "min_interval", "probe_after", "retry_base", "retry_cap",
-    "must_start_within", "must_end_within", "rate_period", "temporary_period",
-}  # fmt: skip
+    "every",
+    "grace",
+    "jitter",
+    "min_interval",
+    "probe_after",
+    "retry_base",
+    "retry_cap",
+    "must_start_within",
+    "must_end_within",
+    "rate_period",
+    "temporary_period",
+}
 #: Times of which only matters whether there is one, and what that means.
 _SWITCHES = {"paused_at": "paused"}
 _NONE = "none"
@@ -44,8 +53,9 @@ def changes(before: Any, after: Any) -> list[Change]:
         if value not in (None, {}, [], "")
     ]
     is_new = before is None
-    return [Change(key, None if is_new else value, value if is_new else None)
-            for key, value in found]  # fmt: skip
+    return [
+        Change(key, None if is_new else value, value if is_new else None) for key, value in found
+    ]
 
 
 def _name(key: str) -> str:

@@ -56,8 +56,12 @@ class Redactor:
         if task is None:
             return (ALL,) if self._has_rules() else ()
         if task not in self._known:
-            found = [each for glob, names in self._rules.items() if fnmatchcase(task, glob)
-                     for each in names]  # fmt: skip
+            found = [
+                each
+                for glob, names in self._rules.items()
+                if fnmatchcase(task, glob)
+                for each in names
+            ]
             found += argument_names(getattr(self._tasks.get(task), OPTION, None) or ())
             self._known[task] = tuple(found)
         return self._known[task]
@@ -71,8 +75,9 @@ class Redactor:
         """Returns globs of the tasks of which something, or even errors, is masked; or of more."""
         if self._is_off:
             return set()
-        rules = [(glob.split("[")[0] + "*" * ("[" in glob), names)
-                 for glob, names in self._rules.items()]  # fmt: skip
+        rules = [
+            (glob.split("[")[0] + "*" * ("[" in glob), names) for glob, names in self._rules.items()
+        ]
         for name, task in self._tasks.items():
             rules.append((name, argument_names(getattr(task, OPTION, None) or ())))
         return {glob for glob, names in rules if ALL in names or (names and not of_errors)}
@@ -185,8 +190,11 @@ class Redactor:
         if self._is_off:
             return record
         before, after = record.before, record.after
-        named = [state["task"] for state in (before, after) if isinstance(state, dict)
-                 and "task" in state]  # fmt: skip
+        named = [
+            state["task"]
+            for state in (before, after)
+            if isinstance(state, dict) and "task" in state
+        ]
         for task in named or [None]:
             task = task if isinstance(task, str) else None
             before, after = self._state(before, task), self._state(after, task)

@@ -126,9 +126,14 @@ class Evaluator:
             due_at = schedule.due_at or schedule.next_run or now
             return self.fail(Evaluation(schedule, due_at, trigger, now), error)
         evaluation = Evaluation(
-            schedule, nominal.at, trigger, nominal.then, nominal.missed, nominal.note,
+            schedule,
+            nominal.at,
+            trigger,
+            nominal.then,
+            nominal.missed,
+            nominal.note,
             nominal.following,
-        )  # fmt: skip
+        )
         if reason is not None:
             return evaluation._replace(result=Skip(reason))
         return self._launch_row(evaluation) if schedule.is_plain else evaluation
@@ -179,9 +184,14 @@ class Evaluator:
                     due_at = timetable.previous(evaluation.then + TICK) or due_at
                 start, end = last_interval(timetable, due_at)
         return Facts(
-            due_at, row.timezone or self.timezone, row.job_id(evaluation.due_at), row.name,
-            evaluation.trigger, start, None if end == due_at else end,
-        )  # fmt: skip
+            due_at,
+            row.timezone or self.timezone,
+            row.job_id(evaluation.due_at),
+            row.name,
+            evaluation.trigger,
+            start,
+            None if end == due_at else end,
+        )
 
     def is_quick(self, schedule: Schedule) -> bool:
         """Returns whether its condition is in SQL alone, and may be asked among others."""

@@ -84,11 +84,7 @@ def _build(
 
 
 def _call(
-    app: Celery | None,
-    row: Schedule,
-    request: JobRequest,
-    facts: Facts,
-    stock: JobDefaults | None,
+    app: Celery | None, row: Schedule, request: JobRequest, facts: Facts, stock: JobDefaults | None
 ) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any], str | None, JobPolicy]:
     """Returns args, kwargs, options, queue and policy, with what its template adds."""
     check_call(request.args, request.kwargs, request.options)

@@ -154,12 +154,19 @@ def _fields(decision: Decision) -> dict[str, Any]:
     """Returns the fields of a line, for programs."""
     tick, row = decision.tick, decision.schedule
     fields = {
-        "namespace": row.namespace, "schedule": row.name, "outcome": tick.outcome,
-        "trigger": tick.trigger, "due_at": tick.due_at.isoformat(), "task": row.task,
-        "job_id": tick.job_id, "reason": tick.reason, "error": tick.error,
+        "namespace": row.namespace,
+        "schedule": row.name,
+        "outcome": tick.outcome,
+        "trigger": tick.trigger,
+        "due_at": tick.due_at.isoformat(),
+        "task": row.task,
+        "job_id": tick.job_id,
+        "reason": tick.reason,
+        "error": tick.error,
         "job_ids": tick.job_ids if tick.more_job_ids else None,
-        "missed": tick.missed or None, "disabled": decision.disabled_reason,
-    }  # fmt: skip
+        "missed": tick.missed or None,
+        "disabled": decision.disabled_reason,
+    }
     if tick.outcome == "failed":
         fields |= {"retry_count": decision.retry_count, "max_retries": row.max_retries}
     return {name: value for name, value in fields.items() if value is not None}

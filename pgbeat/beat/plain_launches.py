@@ -32,8 +32,7 @@ from pgbeat.schedules.ticks import Tick
 logger = logging.getLogger("celery.beat.pgbeat")
 
 _LAUNCH = Statement(
-    "launch",
-    sql.load("plain_launches.sql", insert=messages.INSERT, jobs=new_jobs.OF_SCHEDULES),
+    "launch", sql.load("plain_launches.sql", insert=messages.INSERT, jobs=new_jobs.OF_SCHEDULES)
 )
 #: The headers of a message that differ from launch to launch.
 _VARYING = (headers.SCHEDULE, headers.DUE_AT, headers.INTERVAL_START)

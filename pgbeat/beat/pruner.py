@@ -299,8 +299,11 @@ def _statement(kind: _Kind, *, dry_run: bool) -> Select[Any]:
     old = _materialized(kind.old(scanned, dry_run), "old")
     ids, deleted = _deletion(
         and_(kind.table.c.id.in_(select(old.c.id)), kind.within),
-        kind.table, "deleted", within=kind.within, dry_run=dry_run,
-    )  # fmt: skip
+        kind.table,
+        "deleted",
+        within=kind.within,
+        dry_run=dry_run,
+    )
     counts: list[ColumnElement[Any]] = [_count(scanned), _count(deleted)]
     if kind.dependents is None:
         counts.append(literal_column("0"))

@@ -368,12 +368,7 @@ class Scheduler(celery.beat.Scheduler):
         return min(limit for limit in limits if limit is not None)
 
     def _maintain(
-        self,
-        connection: Connection,
-        snapshot: DueSnapshot,
-        lanes: Set[Room],
-        *,
-        is_idle: bool,
+        self, connection: Connection, snapshot: DueSnapshot, lanes: Set[Room], *, is_idle: bool
     ) -> None:
         """Handles jobs, lanes and deliveries, and writes counters."""
         try:

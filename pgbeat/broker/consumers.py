@@ -106,18 +106,14 @@ def requeue(
 
 
 def reject(
-    connection: Connection,
-    consumer: int,
-    messages: Sequence[int],
-    reason: str = "rejected",
+    connection: Connection, consumer: int, messages: Sequence[int], reason: str = "rejected"
 ) -> list[int]:
     """Makes claimed messages dead letters.
 
     Returns those that another session has locked, which must be rejected later.
     """
     left = connection.scalar(
-        _REJECT,
-        {"messages": list(messages), "consumer": consumer, "reason": reason},
+        _REJECT, {"messages": list(messages), "consumer": consumer, "reason": reason}
     )
     return [int(message) for message in left or ()]
 
@@ -135,11 +131,7 @@ def release_dead(connection: Connection, dead: Sequence[int], *, limit: int | No
 
 
 def _release(
-    connection: Connection,
-    gone: Sequence[int],
-    *,
-    limit: int | None,
-    counts: bool = True,
+    connection: Connection, gone: Sequence[int], *, limit: int | None, counts: bool = True
 ) -> int:
     values = {"dead": list(gone), "limit": limit, "uncounted": int(not counts)}
     connection.execute(_LOCK_THEIRS, {"dead": list(gone)})

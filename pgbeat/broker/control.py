@@ -38,11 +38,7 @@ def _set_paused(unit: UnitOfWork, name: str, paused: bool) -> tuple[QueueSummary
     return row, True
 
 
-def purge(
-    unit: UnitOfWork,
-    name: str,
-    tell: Callable[[int], object] = lambda deleted: None,
-) -> int:
+def purge(unit: UnitOfWork, name: str, tell: Callable[[int], object] = lambda deleted: None) -> int:
     """Deletes a queue's waiting and delayed messages; returns how many. Raises `NotFound`.
 
     It opens a transaction for every `queues.PURGED` messages, so that no statement takes long, and

@@ -119,10 +119,7 @@ def choose(
 
 
 def requeue(
-    connection: Connection,
-    *,
-    queue: str | None = None,
-    ids: Sequence[int] | None = None,
+    connection: Connection, *, queue: str | None = None, ids: Sequence[int] | None = None
 ) -> int:
     """Requeues dead letters and resets their deliveries; returns how many.
 

@@ -18,11 +18,7 @@ def purge(connection: Connection, name: str) -> int:
 
 
 def delete_queue(
-    connection: Connection,
-    name: str,
-    *,
-    if_unused: bool = False,
-    if_empty: bool = False,
+    connection: Connection, name: str, *, if_unused: bool = False, if_empty: bool = False
 ) -> int:
     """Deletes a queue with its messages and cancels their jobs; returns how many had waited."""
     count = queues.delete(connection, name, if_unused=if_unused, if_empty=if_empty)

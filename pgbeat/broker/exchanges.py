@@ -15,12 +15,7 @@ def find_type(connection: Connection, name: str) -> str | None:
 
 
 def declare(
-    connection: Connection,
-    name: str,
-    type: str,
-    *,
-    durable: bool = True,
-    auto_delete: bool = False,
+    connection: Connection, name: str, type: str, *, durable: bool = True, auto_delete: bool = False
 ) -> str:
     """Creates the exchange if it is missing, in a single statement; returns the type it has."""
     values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
@@ -54,13 +49,7 @@ def delete(connection: Connection, name: str, *, if_unused: bool = False) -> Non
     connection.execute(_DELETE, {"name": name, "if_unused": if_unused})
 
 
-def bind(
-    connection: Connection,
-    queue: str,
-    exchange: str,
-    routing_key: str,
-    type: str,
-) -> None:
+def bind(connection: Connection, queue: str, exchange: str, routing_key: str, type: str) -> None:
     """Binds the queue to the exchange."""
     connection.execute(
         _BIND,

@@ -88,9 +88,13 @@ def declare_at_once(
     """
     check_name(name)
     values = {
-        "name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner,
-        "caller": caller, **columns(arguments),
-    }  # fmt: skip
+        "name": name,
+        "durable": durable,
+        "auto_delete": auto_delete,
+        "owner": owner,
+        "caller": caller,
+        **columns(arguments),
+    }
     row = connection.execute(_AT_ONCE, values).one_or_none()
     return Declared(*row) if row else None
 
@@ -136,9 +140,14 @@ def declare(
     declared = find(connection, name)
     if declared is None:  # another process has deleted it meanwhile
         return declare(
-            connection, name, durable=durable, auto_delete=auto_delete, owner=owner,
-            arguments=arguments, caller=caller,
-        )  # fmt: skip
+            connection,
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner,
+            arguments=arguments,
+            caller=caller,
+        )
     return declared
 
 
@@ -162,11 +171,7 @@ _DELETE_NAMED, _DELETE_ABANDONED, _DELETE_EXPIRED, _DELETE_OWNED = (
 
 
 def delete(
-    connection: Connection,
-    name: str,
-    *,
-    if_unused: bool = False,
-    if_empty: bool = False,
+    connection: Connection, name: str, *, if_unused: bool = False, if_empty: bool = False
 ) -> int:
     """Deletes the queue with its bindings and messages; returns how many messages waited."""
     values = {"name": name, "if_unused": if_unused, "if_empty": if_empty}

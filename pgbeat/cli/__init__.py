@@ -63,10 +63,7 @@ COMMANDS = {
     "sync": ("files", "Make the schedules match a file."),
     "tasks": ("tasks", "Show how often each task ran in 24 hours, and how long it took."),
     "templates": ("templates", "Look at templates, and change them."),
-    "tokens": (
-        "tokens",
-        "Make, list and revoke tokens for the API and the console.",
-    ),
+    "tokens": ("tokens", "Make, list and revoke tokens for the API and the console."),
     "top": ("top", "Show what runs, what waits and where, live."),
     "trigger": ("ticks", "Evaluate a schedule now."),
     "update": ("definitions", "Change a schedule."),

@@ -30,9 +30,13 @@ _NAMES = (
     "labels", "since", "before",
 )  # fmt: skip
 _PAST = {
-    "retry": "Retried", "cancel": "Cancelled", "pause": "Paused", "resume": "Resumed",
-    "update": "Updated", "delete": "Deleted",
-}  # fmt: skip
+    "retry": "Retried",
+    "cancel": "Cancelled",
+    "pause": "Paused",
+    "resume": "Resumed",
+    "update": "Updated",
+    "delete": "Deleted",
+}
 _HEADING = "Instead of IDs, all jobs that match"
 
 

@@ -61,21 +61,41 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 #: Adds an option for each rule.
 rules = adding(
-    click.option("--file", type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-                 callback=_read, metavar="FILE",
-                 help="The whole definition, JSON; - is standard input."),
+    click.option(
+        "--file",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+        callback=_read,
+        metavar="FILE",
+        help="The whole definition, JSON; - is standard input.",
+    ),
     click.option("--timezone", metavar="ZONE", help="Its time zone; by default the schedule's."),
-    click.option("--dates", type=_words, metavar="DATES",
-                 help="2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period."),
+    click.option(
+        "--dates",
+        type=_words,
+        metavar="DATES",
+        help="2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period.",
+    ),
     click.option("--weekdays", type=_words, metavar="DAYS", help="sat,sun or mon-fri."),
     click.option("--holidays", type=_country, metavar="COUNTRIES", help="NO,DE-BY."),
     click.option("--market", type=_market, metavar="MARKETS", help="Days without trade: NYSE."),
-    click.option("--window", "windows", type=_window, multiple=True, metavar="HOURS",
-                 help="'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated."),
+    click.option(
+        "--window",
+        "windows",
+        type=_window,
+        multiple=True,
+        metavar="HOURS",
+        help="'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated.",
+    ),
     click.option("--only-weekdays", type=_words, metavar="DAYS", help="Exclude all other days."),
-    click.option("--only-window", "only_windows", type=_window, multiple=True, metavar="HOURS",
-                 help="Exclude all other hours; may be repeated."),
-)  # fmt: skip
+    click.option(
+        "--only-window",
+        "only_windows",
+        type=_window,
+        multiple=True,
+        metavar="HOURS",
+        help="Exclude all other hours; may be repeated.",
+    ),
+)
 #: Keys of the rules that can be cleared.
 _CLEARABLE = ("timezone", "dates", "weekdays", "holidays", "windows", "only")
 #: Adds a flag for each rule that can be cleared.

@@ -213,11 +213,7 @@ class _Checks:
     """Checks of a new or changed row that need the app, or the condition's result."""
 
     def __init__(
-        self,
-        target: Target,
-        values: Mapping[str, Any],
-        job: Mapping[str, Any],
-        known: Problems,
+        self, target: Target, values: Mapping[str, Any], job: Mapping[str, Any], known: Problems
     ) -> None:
         """Loads the app and tries the condition, before any row is locked: adds its mistakes."""
         self._target = target

@@ -24,13 +24,21 @@ _WIDTH, _NAMES = 16, 3
 @click.command("errors")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option(
-    "--since", type=duration, default="24h", metavar="DURATION", show_default=True,
+    "--since",
+    type=duration,
+    default="24h",
+    metavar="DURATION",
+    show_default=True,
     help="How far to look back: 2h, 7 days.",
-)  # fmt: skip
+)
 @click.option(
-    "--limit", type=click.IntRange(1, MOST), default=USUAL, metavar="N", show_default=True,
+    "--limit",
+    type=click.IntRange(1, MOST),
+    default=USUAL,
+    metavar="N",
+    show_default=True,
     help="Show that many errors, the most frequent.",
-)  # fmt: skip
+)
 @as_onlooker
 @json_option
 @pass_target
@@ -45,9 +53,8 @@ def errors_command(
     redactor = target.redactor(actor)
     with target.transaction(dry_run=True) as connection:
         found = errors(
-            connection, target.namespace,
-            task=task, since=since, limit=limit, mask=redactor.error,
-        )  # fmt: skip
+            connection, target.namespace, task=task, since=since, limit=limit, mask=redactor.error
+        )
     if printing.is_json():
         printing.echo_json(_as_json(found))
         return

@@ -66,9 +66,15 @@ def forecast_command(
     with target.transaction() as connection:
         try:
             stored = forecast_stored(
-                connection, target.namespace, target.timetable, target.timezone,
-                names=names, start=start, hours=hours, limit=limit,
-            )  # fmt: skip
+                connection,
+                target.namespace,
+                target.timetable,
+                target.timezone,
+                names=names,
+                start=start,
+                hours=hours,
+                limit=limit,
+            )
         except InvalidInput as error:
             raise BadInput(f"--from: {error}") from None
     rows, found = stored.rows, stored.forecast

@@ -47,24 +47,43 @@ _VALUES: dict[str, dict[str, Any]] = {
     "template": {"metavar": "NAME", "help": "The template to make jobs from."},
     "lane": {"metavar": "NAME", "help": "The lane to wait in."},
     "priority": {"type": click.IntRange(0, 255), "metavar": "N", "help": "The highest goes first."},
-    "max-attempts": {"type": click.IntRange(1, 1000), "metavar": "N",
-                     "help": "Attempts in total; 1 for no retry."},
-    "retry-base": {"type": duration, "metavar": "TIME",
-                   "help": "The n-th retry of a job comes after base × 2^(n-1) …"},
+    "max-attempts": {
+        "type": click.IntRange(1, 1000),
+        "metavar": "N",
+        "help": "Attempts in total; 1 for no retry.",
+    },
+    "retry-base": {
+        "type": duration,
+        "metavar": "TIME",
+        "help": "The n-th retry of a job comes after base × 2^(n-1) …",
+    },
     "retry-cap": {"type": duration, "metavar": "TIME", "help": "… but no later."},
     "tag": {"multiple": True, "metavar": "TAG", "help": "A tag; lanes may count it."},
-    "resource": {"type": amount, "multiple": True, "metavar": "NAME[=AMOUNT]",
-                 "help": "How much of a resource a job uses; may be repeated."},
-    "unique": {"is_flag": True, "default": None,
-               "help": "At most one unfinished job with these arguments."},
+    "resource": {
+        "type": amount,
+        "multiple": True,
+        "metavar": "NAME[=AMOUNT]",
+        "help": "How much of a resource a job uses; may be repeated.",
+    },
+    "unique": {
+        "is_flag": True,
+        "default": None,
+        "help": "At most one unfinished job with these arguments.",
+    },
     "unique-key": {"metavar": "KEY", "help": "At most one unfinished job with it."},
     "unique-for": {"type": duration, "metavar": "TIME", "help": "Nor another within this time."},
-    "requires-approval": {"is_flag": True, "default": None,
-                          "help": "Wait until an administrator approves."},
-    "must-start-within": {"type": duration, "metavar": "TIME",
-                          "help": "Late if it has not started by then …"},
+    "requires-approval": {
+        "is_flag": True,
+        "default": None,
+        "help": "Wait until an administrator approves.",
+    },
+    "must-start-within": {
+        "type": duration,
+        "metavar": "TIME",
+        "help": "Late if it has not started by then …",
+    },
     "must-end-within": {"type": duration, "metavar": "TIME", "help": "… or not ended."},
-}  # fmt: skip
+}
 
 
 def flag(key: str, *, of_schedule: bool = False) -> str:
@@ -75,14 +94,20 @@ def flag(key: str, *, of_schedule: bool = False) -> str:
 
 #: Adds how to call a task, `args` and `kwargs`, and how to publish it, `queue` and `options`.
 call_options = adding(
-    click.option("--args", type=json_array, metavar="JSON",
-                 help="Its positional arguments, an array."),
-    click.option("--kwargs", type=json_object, metavar="JSON",
-                 help="Its keyword arguments, an object."),
+    click.option(
+        "--args", type=json_array, metavar="JSON", help="Its positional arguments, an array."
+    ),
+    click.option(
+        "--kwargs", type=json_object, metavar="JSON", help="Its keyword arguments, an object."
+    ),
     click.option("--queue", metavar="QUEUE", help="Where to publish; by default the task's queue."),
-    click.option("--options", type=json_object, metavar="JSON",
-                 help="Options to publish with, an object: expires, headers …"),
-)  # fmt: skip
+    click.option(
+        "--options",
+        type=json_object,
+        metavar="JSON",
+        help="Options to publish with, an object: expires, headers …",
+    ),
+)
 
 
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
@@ -93,25 +118,32 @@ def policy_options(*, template: bool = True, of_schedule: bool = False) -> Calla
     return adding(
         *(
             click.option(
-                flag(key, of_schedule=of_schedule), f"job_{key}", cls=Option, heading=HEADING,
+                flag(key, of_schedule=of_schedule),
+                f"job_{key}",
+                cls=Option,
+                heading=HEADING,
                 **_VALUES[name],
             )
             for name, key in KEYS.items()
             if name != "template" or template
         )
-    )  # fmt: skip
+    )
 
 
 #: Adds a flag for each key of a schedule's job policy, which clears it.
 policy_clearing = adding(
     *(
         click.option(
-            f"--no-{flag(key, of_schedule=True)[2:]}", f"no_job_{key}", is_flag=True, cls=Option,
-            heading=CLEAR, help=f"Clear {flag(key, of_schedule=True)[2:]}.",
+            f"--no-{flag(key, of_schedule=True)[2:]}",
+            f"no_job_{key}",
+            is_flag=True,
+            cls=Option,
+            heading=CLEAR,
+            help=f"Clear {flag(key, of_schedule=True)[2:]}.",
         )
         for key in KEYS.values()
     )
-)  # fmt: skip
+)
 
 
 def cleared_keys(given: dict[str, Any], changes: Collection[str]) -> set[str]:

@@ -150,30 +150,59 @@ def _since(moment: datetime | None, now: datetime) -> str:
 
 
 _limits = adding(
-    click.option("--limit", type=click.IntRange(0, 1_000_000), metavar="N",
-                 help="How many jobs may run at once; 0 for none."),
+    click.option(
+        "--limit",
+        type=click.IntRange(0, 1_000_000),
+        metavar="N",
+        help="How many jobs may run at once; 0 for none.",
+    ),
     click.option("--no-limit", is_flag=True, help="As many as there are workers."),
-    click.option("--rate", metavar="N/TIME",
-                 help="How many jobs may start in a period: 10/minute or 100/15 minutes."),
-    click.option("--rate-key", metavar="KEY",
-                 help="Count them by task, tag, created_by or kwargs.NAME; by default together."),
-    click.option("--rate-unit", metavar="NAME",
-                 help="A job takes as much of the rate as it needs of this resource; else 1."),
-    click.option("--for", "for_", metavar="TIME",
-                 help="Return to the old rate after so long, as '10 minutes'."),
+    click.option(
+        "--rate",
+        metavar="N/TIME",
+        help="How many jobs may start in a period: 10/minute or 100/15 minutes.",
+    ),
+    click.option(
+        "--rate-key",
+        metavar="KEY",
+        help="Count them by task, tag, created_by or kwargs.NAME; by default together.",
+    ),
+    click.option(
+        "--rate-unit",
+        metavar="NAME",
+        help="A job takes as much of the rate as it needs of this resource; else 1.",
+    ),
+    click.option(
+        "--for",
+        "for_",
+        metavar="TIME",
+        help="Return to the old rate after so long, as '10 minutes'.",
+    ),
     click.option("--no-rate", is_flag=True, help="At any rate."),
-    click.option("--fair-by", metavar="KEY",
-                 help="Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or "
-                      "kwargs.NAME."),
-    click.option("--limit-per", nargs=2, type=(str, click.IntRange(0, 1_000_000)),
-                 metavar="KEY N", help="They take turns, and N of each KEY may run at once."),
+    click.option(
+        "--fair-by",
+        metavar="KEY",
+        help="Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or kwargs.NAME.",
+    ),
+    click.option(
+        "--limit-per",
+        nargs=2,
+        type=(str, click.IntRange(0, 1_000_000)),
+        metavar="KEY N",
+        help="They take turns, and N of each KEY may run at once.",
+    ),
     click.option("--no-fair", is_flag=True, help="Jobs wait by their place only."),
-    click.option("--policy", metavar="NAME",
-                 help="Which jobs may run together: tasks, tags, resources …"),
-    click.option("--options", type=json_object, metavar="JSON",
-                 help="The policy's options, an object, as '{\"gpu\": 2}'."),
+    click.option(
+        "--policy", metavar="NAME", help="Which jobs may run together: tasks, tags, resources …"
+    ),
+    click.option(
+        "--options",
+        type=json_object,
+        metavar="JSON",
+        help="The policy's options, an object, as '{\"gpu\": 2}'.",
+    ),
     click.option("--no-policy", is_flag=True, help="Any jobs may run together."),
-)  # fmt: skip
+)
 
 
 @lanes_command.command("set")
@@ -210,10 +239,16 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """Returns what the options say, as columns."""
     for option, other in (
-        ("limit", "limit"), ("rate", "rate"), ("rate_key", "rate"), ("rate_unit", "rate"),
+        ("limit", "limit"),
+        ("rate", "rate"),
+        ("rate_key", "rate"),
+        ("rate_unit", "rate"),
         ("for_", "rate"),
-        ("policy", "policy"), ("options", "policy"), ("fair_by", "fair"), ("limit_per", "fair"),
-    ):  # fmt: skip
+        ("policy", "policy"),
+        ("options", "policy"),
+        ("fair_by", "fair"),
+        ("limit_per", "fair"),
+    ):
         if given[f"no_{other}"] and given[option] is not None:
             flag = option.strip("_").replace("_", "-")
             raise click.UsageError(f"--{flag} and --no-{other} exclude each other")

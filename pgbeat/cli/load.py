@@ -21,13 +21,19 @@ _WIDTH = 45
 @click.option("--lane", metavar="NAME", help="Only jobs of this lane.")
 @click.option("--queue", metavar="NAME", help="Only jobs that go to this queue.")
 @click.option(
-    "--since", type=duration, default="1h", metavar="DURATION", show_default=True,
+    "--since",
+    type=duration,
+    default="1h",
+    metavar="DURATION",
+    show_default=True,
     help="How far to look back: 2h, 7 days.",
-)  # fmt: skip
+)
 @click.option(
-    "--step", type=duration, metavar="DURATION",
+    "--step",
+    type=duration,
+    metavar="DURATION",
     help="Length of a step, whole minutes; further back than a day, whole hours.",
-)  # fmt: skip
+)
 @json_option
 @pass_target
 def load_command(
@@ -45,9 +51,8 @@ def load_command(
     """
     with target.transaction(dry_run=True) as connection:
         found = load(
-            connection, target.namespace,
-            task=task, lane=lane, queue=queue, since=since, step=step,
-        )  # fmt: skip
+            connection, target.namespace, task=task, lane=lane, queue=queue, since=since, step=step
+        )
     if printing.is_json():
         printing.echo_json(_as_json(found))
         return

@@ -54,12 +54,16 @@ def _importing(metavar: str, default: str) -> Callable[[F], F]:
     """Returns a decorator that adds the options of all these commands."""
     return adding(
         click.option("--from", "source", metavar=metavar, help=f"Its store; by default {default}."),
-        click.option("--timezone", metavar="ZONE", callback=_zone_name,
-                     help="The zone of times and crontabs that the store keeps without one."),
+        click.option(
+            "--timezone",
+            metavar="ZONE",
+            callback=_zone_name,
+            help="The zone of times and crontabs that the store keeps without one.",
+        ),
         click.option("--overwrite", is_flag=True, help="Replace rows of an earlier import."),
         dry_run_option,
         json_option,
-    )  # fmt: skip
+    )
 
 
 def _from_tables(default: str) -> Callable[[F], F]:

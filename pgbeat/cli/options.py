@@ -121,20 +121,41 @@ def read_labels(
 #: Options that describe a schedule or a job.
 DETAILS = [
     click.option("--description", metavar="TEXT", help="What it is for."),
-    click.option("--label", "labels", multiple=True, callback=read_labels, metavar="NAME=VALUE",
-                 help="A label, such as team=billing; may be given several times."),
-    click.option("--metadata", type=json_object, metavar="JSON",
-                 help="Any other data to keep with it, an object."),
-]  # fmt: skip
+    click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        callback=read_labels,
+        metavar="NAME=VALUE",
+        help="A label, such as team=billing; may be given several times.",
+    ),
+    click.option(
+        "--metadata",
+        type=json_object,
+        metavar="JSON",
+        help="Any other data to keep with it, an object.",
+    ),
+]
 #: Limits a list to rows with these labels.
-label_filter = click.option("--label", "labels", multiple=True, callback=read_labels,
-                            metavar="NAME=VALUE", help="Only with this label.")  # fmt: skip
+label_filter = click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    callback=read_labels,
+    metavar="NAME=VALUE",
+    help="Only with this label.",
+)
 
 
 #: Adds the options that describe a job.
 describing = adding(*DETAILS)
-newest_option = click.option("--limit", type=click.IntRange(1, 100_000), default=20,
-                             show_default=True, help="How many, the newest first.")  # fmt: skip
+newest_option = click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    help="How many, the newest first.",
+)
 
 
 # -- help

@@ -59,9 +59,13 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 #: Has a command print JSON, and its errors too; `is_json` says whether it was given.
 json_option = click.option(
-    "--json", is_flag=True, is_eager=True, expose_value=False, callback=_note_json,
+    "--json",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_note_json,
     help="Print JSON.",
-)  # fmt: skip
+)
 
 
 def is_json() -> bool:

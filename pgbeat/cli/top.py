@@ -41,9 +41,12 @@ _BLINK = 0.2
 
 @click.command("top")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, metavar="SECONDS",
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    metavar="SECONDS",
     help="Time between two looks; 2.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="Show it once, as if the output were no terminal.")
 @as_onlooker
 @json_option

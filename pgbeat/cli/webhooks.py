@@ -104,14 +104,28 @@ def _state(row: Webhook) -> Text:
 def _definition(*, required: bool) -> Callable[[F], F]:
     """Returns a decorator that adds the options that define a webhook."""
     return adding(
-        click.option("--url", "webhook_url", required=required, metavar="URL",
-                     help="Where to send events, normally https://."),
-        click.option("--event", "events", multiple=True, required=required, metavar="EVENT",
-                     help=f"An event to send, or all; may be repeated: {', '.join(EVENTS)}."),
-        click.option("--secret-file", type=click.File(),
-                     help="A file with the secret (- is standard input), as whsec_ and base64; "
-                     "by default a random one is made."),
-    )  # fmt: skip
+        click.option(
+            "--url",
+            "webhook_url",
+            required=required,
+            metavar="URL",
+            help="Where to send events, normally https://.",
+        ),
+        click.option(
+            "--event",
+            "events",
+            multiple=True,
+            required=required,
+            metavar="EVENT",
+            help=f"An event to send, or all; may be repeated: {', '.join(EVENTS)}.",
+        ),
+        click.option(
+            "--secret-file",
+            type=click.File(),
+            help="A file with the secret (- is standard input), as whsec_ and base64; "
+            "by default a random one is made.",
+        ),
+    )
 
 
 @webhooks_command.command("add")

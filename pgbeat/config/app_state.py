@@ -16,9 +16,12 @@ _STATE = "_pgbeat"
 _MUTABLE = (dict, list, set)
 #: What is read of an app's broker.
 _BROKER = (
-    "broker_url", "broker_read_url", "broker_write_url", "broker_transport",
+    "broker_url",
+    "broker_read_url",
+    "broker_write_url",
+    "broker_transport",
     "broker_transport_options",
-)  # fmt: skip
+)
 
 
 class AppState:

@@ -74,8 +74,17 @@ CLAIM = matching(r"(?s)(\s*[^\s=][^=]*=.*\S.*)?", "a claim and its value, such a
 #: PyJWT's algorithms that sign by a shared secret, and those that sign by a private key.
 SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
 _KEY_ALGORITHMS = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 
 
 def algorithms(value: Any) -> tuple[str, ...]:

@@ -44,11 +44,7 @@ def engine(
         connect_args={"application_name": name, **(connect_args or {})},
         json_deserializer=_decode,
         hide_parameters=True,
-        **{
-            "poolclass": NullPool,
-            "isolation_level": "READ COMMITTED",
-            **options,
-        },
+        **{"poolclass": NullPool, "isolation_level": "READ COMMITTED", **options},
     )
     event.listen(made, "do_connect", _connect)
     # A creator lends a session that stays somebody else's.
@@ -112,9 +108,13 @@ def _kept_engine(url: URL, name: str) -> Engine:
     found = _kept.get((url, name))
     if found is None:
         made = engine(
-            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1,
+            url,
+            name,
+            poolclass=QueuePool,
+            pool_size=_IDLE,
+            max_overflow=-1,
             isolation_level="AUTOCOMMIT",
-        )  # fmt: skip
+        )
         found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
     return found
 

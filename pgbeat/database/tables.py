@@ -363,9 +363,13 @@ message_ends = Table(
     Column("queue", Text),
     Column("consumer_id", Integer),
     Column("worker_id", Integer),
-    Column("ended_at", DateTime(timezone=True), nullable=False,
-           server_default=text("clock_timestamp()")),
-)  # fmt: skip
+    Column(
+        "ended_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=text("clock_timestamp()"),
+    ),
+)
 
 lanes = Table(
     "lanes",

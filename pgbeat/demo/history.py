@@ -33,25 +33,34 @@ _HABITS = {
         "tasks.vocabulary.refresh_categories", 0.5, ("no llm_generated types",)
     ),
     "vocab-consolidation": _Habit(
-        "tasks.vocabulary.consolidate", 0.75,
+        "tasks.vocabulary.consolidate",
+        0.75,
         ("inactive ratio 8% < 10%", "inactive ratio 14%, consolidates above 20%"),
         seconds=(2, 6),
     ),
     "epistemic": _Habit(
-        "tasks.vocabulary.remeasure", 0.8,
-        ("9 vocabulary changes < 20", "17 vocabulary changes < 20"), seconds=(3, 9),
+        "tasks.vocabulary.remeasure",
+        0.8,
+        ("9 vocabulary changes < 20", "17 vocabulary changes < 20"),
+        seconds=(3, 9),
     ),
     "nightly-backup": _Habit("tasks.maintenance.backup", seconds=(8, 25)),
     "prices-dk1": _Habit(
-        "tasks.prices.fetch_prices", failures=0.12,
-        error="PricesUnavailable: DK1: 503 Service Unavailable", seconds=(0.2, 2),
+        "tasks.prices.fetch_prices",
+        failures=0.12,
+        error="PricesUnavailable: DK1: 503 Service Unavailable",
+        seconds=(0.2, 2),
     ),
     "prices-no1-when-stale": _Habit(
-        "tasks.prices.fetch_prices", 0.6, ("condition_sql is false",), 0.1,
-        "PricesUnavailable: NO1: 503 Service Unavailable", (0.2, 2),
+        "tasks.prices.fetch_prices",
+        0.6,
+        ("condition_sql is false",),
+        0.1,
+        "PricesUnavailable: NO1: 503 Service Unavailable",
+        (0.2, 2),
     ),
     "warehouse-sync": _Habit("tasks.shop.sync_warehouse", seconds=(28, 75)),
-}  # fmt: skip
+}
 #: When the price service was away: minutes ago, from and until.
 _OUTAGE = (34, 27)
 

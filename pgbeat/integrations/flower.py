@@ -37,9 +37,12 @@ class PostgresBroker(BrokerBase):
     """The queues, read from the broker's tables."""
 
     def __init__(
-        self, broker_url: str, *args: Any, broker_options: Mapping[str, Any] | None = None,
+        self,
+        broker_url: str,
+        *args: Any,
+        broker_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         options = broker_options or {}
         self._engine = connections.engine(
             postgres_url(broker_url), "pgbeat flower", options.get("connect_args")

@@ -92,9 +92,7 @@ def with_ends(
     """Returns the jobs that the transaction has ended, with what `give` must know of these."""
     rows = connection.execute(_ENDED, {"ids": list(map(str, unanswered))})
     lost = [
-        Ended(*row[:7])._replace(
-            unanswered=unanswered[row.id]._replace(error=row.error or "lost"),
-        )
+        Ended(*row[:7])._replace(unanswered=unanswered[row.id]._replace(error=row.error or "lost"))
         for row in rows
     ]
     known = {job.id for job in lost}

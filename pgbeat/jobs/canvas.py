@@ -52,17 +52,27 @@ _NOBODY = Sender(None, None)
 def of_message(headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Place:
     """Returns the place of a message's task: its headers, and the third part of its body."""
     return _place(
-        headers["id"], headers.get("root_id"), headers.get("parent_id"), headers.get("group"),
-        headers.get("group_index"), embedded.get("chord"), embedded.get("chain"),
-    )  # fmt: skip
+        headers["id"],
+        headers.get("root_id"),
+        headers.get("parent_id"),
+        headers.get("group"),
+        headers.get("group_index"),
+        embedded.get("chord"),
+        embedded.get("chain"),
+    )
 
 
 def of_request(request: Any) -> Place:
     """Returns the place of a task that a worker runs. It must not have returned yet."""
     return _place(
-        request.id, request.root_id, request.parent_id, request.group, request.group_index,
-        request.chord, request.chain,
-    )  # fmt: skip
+        request.id,
+        request.root_id,
+        request.parent_id,
+        request.group,
+        request.group_index,
+        request.chord,
+        request.chain,
+    )
 
 
 def within_task() -> Sender:

@@ -78,7 +78,7 @@ def advance(
         found = connection.execute(_UNBLOCK, {"ids": ready})
         steps.unblocked.extend(sorted((Job(*row) for row in found), key=_place))
     against = sorted(
-        ((str(row.parent_id), row.outcome, str(row.job_id)) for row in rows if row.parent_id),
+        (str(row.parent_id), row.outcome, str(row.job_id)) for row in rows if row.parent_id
     )
     for (parent, outcome), some in groupby(against, key=lambda each: each[:2]):
         reason = f"job {parent}, on which it depends, {_ENDS[outcome]}"
@@ -87,9 +87,11 @@ def advance(
 
 
 _ENDS = {
-    "failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped",
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "skipped": "was skipped",
     "gone": "was deleted",
-}  # fmt: skip
+}
 
 
 def _place(job: Job) -> tuple[Any, ...]:

@@ -244,9 +244,13 @@ def _first(
         if not limiter.asks_each:
             limit = min(BATCH, len(passed) + _room(limiter))
         page, stops = slots.waiting_jobs(
-            connection, lane, limit=limit, offset=offset, is_limited=not limiter.asks_each,
+            connection,
+            lane,
+            limit=limit,
+            offset=offset,
+            is_limited=not limiter.asks_each,
             job_ids=job_ids,
-        )  # fmt: skip
+        )
         for job in page:
             if job.work.id in passed or limiter.denial(job.work, job.keys) is not None:
                 if job.is_in_turn:  # its key stays the next

@@ -21,11 +21,7 @@ def find(connection: Connection, namespace: str, *, limit: int = 500) -> list[UU
 
 
 def take(
-    connection: Connection,
-    namespace: str,
-    *,
-    ids: Collection[UUID] | None = None,
-    limit: int = 500,
+    connection: Connection, namespace: str, *, ids: Collection[UUID] | None = None, limit: int = 500
 ) -> list[Job]:
     """Makes jobs pending that are due, all or those with these ids, and returns them."""
     if ids is None:

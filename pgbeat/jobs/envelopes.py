@@ -41,12 +41,19 @@ class Envelope(NamedTuple):
             args, kwargs, embedded = json.loads(payloads.body(payload))
         hard, soft = headers.get("timelimit") or (None, None)
         options = {
-            "time_limit": hard, "soft_time_limit": soft, "shadow": headers.get("shadow"),
+            "time_limit": hard,
+            "soft_time_limit": soft,
+            "shadow": headers.get("shadow"),
             "ignore_result": headers.get("ignore_result") or None,
-        }  # fmt: skip
+        }
         is_part = not is_json or any(embedded.get(name) for name in _PART_OF)
         return cls(
-            headers["id"], headers["task"], stored(args), stored(kwargs),
+            headers["id"],
+            headers["task"],
+            stored(args),
+            stored(kwargs),
             {name: value for name, value in options.items() if value is not None},
-            message.available_at, canvas.of_message(headers, embedded or {}), is_part,
-        )  # fmt: skip
+            message.available_at,
+            canvas.of_message(headers, embedded or {}),
+            is_part,
+        )

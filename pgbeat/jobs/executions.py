@@ -92,9 +92,16 @@ _RECORD = {
 }  # fmt: skip
 # What they change of a job that ends, which also has no `run_at` any more.
 _CHANGED = (
-    "state", "started_at", "finished_at", "worker", "error", "retried_by", "checkpoint",
-    "executions", "attempt",
-)  # fmt: skip
+    "state",
+    "started_at",
+    "finished_at",
+    "worker",
+    "error",
+    "retried_by",
+    "checkpoint",
+    "executions",
+    "attempt",
+)
 _KEPT = columns_except(*_CHANGED, "run_at")
 _HAS_DEPENDENTS = """(SELECT true FROM (SELECT parent_id, outcome FROM pgbeat.dependencies) AS d
             WHERE d.parent_id = id AND d.outcome IS NULL LIMIT 1) IS NOT NULL"""
@@ -141,9 +148,7 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     return [job._replace(unanswered=unanswered.get(job.id)) for job in ended]
 
 
-def _batches(
-    records: Sequence[ExecutionRecord],
-) -> Iterator[tuple[bool, list[ExecutionRecord]]]:
+def _batches(records: Sequence[ExecutionRecord]) -> Iterator[tuple[bool, list[ExecutionRecord]]]:
     """Yields batches of successive records that are all new or all known, with each job once."""
     batch: list[ExecutionRecord] = []
     seen: set[str] = set()
@@ -209,11 +214,7 @@ _COLUMNS = [executions.c[name] for name in Execution._fields]
 
 
 def of_job(
-    connection: Connection,
-    job_id: str | UUID,
-    *,
-    before: int | None = None,
-    limit: int = 100,
+    connection: Connection, job_id: str | UUID, *, before: int | None = None, limit: int = 100
 ) -> list[Execution]:
     """Returns a job's executions, the newest first.
 

@@ -60,9 +60,13 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
         elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
             gone = endings.end(
-                connection, [report.job_id], report.state, report.error,
-                of=("pending", "scheduled"), is_final=is_final,
-            )  # fmt: skip
+                connection,
+                [report.job_id],
+                report.state,
+                report.error,
+                of=("pending", "scheduled"),
+                is_final=is_final,
+            )
         else:
             continue
         ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]

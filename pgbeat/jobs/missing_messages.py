@@ -119,9 +119,13 @@ class MissingMessages:
         expiring: set[str] = set()
         for state, (at, after) in self._after.items():
             values = {
-                "namespace": self._namespace, "state": state, "at": at, "after": after,
-                "suspects": list(self._suspects), "limit": _PAGE,
-            }  # fmt: skip
+                "namespace": self._namespace,
+                "state": state,
+                "at": at,
+                "after": after,
+                "suspects": list(self._suspects),
+                "limit": _PAGE,
+            }
             rows = connection.execute(_UNACCEPTED, values).all()
             page = [(row.created_at, row.id) for row in rows if row.in_page]
             self._after[state] = page[-1] if len(page) == _PAGE else _START

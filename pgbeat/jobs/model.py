@@ -10,12 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import (
-    Connection,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import Connection, select, text, tuple_
 
 from pgbeat.database import sql
 from pgbeat.database.tables import jobs

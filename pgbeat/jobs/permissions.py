@@ -24,9 +24,7 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Job
 
-Verb = Literal[
-    "show", "cancel", "retry", "pause", "resume", "approve", "update", "move", "delete"
-]  # fmt: skip
+Verb = Literal["show", "cancel", "retry", "pause", "resume", "approve", "update", "move", "delete"]
 
 #: Those that can be done to all jobs that a filter matches (`pgbeat.jobs.bulk`).
 BulkVerb = Literal["retry", "cancel", "pause", "resume", "update", "delete"]

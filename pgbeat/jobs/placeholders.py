@@ -44,9 +44,13 @@ class Facts(NamedTuple):
 
 
 _SOURCES: dict[str, Kind] = {
-    "due_at": "time", "interval_start": "time", "interval_end": "time",
-    "schedule": "text", "trigger": "text", "job_id": "text",
-}  # fmt: skip
+    "due_at": "time",
+    "interval_start": "time",
+    "interval_end": "time",
+    "schedule": "text",
+    "trigger": "text",
+    "job_id": "text",
+}
 # The directives of `format` that no locale changes.
 _DIRECTIVES = "YmdHMSjGVuyz%"
 

@@ -309,12 +309,7 @@ def fill_template(
 
 
 def _check_task(
-    app: Celery,
-    spec: JobSpec,
-    actor: Actor,
-    own_options: Mapping[str, Any],
-    *,
-    of_template: bool,
+    app: Celery, spec: JobSpec, actor: Actor, own_options: Mapping[str, Any], *, of_template: bool
 ) -> set[str]:
     """Checks the task and its options; returns the queues that a user names.
 

@@ -23,8 +23,14 @@ _TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"?|[^\s"])+')
 _ARGUMENT = re.compile(r"(arg\.[^\s=:\"]+)[=:](.*)", re.DOTALL)
 _KEYED = re.compile(r"([a-z_]+):(.*)", re.DOTALL)
 #: Keys whose value is compared with a column of the same or another name.
-_COLUMNS = {"task": "task", "lane": "lane", "queue": "queue", "template": "template",
-            "by": "created_by", "error": "error"}  # fmt: skip
+_COLUMNS = {
+    "task": "task",
+    "lane": "lane",
+    "queue": "queue",
+    "template": "template",
+    "by": "created_by",
+    "error": "error",
+}
 _MARKS: dict[str, tuple[str, bool]] = {
     "late": ("late", True),
     "retried": ("is_retried", True),

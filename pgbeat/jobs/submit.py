@@ -65,10 +65,20 @@ def submit(
     # A signature is a mapping with a name: only that would be used, and its arguments be lost.
     name: Any = task if isinstance(task, Mapping) else getattr(task, "name", task)
     spec = JobSpec(
-        name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
-        parse_countdown(countdown), description, labels or {}, metadata or {},
-        depends_on, depends_on_outcome,
-    )  # fmt: skip
+        name,
+        args or None,
+        kwargs or {},
+        job_policies.parse(policy),
+        queue,
+        options or {},
+        run_at,
+        parse_countdown(countdown),
+        description,
+        labels or {},
+        metadata or {},
+        depends_on,
+        depends_on_outcome,
+    )
     actor = Actor(created_by) if created_by else actors.user()
     with submissions.opened_unit(found, settings_of(found), actor, connection) as unit:
         return _submit(unit, spec, job_source)

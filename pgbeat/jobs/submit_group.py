@@ -44,12 +44,7 @@ class SubmittedGroup(NamedTuple):
 
 
 def prepare_members(
-    unit: UnitOfWork,
-    members: Sequence[Any],
-    *,
-    mode: Mode,
-    callback: Any = None,
-    job_source: str,
+    unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, callback: Any = None, job_source: str
 ) -> list[PreparedJob]:
     """Returns the jobs of a group, the last its callback if it has one, without writing anything.
 
@@ -188,9 +183,15 @@ def submit_group(
         submissions.transaction(unit) as ids,
     ):
         made = submit(
-            unit, members, mode=mode, on_failure=on_failure, name=name, callback=callback,
-            callback_outcome=callback_outcome, job_source=job_source,
-        )  # fmt: skip
+            unit,
+            members,
+            mode=mode,
+            on_failure=on_failure,
+            name=name,
+            callback=callback,
+            callback_outcome=callback_outcome,
+            job_source=job_source,
+        )
         ids += [str(job.id) for job in made.jobs]
     return made
 

@@ -25,13 +25,7 @@ from pgbeat.config.app_state import state_of
 from pgbeat.database.missing import missing
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import InvalidJob, NotUnique
-from pgbeat.jobs import (
-    dispatch,
-    kept_messages,
-    submissions,
-    task_policies,
-    unique_keys,
-)
+from pgbeat.jobs import dispatch, kept_messages, submissions, task_policies, unique_keys
 from pgbeat.jobs.defaults import backoff
 from pgbeat.jobs.discarded_messages import end_discarded as end_discarded
 from pgbeat.jobs.envelopes import Envelope
@@ -41,9 +35,16 @@ from pgbeat.jobs.policies import JobPolicy
 
 #: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
 _AWAITED = (
-    "task_id", "root_id", "parent_id", "group_id", "chord", "chain", "link", "link_error",
+    "task_id",
+    "root_id",
+    "parent_id",
+    "group_id",
+    "chord",
+    "chain",
+    "link",
+    "link_error",
     "reply_to",
-)  # fmt: skip
+)
 
 
 class Written(NamedTuple):
@@ -80,12 +81,7 @@ def has_policy(app: Celery, name: str) -> bool:
 
 
 def send(
-    app: Celery,
-    sender: TemplateSender,
-    name: str,
-    args: Any,
-    kwargs: Any,
-    options: dict[str, Any],
+    app: Celery, sender: TemplateSender, name: str, args: Any, kwargs: Any, options: dict[str, Any]
 ) -> Any:
     """Sends a task with a policy, and returns its result.
 
@@ -163,10 +159,7 @@ def _is_running(task_id: Any) -> bool:
 
 def _dispatch(app: Celery, changed: frozenset[lanes.Room]) -> None:
     actor, settings = actors.user(), settings_of(app)
-    with (
-        submissions.opened_unit(app, settings, actor, joins=False) as unit,
-        unit.statement(),
-    ):
+    with submissions.opened_unit(app, settings, actor, joins=False) as unit, unit.statement():
         dispatch.after_commit(unit, changed)
 
 
@@ -271,15 +264,22 @@ class _NewJob:
         #: The parameters of the statement.
         self.values: dict[str, Any] = {
             **dict.fromkeys(_TYPES),
-            "id": found.id, "task": found.task, "args": _json(found.args),
-            "kwargs": _json(found.kwargs), "options": _json(found.options),
+            "id": found.id,
+            "task": found.task,
+            "args": _json(found.args),
+            "kwargs": _json(found.kwargs),
+            "options": _json(found.options),
             "run_at": found.run_at if is_later else None,
-            "namespace": job["namespace"], "created_by": job["created_by"],
-            "queue": message.queue, "priority": message.priority,
+            "namespace": job["namespace"],
+            "created_by": job["created_by"],
+            "queue": message.queue,
+            "priority": message.priority,
             "state": _state(policy, is_later),
-            "lane": policy.lane, "tags": array(policy.tags or ()),
+            "lane": policy.lane,
+            "tags": array(policy.tags or ()),
             "resources": _json(policy.resources or {}),
-            "unique_key": _key(policy, found), "taken_for": policy.unique_for,
+            "unique_key": _key(policy, found),
+            "taken_for": policy.unique_for,
             "awaits_approval": bool(policy.requires_approval),
             "must_start_within": policy.must_start_within,
             "must_end_within": policy.must_end_within,
@@ -291,10 +291,11 @@ class _NewJob:
             if self.waits or found.is_part
             else None,
             "is_awaited": job["is_awaited"],
-            "root_id": found.place.root_id, "parent_id": found.place.parent_id,
+            "root_id": found.place.root_id,
+            "parent_id": found.place.parent_id,
             "canvas": _json(found.place.canvas),
             "may_exist": job.was_tried or not job.is_sending,
-        }  # fmt: skip
+        }
         job.was_tried = True
 
     def was_written(

@@ -135,9 +135,15 @@ def _of_job(each: Attempt, now: datetime) -> Iterator[Phase]:
             yield from _wait(each, last, run, cursor, run.started_at, now)
         state = "lost" if run.lost else run.state
         yield Phase(
-            job.id, job.attempt, "running", run.started_at, run.finished_at,
-            None if run.state == "running" else state, run.number, run.worker,
-        )  # fmt: skip
+            job.id,
+            job.attempt,
+            "running",
+            run.started_at,
+            run.finished_at,
+            None if run.state == "running" else state,
+            run.number,
+            run.worker,
+        )
         cursor, last = max(cursor, run.finished_at or now), run
     if end is None:
         if last is None or last.state != "running":

@@ -19,9 +19,11 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 #: Seconds in which a worker must answer.
 TIMEOUT = 5.0
 _COMMANDS = {
-    "grow": "pool_grow", "shrink": "pool_shrink",
-    "add-consumer": "add_consumer", "cancel-consumer": "cancel_consumer",
-}  # fmt: skip
+    "grow": "pool_grow",
+    "shrink": "pool_shrink",
+    "add-consumer": "add_consumer",
+    "cancel-consumer": "cancel_consumer",
+}
 _MOST = 1000
 _NAMES = text(sql.load("worker_control.sql", "names", alive=ALIVE))
 
@@ -77,9 +79,13 @@ def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = 
         app.control.shutdown(destination=[name])
         return ""
     replies = app.control.broadcast(
-        _COMMANDS[order.verb], arguments=arguments, destination=[name],
-        reply=True, timeout=timeout, limit=1,
-    )  # fmt: skip
+        _COMMANDS[order.verb],
+        arguments=arguments,
+        destination=[name],
+        reply=True,
+        timeout=timeout,
+        limit=1,
+    )
     answer = next((each[name] for each in replies or () if name in each), None)
     if answer is None:
         raise NoReply(

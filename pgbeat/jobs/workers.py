@@ -47,10 +47,16 @@ def register(
     pooler, the worker must `renew` its lease. `tasks` are the names of its registered tasks.
     """
     values = {
-        "id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency,
-        "namespace": namespace, "tasks": None if tasks is None else list(tasks),
-        "lease": None if connections.has_own_session(connection) else LEASE, "life": LIFE,
-    }  # fmt: skip
+        "id": worker,
+        "name": name,
+        "pid": pid,
+        "pool": pool,
+        "concurrency": concurrency,
+        "namespace": namespace,
+        "tasks": None if tasks is None else list(tasks),
+        "lease": None if connections.has_own_session(connection) else LEASE,
+        "life": LIFE,
+    }
     return bool(connection.scalar(_REGISTER, values))
 
 

@@ -63,7 +63,11 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
         connection.execute(
             statement,
             {
-                "metric": metric, "other": OTHER, "named": NAMED, "lag": LAG, "most": most,
+                "metric": metric,
+                "other": OTHER,
+                "named": NAMED,
+                "lag": LAG,
+                "most": most,
                 **({"bounds": [float(bound) for bound in bounds], "sum": SUM} if bounds else {}),
                 **({"by": BY} if metric == "executions" else {}),
             },
@@ -73,7 +77,7 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
             ("executions", _EXECUTIONS, DURATION),
             ("late", _LATE, ()),
         )
-    ]  # fmt: skip
+    ]
     connection.execute(_FORGET, {"other": OTHER})
     return bool(max(looked) < most)
 

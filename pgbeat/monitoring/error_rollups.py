@@ -68,9 +68,13 @@ class Failures:
     __slots__ = ("first_at", "job_id", "last_at", "number", "schedules")
 
     def __init__(
-        self, number: int, first_at: datetime, last_at: datetime, job_id: UUID,
+        self,
+        number: int,
+        first_at: datetime,
+        last_at: datetime,
+        job_id: UUID,
         schedules: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begins with the first of them; `job_id` is the last of these."""
         self.number, self.first_at, self.last_at = number, first_at, last_at
         self.job_id, self.schedules = job_id, dict.fromkeys(schedules)
@@ -153,5 +157,6 @@ def _ranked(at: datetime, kinds: dict[Kind, Failures]) -> Iterable[_Row]:
             others.add(failures)
         shown.append((OTHERS, others))
     for place, ((error, task), f) in enumerate(shown):
-        yield _Row(at, place, error, task, f.number, f.first_at, f.last_at, f.job_id,
-                   list(f.schedules))  # fmt: skip
+        yield _Row(
+            at, place, error, task, f.number, f.first_at, f.last_at, f.job_id, list(f.schedules)
+        )

@@ -90,10 +90,13 @@ class _Span(NamedTuple):
     def values(self) -> dict[str, object]:
         """Returns the parameters of the statements."""
         return {
-            "namespace": self.namespace, "seconds": self.step.total_seconds(),
-            "since": self.since, "hours_from": self.hours_from,
-            "minutes_from": self.minutes_from, "until": self.until,
-        }  # fmt: skip
+            "namespace": self.namespace,
+            "seconds": self.step.total_seconds(),
+            "since": self.since,
+            "hours_from": self.hours_from,
+            "minutes_from": self.minutes_from,
+            "until": self.until,
+        }
 
     @property
     def zeros(self) -> list[int]:
@@ -123,10 +126,16 @@ class _Group:
             tasks[task] += each.number
         names = [name for name, _ in self.schedules.most_common()]
         return ErrorGroup(
-            self.pattern, self.jobs, min(each.first_at for each in found), last.last_at,
-            last.job_id, [name for name, _ in tasks.most_common() if name],
-            names[:_SHOWN_SCHEDULES], len(names) > _SHOWN_SCHEDULES, self.counts,
-        )  # fmt: skip
+            self.pattern,
+            self.jobs,
+            min(each.first_at for each in found),
+            last.last_at,
+            last.job_id,
+            [name for name, _ in tasks.most_common() if name],
+            names[:_SHOWN_SCHEDULES],
+            len(names) > _SHOWN_SCHEDULES,
+            self.counts,
+        )
 
 
 def errors(
@@ -158,9 +167,14 @@ def errors(
     ranked = sorted(groups.values(), key=lambda group: (-group.jobs, group.pattern))
     _complete(connection, span, ranked[:limit], newest)
     return Errors(
-        span.since, span.now, span.step, total + len(newest), is_lower_bound or has_more,
-        [group.made() for group in ranked[:limit]], len(ranked) > limit,
-    )  # fmt: skip
+        span.since,
+        span.now,
+        span.step,
+        total + len(newest),
+        is_lower_bound or has_more,
+        [group.made() for group in ranked[:limit]],
+        len(ranked) > limit,
+    )
 
 
 def _span(connection: Connection, namespace: str, since: timedelta | datetime) -> _Span:
@@ -179,11 +193,14 @@ def _span(connection: Connection, namespace: str, since: timedelta | datetime) -
     hours_until = max(begins, progress.hours_until or begins)
     days_until = max(begins, floor(hours_until, DAY))
     return _Span(
-        namespace, begins,
+        namespace,
+        begins,
         days_until if least == DAY else begins,
         begins if least == MINUTE else hours_until,
-        max(begins, progress.counted_until or begins), now, step,
-    )  # fmt: skip
+        max(begins, progress.counted_until or begins),
+        now,
+        step,
+    )
 
 
 def _counted(

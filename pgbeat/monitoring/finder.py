@@ -62,8 +62,9 @@ def _by_name(
     columns = [name, table.c.task] if kind == "schedule" else [name]
     query = select(*columns).where(table.c.namespace == namespace, name.ilike(like(f"*{wanted}*")))
     query = query.order_by(name.ilike(like(f"{wanted}*")).desc(), name).limit(MOST)
-    return [Hit(kind, row[0], row[1] or "" if len(row) > 1 else "")
-            for row in connection.execute(query)]  # fmt: skip
+    return [
+        Hit(kind, row[0], row[1] or "" if len(row) > 1 else "") for row in connection.execute(query)
+    ]
 
 
 def _by_load(

@@ -96,10 +96,13 @@ def load(
     begins = floor(asked, step)
     until = floor(progress.counted_until.astimezone(UTC), MINUTE) if progress[1] else begins
     values = {
-        "namespace": namespace, "kind": kind, "name": name, "since": begins,
+        "namespace": namespace,
+        "kind": kind,
+        "name": name,
+        "since": begins,
         "middle": max(begins, progress.hours_until or begins) if by_hours else begins,
         "until": max(until, now),
-    }  # fmt: skip
+    }
     total, spans = Sums(), dict[datetime, Sums]()
     for row in connection.execute(_READ, values):
         total.add(row)

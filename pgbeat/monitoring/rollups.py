@@ -118,9 +118,14 @@ class Sums:
     def as_rollup(self, kind: str, name: str, at: datetime) -> Rollup:
         """Returns the sums as a row."""
         return Rollup(
-            kind, name, at, **self.ends,
-            waiting=self.waiting.pairs, running=self.running.pairs, depth=self.depth,
-        )  # fmt: skip
+            kind,
+            name,
+            at,
+            **self.ends,
+            waiting=self.waiting.pairs,
+            running=self.running.pairs,
+            depth=self.depth,
+        )
 
 
 def advance(connection: Connection, namespace: str, route: Route, span: timedelta) -> bool:
@@ -203,9 +208,12 @@ def _floor(moment: datetime, step: timedelta) -> datetime:
 
 
 def _write(
-    connection: Connection, namespace: str, step: timedelta, found: dict[Key, Sums],
+    connection: Connection,
+    namespace: str,
+    step: timedelta,
+    found: dict[Key, Sums],
     statement: Any = _WRITE,
-) -> None:  # fmt: skip
+) -> None:
     if found:
         rows = recordset(sums.as_rollup(*key) for key, sums in _most_frequent(found))
         values = {"namespace": namespace, "step": int(step.total_seconds()), "batch": rows}

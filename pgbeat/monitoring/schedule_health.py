@@ -25,9 +25,17 @@ _UNFINISHED = 20
 PATIENCE = timedelta(minutes=5)
 
 Code = Literal[
-    "late", "launch_failing", "failing", "waiting", "retrying", "never_launched", "skipping",
-    "no_outcome", "new", "ok",
-]  # fmt: skip
+    "late",
+    "launch_failing",
+    "failing",
+    "waiting",
+    "retrying",
+    "never_launched",
+    "skipping",
+    "no_outcome",
+    "new",
+    "ok",
+]
 Severity = Literal["ok", "warn", "fail"]
 _SEVERITIES: dict[Code, Severity] = {
     "late": "fail",
@@ -186,9 +194,14 @@ def _judge(
             said = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
         said = _with(said, jobs.error)
         return Health(
-            "failing", said, jobs.failures, jobs.since, jobs.error, jobs.failed_id,
+            "failing",
+            said,
+            jobs.failures,
+            jobs.since,
+            jobs.error,
+            jobs.failed_id,
             job_task=jobs.task,
-        )  # fmt: skip
+        )
     if jobs.waiting_since is not None and now - jobs.waiting_since > PATIENCE:
         others = f", one of {_count(jobs.unfinished, _UNFINISHED)} unfinished"
         said = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"

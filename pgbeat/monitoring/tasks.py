@@ -62,9 +62,12 @@ def listing(connection: Connection, namespace: str, *, search: str = "", limit: 
     progress = connection.execute(PROGRESS, {"namespace": namespace}).one()
     since: datetime = progress.now.astimezone(UTC) - SPAN
     values = {
-        "namespace": namespace, "since": since, "middle": progress.hours_until or since,
-        "pattern": like(f"*{search}*"), "limit": limit + 1,
-    }  # fmt: skip
+        "namespace": namespace,
+        "since": since,
+        "middle": progress.hours_until or since,
+        "pattern": like(f"*{search}*"),
+        "limit": limit + 1,
+    }
     rows = [TaskUsage(*row) for row in connection.execute(_LISTING, values)]
     shown, sums = rows[:limit], dict[str, Sums]()
     names = {"names": [row.name for row in shown]}

@@ -35,9 +35,7 @@ MOST_COMING = 60
 #: Schedules that are shown.
 ROWS = 20
 
-Kind = Literal[
-    "completed", "failed", "running", "waiting", "cancelled", "skipped", "not_launched"
-]  # fmt: skip
+Kind = Literal["completed", "failed", "running", "waiting", "cancelled", "skipped", "not_launched"]
 
 
 class Piece(NamedTuple):
@@ -126,10 +124,15 @@ def timeline(
         coming = coming[:MOST_COMING]
         rows.append(
             Row(
-                row, healths[row.id], cut.get(row.id, since), pieces[row.id],
-                coming, has_more_coming, trouble,
+                row,
+                healths[row.id],
+                cut.get(row.id, since),
+                pieces[row.id],
+                coming,
+                has_more_coming,
+                trouble,
             )
-        )  # fmt: skip
+        )
     return Timeline(span, since, now, until, rows, has_more)
 
 
@@ -138,9 +141,14 @@ def timeline(
 _PIECES = text(sql.load("timeline.sql", "pieces"))
 #: Executions by state, and ticks by outcome.
 _KINDS: dict[str, Kind] = {
-    "completed": "completed", "failed": "failed", "running": "running", "waiting": "waiting",
-    "cancelled": "cancelled", "skipped": "cancelled", "snoozed": "completed",
-}  # fmt: skip
+    "completed": "completed",
+    "failed": "failed",
+    "running": "running",
+    "waiting": "waiting",
+    "cancelled": "cancelled",
+    "skipped": "cancelled",
+    "snoozed": "completed",
+}
 _DECISIONS: dict[str, Kind] = {"skipped": "skipped", "failed": "not_launched"}
 
 
@@ -152,10 +160,14 @@ def _pieces(
     tallies: dict[tuple[int, str], tuple[int, datetime]] = {}
     cut: dict[int, datetime] = {}
     values = {
-        "ids": list(ids), "since": since, "before": since - (now - since),
-        "soon": now + timedelta(minutes=1), "step": step.total_seconds(),
-        "most": MOST, "failures": MOST_FAILURES,
-    }  # fmt: skip
+        "ids": list(ids),
+        "since": since,
+        "before": since - (now - since),
+        "soon": now + timedelta(minutes=1),
+        "step": step.total_seconds(),
+        "most": MOST,
+        "failures": MOST_FAILURES,
+    }
     rows = connection.execute(_PIECES, values) if ids else ()
     for key, source, kind, number, begin, until, is_open, job_id, said, task in rows:
         if source in ("run", "tick"):

@@ -55,9 +55,14 @@ def chosen(
         rows = rows[:limit]
     else:
         values = {
-            "namespace": namespace, "ticks": _TICKS, "jobs": _JOBS, "since": since,
-            "suspects": _SUSPECTS, "patience": patience, "most": _SUSPECTS + 2 * limit,
-        }  # fmt: skip
+            "namespace": namespace,
+            "ticks": _TICKS,
+            "jobs": _JOBS,
+            "since": since,
+            "suspects": _SUSPECTS,
+            "patience": patience,
+            "most": _SUSPECTS + 2 * limit,
+        }
         kinds = dict[int, int](tuple(row) for row in connection.execute(_CANDIDATES, values))
         running = {key for key, kind in kinds.items() if kind == _RUNNING}
         found = {row.id: row for row in _read(connection, kinds)}

@@ -192,8 +192,14 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         """
         mark = partial(
             super().mark_as_failure,
-            task_id, exc, traceback, request, store_result, call_errbacks, state,
-        )  # fmt: skip
+            task_id,
+            exc,
+            traceback,
+            request,
+            store_result,
+            call_errbacks,
+            state,
+        )
 
         def mark_member(working: Joined) -> None:
             with chords.published_in(self, working.connection):

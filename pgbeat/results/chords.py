@@ -146,9 +146,12 @@ def _fail(
         options = task.options
         if options.get("chord") and options.get("group_id"):
             request = Context(
-                id=options.get("task_id"), task=task.task, group=options["group_id"],
-                group_index=options.get("group_index"), chord=options["chord"],
-            )  # fmt: skip
+                id=options.get("task_id"),
+                task=task.task,
+                group=options["group_id"],
+                group_index=options.get("group_index"),
+                chord=options["chord"],
+            )
             return_part(backend, connection, request, states.FAILURE, error, is_durable=True)
 
 

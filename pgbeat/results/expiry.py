@@ -68,8 +68,10 @@ def _end_chords(connection: Connection) -> int:
         logger.warning(
             "Chord %s has expired, and its body never runs: %d of %s parts had returned, the last "
             "one longer ago than result_chord_expires, or result_expires, allows",
-            group_id, done, "an unknown number of" if size is None else size,
-        )  # fmt: skip
+            group_id,
+            done,
+            "an unknown number of" if size is None else size,
+        )
     return len(rows)
 
 

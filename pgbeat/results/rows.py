@@ -11,9 +11,18 @@ from pgbeat import storable
 
 #: What a task's meta-data has in columns of its own.
 COLUMNS = {
-    "status", "result", "traceback", "children", "date_done", "group_id", "parent_id",
-    "name", "worker", "queue", "retries",
-}  # fmt: skip
+    "status",
+    "result",
+    "traceback",
+    "children",
+    "date_done",
+    "group_id",
+    "parent_id",
+    "name",
+    "worker",
+    "queue",
+    "retries",
+}
 #: Decompresses a value's body. Of celery 5.7; before it none is compressed.
 decompressed: Callable[[bytes], bytes] = getattr(
     base, "decompress_payload", lambda payload: payload

@@ -43,8 +43,7 @@ READ = Statement("read_result", sql.load(_SQL, "read", which="task_id = $1"))
 READ_MANY = Statement("read_results", sql.load(_SQL, "read", which=sql.load(_SQL, "among")))
 #: Reads those of several that have a final state: the tasks, the final states.
 READ_READY = Statement(
-    "read_ready_results",
-    sql.load(_SQL, "read", which=sql.load(_SQL, "among_ready")),
+    "read_ready_results", sql.load(_SQL, "read", which=sql.load(_SQL, "among_ready"))
 )
 FORGET = Statement("forget_result", "DELETE FROM pgbeat.results WHERE task_id = $1")
 
@@ -87,10 +86,7 @@ DELETE_GROUP = Statement(
 #: Returns a part: group, position, task, status, body, content type and encoding, seconds until
 #: the chord expires, commit. Yields how many there are, and of how many (NULL: not known yet);
 #: nothing if the part was there, or the chord has ended.
-RETURN_PART = Statement(
-    "return_chord_part",
-    sql.load(_SQL, "return_part"),
-)
+RETURN_PART = Statement("return_chord_part", sql.load(_SQL, "return_part"))
 #: Keeps a chord's body for `SET_CHORD_SIZE`: group, body, content type and encoding.
 KEEP_BODY = Statement(
     "keep_chord_body",

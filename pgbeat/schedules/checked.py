@@ -26,9 +26,14 @@ _CLEARABLE = {
 }  # fmt: skip
 #: Those that are cleared by another value than `None`.
 _EMPTY: dict[str, Any] = {
-    "jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "kwargs": {},
-    "labels": {}, "metadata": {},
-}  # fmt: skip
+    "jitter": timedelta(0),
+    "job_policy": {},
+    "options": {},
+    "args": [],
+    "kwargs": {},
+    "labels": {},
+    "metadata": {},
+}
 
 
 def read_changes(given: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:

@@ -102,7 +102,5 @@ def forecast_stored(
         end = (start or now) + timedelta(hours=hours)
     except OverflowError:
         raise InvalidInput.of("start", "out_of_range", "the start is too late") from None
-    found = forecast(
-        rows, timetable, known, now, end, start=start, timezone=timezone, limit=limit
-    )  # fmt: skip
+    found = forecast(rows, timetable, known, now, end, start=start, timezone=timezone, limit=limit)
     return StoredForecast(rows, found, timetable, timezone)

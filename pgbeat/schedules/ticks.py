@@ -170,9 +170,14 @@ def history(
         entry = Entry(*columns)
         if entry.job_id is not None:
             first = JobOutcome(
-                entry.job_id, run_key, entry.job_state, entry.job_error, task,
-                started_at, finished_at,
-            )  # fmt: skip
+                entry.job_id,
+                run_key,
+                entry.job_state,
+                entry.job_error,
+                task,
+                started_at,
+                finished_at,
+            )
             entry = entry.with_jobs([first, *(others[job_id] for job_id in more or ())])
         entries.append(entry)
     return entries

@@ -13,10 +13,14 @@ _MONTHS = (
     "October", "November", "December",
 )  # fmt: skip
 _NAMES = {
-    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *",
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
-}  # fmt: skip
+}
 _AFTER = {"completed": "completed", "failed": "failed", "finished": "ended"}
 
 

@@ -10,12 +10,7 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
-from pytest_celery import (
-    CeleryTestBackend,
-    CeleryTestBroker,
-    CeleryTestContainer,
-    CeleryTestNode,
-)
+from pytest_celery import CeleryTestBackend, CeleryTestBroker, CeleryTestContainer, CeleryTestNode
 from pytest_docker_tools import container, fxtr
 from sqlalchemy.engine import URL, make_url
 

@@ -34,6 +34,9 @@ def calendar_check(row: Calendar, at: datetime, timezone: str) -> View:
     local = row.rules.zone or zone(timezone)
     reason = row.exclusion(at, local.key)
     return {
-        "calendar": row.name, "at": at.astimezone(UTC), "timezone": local.key,
-        "excluded": reason is not None, "reason": reason,
-    }  # fmt: skip
+        "calendar": row.name,
+        "at": at.astimezone(UTC),
+        "timezone": local.key,
+        "excluded": reason is not None,
+        "reason": reason,
+    }

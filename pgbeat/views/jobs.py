@@ -18,9 +18,7 @@ from pgbeat.storable import is_deep
 from pgbeat.views import View
 
 # Columns that only pgbeat needs, and the checkpoint, which `detail` has.
-_HIDDEN = {
-    "schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint",
-}  # fmt: skip
+_HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint"}
 
 _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 
@@ -67,14 +65,27 @@ def execution(run: Execution) -> View:
     """Returns an execution."""
     metadata = {} if is_deep(run.metadata) else run.metadata
     return {
-        "id": run.id, "job_id": run.job_id, "number": run.number, "state": run.state,
-        "lost": run.lost, "retry_attempt": run.retry_attempt, "worker": run.worker, "pid": run.pid,
-        "acks_late": run.acks_late, "started_at": run.started_at, "finished_at": run.finished_at,
-        "duration_ms": whole(run.duration_ms), "cpu_time_ms": whole(run.cpu_time_ms),
-        "memory_peak_mb": run.memory_peak_mb, "progress": progress_of(run), "result": run.result,
-        "error": run.error, "traceback": run.traceback, "artifacts": run.artifacts,
+        "id": run.id,
+        "job_id": run.job_id,
+        "number": run.number,
+        "state": run.state,
+        "lost": run.lost,
+        "retry_attempt": run.retry_attempt,
+        "worker": run.worker,
+        "pid": run.pid,
+        "acks_late": run.acks_late,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "duration_ms": whole(run.duration_ms),
+        "cpu_time_ms": whole(run.cpu_time_ms),
+        "memory_peak_mb": run.memory_peak_mb,
+        "progress": progress_of(run),
+        "result": run.result,
+        "error": run.error,
+        "traceback": run.traceback,
+        "artifacts": run.artifacts,
         "metadata": {key: value for key, value in metadata.items() if key != ARTIFACTS},
-    }  # fmt: skip
+    }
 
 
 def whole(value: float | None) -> int | None:
@@ -109,18 +120,25 @@ def progress_of_jobs(
 def trace(found: Trace, now: datetime) -> View:
     """Returns the phases of a job and its retries."""
     return {
-        "since": found.since, "until": found.until, "is_whole": found.is_whole,
+        "since": found.since,
+        "until": found.until,
+        "is_whole": found.is_whole,
         "phases": [_phase(each, now) for each in found.phases],
-    }  # fmt: skip
+    }
 
 
 def _phase(each: Phase, now: datetime) -> View:
     return {
-        "job_id": each.job_id, "attempt": each.attempt, "kind": each.kind,
-        "started_at": each.begin, "finished_at": each.end,
-        "duration_seconds": each.lasts(now).total_seconds(), "state": each.state,
-        "execution": each.number, "where": each.where,
-    }  # fmt: skip
+        "job_id": each.job_id,
+        "attempt": each.attempt,
+        "kind": each.kind,
+        "started_at": each.begin,
+        "finished_at": each.end,
+        "duration_seconds": each.lasts(now).total_seconds(),
+        "state": each.state,
+        "execution": each.number,
+        "where": each.where,
+    }
 
 
 def log(found: ExecutionLog) -> View:
@@ -131,6 +149,7 @@ def log(found: ExecutionLog) -> View:
 def figures(found: ExecutionStatistics) -> View:
     """Returns statistics of executions with their success rate."""
     return found._asdict() | {
-        "average_ms": whole(found.average_ms), "p95_ms": whole(found.p95_ms),
+        "average_ms": whole(found.average_ms),
+        "p95_ms": whole(found.p95_ms),
         "success_rate": found.success_rate,
-    }  # fmt: skip
+    }

@@ -56,9 +56,7 @@ def detail(connection: Connection, row: Schedule, found: Health, last: Entry | N
 
 
 # What only the command line's tables show of its job.
-_UNTOLD = {
-    "id", "job_attempt", "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at",
-}  # fmt: skip
+_UNTOLD = {"id", "job_attempt", "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at"}
 
 
 def tick(entry: Entry) -> View:

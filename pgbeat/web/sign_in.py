@@ -77,9 +77,13 @@ def _note(request: Request, backend: Backend, caller: Caller) -> None:
     """Records who signed in, by which token and from where."""
     with backend.transaction() as connection:
         audit.record_action(
-            connection, Author(backend.namespace, caller.name, "page"), "sign_in", "token",
-            caller.token or "JWT", after={"address": address(request)},
-        )  # fmt: skip
+            connection,
+            Author(backend.namespace, caller.name, "page"),
+            "sign_in",
+            "token",
+            caller.token or "JWT",
+            after={"address": address(request)},
+        )
 
 
 @router.post("/logout")

@@ -104,10 +104,18 @@ SCHEDULE = "schedule:"
 _MARKS = {
     name: sql.load("stream_queries.sql", name, of_leader=OF_LEADER)
     for name in (
-        "audit", "ticks", "made", "began", "ended", "lanes", "direct", "webhooks", "beats",
+        "audit",
+        "ticks",
+        "made",
+        "began",
+        "ended",
+        "lanes",
+        "direct",
+        "webhooks",
+        "beats",
         "messages",
     )
-}  # fmt: skip
+}
 #: The names of marks, without those of single schedules.
 MARKS = frozenset(_MARKS)
 
@@ -115,11 +123,7 @@ _SCHEDULES = text(sql.load("stream_queries.sql", "schedules"))
 
 
 def marks(
-    connection: Connection,
-    namespace: str,
-    wanted: Collection[str],
-    *,
-    leader_key: int,
+    connection: Connection, namespace: str, wanted: Collection[str], *, leader_key: int
 ) -> dict[str, Any]:
     """Reads the marks of these names, without those of schedules that don't exist."""
     found: dict[str, Any] = {}

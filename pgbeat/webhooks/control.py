@@ -42,10 +42,19 @@ def add(
     problems += check_url(url, private=unit.settings.webhook_private)
     problems += [*_check_events(events), *check_secret(secret)]
     problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
-    statement = insert(table).on_conflict_do_nothing().values(
-        namespace=unit.namespace, name=name, url=url, secret=secret, events=_in_order(events),
-        slots=SLOTS, created_by=unit.actor.name,
-    )  # fmt: skip
+    statement = (
+        insert(table)
+        .on_conflict_do_nothing()
+        .values(
+            namespace=unit.namespace,
+            name=name,
+            url=url,
+            secret=secret,
+            events=_in_order(events),
+            slots=SLOTS,
+            created_by=unit.actor.name,
+        )
+    )
     added = unit.connection.execute(statement.returning(*webhooks.COLUMNS)).one_or_none()
     if added is None:
         raise AlreadyExists(

@@ -45,8 +45,14 @@ class Webhook(NamedTuple):
 
 
 _AUDITED = (
-    "url", "events", "enabled", "disabled_reason", "secret_hint", "previous_until", "created_by",
-)  # fmt: skip
+    "url",
+    "events",
+    "enabled",
+    "disabled_reason",
+    "secret_hint",
+    "previous_until",
+    "created_by",
+)
 _HINT = func.left(webhooks.c.secret, 6).op("||")("…").op("||")(func.right(webhooks.c.secret, 4))
 COLUMNS = [
     _HINT.label(name) if name == "secret_hint" else webhooks.c[name] for name in Webhook._fields

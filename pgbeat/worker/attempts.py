@@ -149,10 +149,13 @@ class Attempt:
         if self.is_known:
             return [(False, more)]
         first: dict[str, Any] = {
-            "worker": self.worker, "worker_id": worker_id, "pid": self.pid or pid,
-            "acks_late": self.acks_late, "retry_attempt": self.retry_attempt,
+            "worker": self.worker,
+            "worker_id": worker_id,
+            "pid": self.pid or pid,
+            "acks_late": self.acks_late,
+            "retry_attempt": self.retry_attempt,
             "began": now - self.began,
-        }  # fmt: skip
+        }
         if self.is_repeated:
             first["is_repeated"] = True
         if self.makes is not None:
@@ -165,9 +168,16 @@ class Attempt:
 
 
 _AT_ITS_END = (
-    "job_state", "duration_ms", "cpu_time_ms", "memory_peak_mb", "error", "traceback", "result",
-    "runs_in", "message",
-)  # fmt: skip
+    "job_state",
+    "duration_ms",
+    "cpu_time_ms",
+    "memory_peak_mb",
+    "error",
+    "traceback",
+    "result",
+    "runs_in",
+    "message",
+)
 
 
 def bare(document: dict[str, Any]) -> dict[str, Any]:
@@ -179,8 +189,15 @@ def bare(document: dict[str, Any]) -> dict[str, Any]:
 
 
 _OF_OTHERS = {
-    "traceback", "result", "metadata", "log", "checkpoint", "progress_message", "args", "kwargs"
-}  # fmt: skip
+    "traceback",
+    "result",
+    "metadata",
+    "log",
+    "checkpoint",
+    "progress_message",
+    "args",
+    "kwargs",
+}
 
 
 def text(value: str, limit: int) -> str:

@@ -90,6 +90,12 @@ def ended(result: PGresult) -> Iterator[Ended]:
             None if value is None else value.decode() for value in found
         )
         yield Ended(
-            UUID(job), str(namespace), str(state), lane, UUID(group) if group else None,
-            UUID(retry) if retry else None, is_dispatched == "t", has_dependents == "t",
-        )  # fmt: skip
+            UUID(job),
+            str(namespace),
+            str(state),
+            lane,
+            UUID(group) if group else None,
+            UUID(retry) if retry else None,
+            is_dispatched == "t",
+            has_dependents == "t",
+        )

@@ -30,10 +30,7 @@ class ExecutionWriter:
     """Writes for one recorder, on its thread. Its methods return the lanes that have room now."""
 
     def __init__(
-        self,
-        session: RecorderSession,
-        outbox: Outbox,
-        complain: Callable[[str, Exception], None],
+        self, session: RecorderSession, outbox: Outbox, complain: Callable[[str, Exception], None]
     ) -> None:
         self._session, self._outbox, self._complain = session, outbox, complain
         self._locked = LockedAttempts()
@@ -120,9 +117,12 @@ class ExecutionWriter:
                 if batches.is_locked(error):
                     self._set_aside(todo)
                 _, left = batches.each_unlocked(
-                    list(todo), part, may_fail=self._must_wait,
-                    key=lambda attempt: attempt.job_id, budget=_LOCK_BUDGET,
-                )  # fmt: skip
+                    list(todo),
+                    part,
+                    may_fail=self._must_wait,
+                    key=lambda attempt: attempt.job_id,
+                    budget=_LOCK_BUDGET,
+                )
                 self._postpone(left)
         except Exception as error:
             if _ends_session(error):

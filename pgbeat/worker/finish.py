@@ -1,12 +1,7 @@
 """`pgbeat.finish`: what a task writes commits with the task's own end."""
 
 from collections.abc import Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    contextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg

@@ -55,9 +55,15 @@ class Heartbeat:
     def connected(self, connection: Connection) -> None:
         """Registers the worker with a new session, which now keeps it alive."""
         self._lives = workers.register(
-            connection, self._id, self._name, os.getpid(), self._pool, self._concurrency,
-            namespace=self._settings.namespace, tasks=self._tasks,
-        )  # fmt: skip
+            connection,
+            self._id,
+            self._name,
+            os.getpid(),
+            self._pool,
+            self._concurrency,
+            namespace=self._settings.namespace,
+            tasks=self._tasks,
+        )
 
     def beat(self, connection: Connection, publisher: Publisher) -> set[Room]:
         """Sends a heartbeat, and ends the executions of this worker's dead processes.

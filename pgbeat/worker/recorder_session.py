@@ -137,9 +137,10 @@ class RecorderSession:
             logger.log(
                 logging.INFO if is_quiet else logging.WARNING,
                 "Can't record executions in %s, trying until it works: %s",
-                place(self._url), connections.first_line(error),
+                place(self._url),
+                connections.first_line(error),
                 exc_info=None if is_plain else error,
-            )  # fmt: skip
+            )
 
     def fileno(self) -> int | None:
         """Returns the connection's socket, if there is a connection."""

@@ -30,8 +30,9 @@ def follow(task: Any) -> None:
         for each in _all(sig):
             if each.options.get("task_id") == request.id:
                 each.options["headers"] = {
-                    **(each.options.get("headers") or {}), JOB_HEADER: JOB if goes_on else False,
-                }  # fmt: skip
+                    **(each.options.get("headers") or {}),
+                    JOB_HEADER: JOB if goes_on else False,
+                }
         attempt = getattr(request, ATTEMPT, None)
         try:
             return on_replace(sig)

@@ -16,14 +16,7 @@ from sqlalchemy import text
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
-from pgbeat.jobs.headers import (
-    CALLBACK_OF,
-    DUE_AT,
-    INTERVAL_END,
-    INTERVAL_START,
-    SCHEDULE,
-    TRIGGER,
-)
+from pgbeat.jobs.headers import CALLBACK_OF, DUE_AT, INTERVAL_END, INTERVAL_START, SCHEDULE, TRIGGER
 from pgbeat.jobs.task_exceptions import Cancelled
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts
@@ -143,8 +136,9 @@ def checkpoint(data: Any = None) -> Any:
     if not recorder.record_now(attempt, PATIENCE):
         logger.warning(
             "The checkpoint of job %s is not written after %g s; trying until it is",
-            attempt.job_id, PATIENCE,
-        )  # fmt: skip
+            attempt.job_id,
+            PATIENCE,
+        )
     _end_if_cancelled(attempt)
     return None
 
@@ -179,9 +173,8 @@ def artifacts(*produced: str | os.PathLike[str]) -> None:
     known = list(dict.fromkeys([*artifacts_of(metadata), *fresh]))
     if len(known) > _MOST:
         logger.warning(
-            "Job %s has %d artifacts; the first %d are kept",
-            attempt.job_id, len(known), _MOST,
-        )  # fmt: skip
+            "Job %s has %d artifacts; the first %d are kept", attempt.job_id, len(known), _MOST
+        )
     attempt.metadata = {**metadata, ARTIFACTS: known[:_MOST]}
     recorder.outbox.add_progress(attempt)
 

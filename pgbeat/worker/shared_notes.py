@@ -61,9 +61,15 @@ class Notes:
             return
         attempt.slot = slot = self._free.pop()
         _pack(
-            self._memory, slot + _BEGINNING_AT, attempt.id.encode(), attempt.job_id.encode(),
-            attempt.began, attempt.retry_attempt, attempt.acks_late, attempt.is_repeated,
-        )  # fmt: skip
+            self._memory,
+            slot + _BEGINNING_AT,
+            attempt.id.encode(),
+            attempt.job_id.encode(),
+            attempt.began,
+            attempt.retry_attempt,
+            attempt.acks_late,
+            attempt.is_repeated,
+        )
         self._memory[slot] = _BEGUN
 
     def end(self, attempt: Attempt) -> None:
@@ -72,9 +78,14 @@ class Notes:
         if slot is None:
             return
         end = (
-            attempt.state, attempt.job_state, attempt.ended, attempt.cpu_time_ms,
-            attempt.memory_peak_mb, attempt.result, attempt.error,
-        )  # fmt: skip
+            attempt.state,
+            attempt.job_state,
+            attempt.ended,
+            attempt.cpu_time_ms,
+            attempt.memory_peak_mb,
+            attempt.result,
+            attempt.error,
+        )
         note = _dumps(end)
         if len(note) > _END_BYTES:
             note = _dumps((*end[:-2], None, attempt.error and attempt.error[:_ERROR]))

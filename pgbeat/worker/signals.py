@@ -89,9 +89,16 @@ class TrackedWorker:
             return Recorder(self.app, self.settings, self.id)
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
         heartbeat = Heartbeat(
-            self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
-            tasks=sorted(self.app.tasks), describe=self._describe, untracked=self.untracked,
-        )  # fmt: skip
+            self.settings,
+            self.id,
+            self.name,
+            self.pool,
+            self.concurrency,
+            patience=patience,
+            tasks=sorted(self.app.tasks),
+            describe=self._describe,
+            untracked=self.untracked,
+        )
         # The heartbeat needs a session lock, which a pooler would break.
         url = direct_url(self.app.conf, self.settings.url)
         return Recorder(self.app, self.settings, self.id, url=url, heartbeat=heartbeat)

@@ -61,8 +61,9 @@ def _arrange(task: Any, snooze: Snooze) -> None:
     else:
         logger.warning(
             "The snooze of job %s is not written after %g s; trying until it is",
-            attempt.job_id, PATIENCE,
-        )  # fmt: skip
+            attempt.job_id,
+            PATIENCE,
+        )
 
 
 def _again(task: Any, **options: Any) -> Any:

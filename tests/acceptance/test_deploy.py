@@ -154,8 +154,9 @@ def instructions() -> list[tuple[str, str]]:
 def test_the_image_is_built_in_stages_and_runs_as_nobody_special() -> None:
     found = instructions()
     assert [rest for word, rest in found if word == "FROM"] == [
-        "python:${PYTHON} AS build", "python:${PYTHON}",
-    ]  # fmt: skip
+        "python:${PYTHON} AS build",
+        "python:${PYTHON}",
+    ]
     (version,) = [rest for word, rest in found if word == "ARG"]
     assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", version)
     final = found[max(n for n, (word, _) in enumerate(found) if word == "FROM") :]
@@ -210,9 +211,13 @@ def test_systemd_understands_the_units(units: list[Path]) -> None:
 def test_units_may_do_little_else(units: list[Path]) -> None:
     for unit in units:
         result = run(
-            "systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager",
+            "systemd-analyze",
+            "security",
+            "--offline=yes",
+            "--threshold=20",
+            "--no-pager",
             str(unit),
-        )  # fmt: skip
+        )
         assert result.returncode == 0, result.stdout.splitlines()[-1:]
 
 
@@ -310,8 +315,9 @@ def _sums() -> list[CounterValue]:
     return [
         CounterValue("ticks", "s", "failed", 1),
         CounterValue("executions", "t", "failed/system", 1),
-        CounterValue("duration", "t", "1", 1), CounterValue("duration", "t", "sum", 1),
-    ]  # fmt: skip
+        CounterValue("duration", "t", "1", 1),
+        CounterValue("duration", "t", "sum", 1),
+    ]
 
 
 _NAME = re.compile(r"\bpgbeat_\w+")

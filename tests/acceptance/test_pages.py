@@ -73,12 +73,16 @@ def test_all_recipes_work(shop: Processes, database: str, tmp_path: Path, sql: S
     asked = shop.run(sys.executable, "-c", EVERYTHING)
     assert asked.wait(60) == 0, asked.output
     ended = {
-        ("shop.import_products", "completed"): 1, ("shop.price", "completed"): 2,
-        ("shop.total", "completed"): 1, ("shop.bill", "completed"): 2,
-        ("shop.close_month", "completed"): 1, ("shop.index", "completed"): 1,
-        ("shop.export", "completed"): 2, ("shop.book", "completed"): 1,
+        ("shop.import_products", "completed"): 1,
+        ("shop.price", "completed"): 2,
+        ("shop.total", "completed"): 1,
+        ("shop.bill", "completed"): 2,
+        ("shop.close_month", "completed"): 1,
+        ("shop.index", "completed"): 1,
+        ("shop.export", "completed"): 2,
+        ("shop.book", "completed"): 1,
         ("shop.ship", "completed"): 1,
-    }  # fmt: skip
+    }
     jobs = "SELECT task, state, count(*) FROM pgbeat.jobs WHERE task ~ '^shop' GROUP BY 1, 2"
     until(lambda: {(task, state): n for task, state, n in sql(jobs)} == ended, what=str(ended))
     [progress] = re.findall(r"```sql\n(.*?);?\n```", RECIPES, re.S)

@@ -37,10 +37,25 @@ def fail():
 """
 #: Commands that need no argument and end by themselves, but for those that ask or write.
 READING = {
-    "audit", "dead list", "doctor", "errors", "export", "forecast", "groups list", "jobs list",
-    "jobs stats", "lanes list", "list", "load", "metrics", "calendars list", "tasks",
-    "templates list", "tokens list", "webhooks list",
-}  # fmt: skip
+    "audit",
+    "dead list",
+    "doctor",
+    "errors",
+    "export",
+    "forecast",
+    "groups list",
+    "jobs list",
+    "jobs stats",
+    "lanes list",
+    "list",
+    "load",
+    "metrics",
+    "calendars list",
+    "tasks",
+    "templates list",
+    "tokens list",
+    "webhooks list",
+}
 
 
 @pytest.fixture
@@ -65,8 +80,10 @@ def started(
     (tmp_path / "passwords_app.py").write_text(APP)
     (tmp_path / "flowerconfig.py").write_text("import pgbeat.flower\n")
     processes.env |= {
-        "SECRET_DSN": secret_dsn, "PYTHONPATH": str(tmp_path), "FLOWER_UNAUTHENTICATED_API": "1",
-    }  # fmt: skip
+        "SECRET_DSN": secret_dsn,
+        "PYTHONPATH": str(tmp_path),
+        "FLOWER_UNAUTHENTICATED_API": "1",
+    }
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -146,10 +163,26 @@ def _read_flower(flower: str, seen: dict[str, str]) -> None:
 def _read_web(web: str, root: dict[str, str], seen: dict[str, str]) -> None:
     paths = httpx.get(f"{web}/openapi.json", headers=root, timeout=30).json()["paths"]
     found = [path for path, of in paths.items() if "get" in of and "{" not in path]
-    found += [f"/console/{page}" for page in (
-        "overview", "schedules", "jobs", "errors", "tasks", "groups", "templates", "lanes",
-        "queues", "workers", "beats", "webhooks", "webhooks/ops", "audit", "reference",
-    )]  # fmt: skip
+    found += [
+        f"/console/{page}"
+        for page in (
+            "overview",
+            "schedules",
+            "jobs",
+            "errors",
+            "tasks",
+            "groups",
+            "templates",
+            "lanes",
+            "queues",
+            "workers",
+            "beats",
+            "webhooks",
+            "webhooks/ops",
+            "audit",
+            "reference",
+        )
+    ]
     assert {"/metrics", "/webhooks", "/readyz"} <= set(found)
     for path in found:
         if "event" in path or "stream" in path:

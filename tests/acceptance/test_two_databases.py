@@ -38,9 +38,13 @@ class Side:
         """Makes schedules that are due; those of the other side have the same names."""
         for number in range(count):
             make_schedule(
-                self.sql, f"s{number}", due="0", namespace=self.name, task="tests.note",
+                self.sql,
+                f"s{number}",
+                due="0",
+                namespace=self.name,
+                task="tests.note",
                 kwargs={"side": self.name},
-            )  # fmt: skip
+            )
 
 
 def note(**kwargs: Any) -> None:
@@ -115,9 +119,8 @@ def test_beats_and_workers_of_two_databases_side_by_side(
 
     def start(side: Side, command: Callable[..., Any]) -> Any:
         return command(
-            app="tests.support.apps.webhooks",
-            TESTS_DATABASE=side.dsn, PGBEAT_NAMESPACE=side.name,
-        )  # fmt: skip
+            app="tests.support.apps.webhooks", TESTS_DATABASE=side.dsn, PGBEAT_NAMESPACE=side.name
+        )
 
     def notes(side: Side) -> list[tuple[Any, ...]]:
         if side.sql("SELECT to_regclass('notes')") == [(None,)]:

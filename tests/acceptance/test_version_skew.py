@@ -53,16 +53,37 @@ class Versions(TrackedWorkers):
         """Starts a worker of that version."""
         name = f"w{len(self.started)}@tests"
         return self.run_in(
-            version, "-m", "celery", "-A", "any_version", "worker", "-l", "INFO", "-n", name,
-            "-P", "prefork", "-c", "2", "--without-mingle",
-        )  # fmt: skip
+            version,
+            "-m",
+            "celery",
+            "-A",
+            "any_version",
+            "worker",
+            "-l",
+            "INFO",
+            "-n",
+            name,
+            "-P",
+            "prefork",
+            "-c",
+            "2",
+            "--without-mingle",
+        )
 
     def beat_of(self, version: Path) -> Process:
         """Starts a beat of that version."""
         return self.run_in(
-            version, "-m", "celery", "-A", "any_version", "beat", "-S", "pgbeat.Scheduler",
-            "-l", "INFO",
-        )  # fmt: skip
+            version,
+            "-m",
+            "celery",
+            "-A",
+            "any_version",
+            "beat",
+            "-S",
+            "pgbeat.Scheduler",
+            "-l",
+            "INFO",
+        )
 
     def migrate_by(self, version: Path) -> None:
         """Upgrades the schema as that version does."""

@@ -27,8 +27,12 @@ class Shop:
         """Runs Python with arguments."""
         return subprocess.run(
             [sys.executable, *arguments],
-            cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=150,
-        )  # fmt: skip
+            cwd=ROOT,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
 
     def manage(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Runs `manage.py …`."""

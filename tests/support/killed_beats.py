@@ -20,9 +20,13 @@ from tests.support.apps.basic import app
 from tests.support.processes import until
 
 STEPS = (
-    "before claim", "after conditions", "after sending", "after messages", "before commit",
+    "before claim",
+    "after conditions",
+    "after sending",
+    "after messages",
+    "before commit",
     "after commit",
-)  # fmt: skip
+)
 
 
 @launcher

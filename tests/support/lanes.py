@@ -40,10 +40,17 @@ class Lanes:
     def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
         """Puts jobs in the lane's line; their ids."""
         wanted = {
-            "namespace": "default", "task": "tests.add", "args": [], "kwargs": {},
-            "job_source": "user_cli", "created_by": "user:me", "is_system_job": False,
-            "is_dispatched": False, "lane": lane, **fields,
-        }  # fmt: skip
+            "namespace": "default",
+            "task": "tests.add",
+            "args": [],
+            "kwargs": {},
+            "job_source": "user_cli",
+            "created_by": "user:me",
+            "is_system_job": False,
+            "is_dispatched": False,
+            "lane": lane,
+            **fields,
+        }
         made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
         for job in made:  # each with a position of its own
             new_jobs.insert(self.connection, [job])
@@ -69,13 +76,15 @@ class Lanes:
         """Returns the jobs that have a slot."""
         rows = self.sql(
             "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NOT NULL "
-            "AND state IN ('pending', 'scheduled', 'running')", lane,
-        )  # fmt: skip
+            "AND state IN ('pending', 'scheduled', 'running')",
+            lane,
+        )
         return {str(row[0]) for row in rows}
 
     def end(self, *ids: str, state: str = "completed") -> None:
         """Ends jobs, as their workers would."""
         self.sql(
             "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = ANY (%s::uuid[])",
-            state, list(ids),
-        )  # fmt: skip
+            state,
+            list(ids),
+        )

@@ -22,9 +22,13 @@ def jobs(sql: Sql, days: list[float], schedule_id: int | None = None, **columns:
                    CASE WHEN %s IN ('completed', 'failed') THEN at END
               FROM (SELECT now() - %s * interval '1 day' AS at) AS a RETURNING id
             """,
-            schedule_id, values["namespace"], values["state"], values["group_id"],
-            values["state"], age,
-        )  # fmt: skip
+            schedule_id,
+            values["namespace"],
+            values["state"],
+            values["group_id"],
+            values["state"],
+            age,
+        )
         sql(
             "INSERT INTO pgbeat.executions (job_id, schedule_id, number, state, worker, "
             "started_at, finished_at) "
@@ -43,8 +47,9 @@ def ticks(sql: Sql, days: list[float], schedule_id: int) -> None:
             "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason) "
             "SELECT %s, 's', at, at, 'skipped', 'no' "
             "FROM (SELECT now() - %s * interval '1 day' AS at) AS a",
-            schedule_id, age,
-        )  # fmt: skip
+            schedule_id,
+            age,
+        )
 
 
 def left(sql: Sql, table: str, moment: str = "created_at") -> list[int]:
@@ -59,5 +64,6 @@ def audited(sql: Sql, days: list[float], namespace: str = "default") -> None:
         sql(
             "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
             "VALUES (%s, now() - %s * interval '1 day', 'user:a', 'cli', 'pause', 'lane', 'l')",
-            namespace, age,
-        )  # fmt: skip
+            namespace,
+            age,
+        )

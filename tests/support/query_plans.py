@@ -210,10 +210,19 @@ def _keys(world: World, connection: Connection) -> None:
 
 def _create(world: World, connection: Connection) -> None:
     new = [
-        new_jobs.NewJob(str(uuid4()), "default", "shop.task1", [], {}, "user_api", "user:1", False,
-                    unique_key=str(uuid4()))
+        new_jobs.NewJob(
+            str(uuid4()),
+            "default",
+            "shop.task1",
+            [],
+            {},
+            "user_api",
+            "user:1",
+            False,
+            unique_key=str(uuid4()),
+        )
         for _ in range(100)
-    ]  # fmt: skip
+    ]
     assert new_jobs.insert(connection, new) == 100
 
 
@@ -289,8 +298,9 @@ def _nothing() -> None:
 @contextmanager
 def explained(dsn: str, rows: int) -> Iterator[tuple[World, Explained]]:
     """Opens a database that was filled with so many rows, and what explains queries in it."""
-    app = Celery("plans", broker=f"pgbeat+{postgres_url(dsn).render_as_string(False)}",
-                 set_as_current=False)  # fmt: skip
+    app = Celery(
+        "plans", broker=f"pgbeat+{postgres_url(dsn).render_as_string(False)}", set_as_current=False
+    )
     for number in range(40):
         app.task(_nothing, name=f"shop.task{number}", shared=False)
     settings = Settings.load(app.conf)

@@ -45,9 +45,15 @@ def make_schedule(
 def make_job(sql: Sql, state: Any = "pending", **values: Any) -> str:
     """Writes a job of `jobs.add` in that state; returns its id."""
     given = {
-        "id": str(uuid4()), "task": "jobs.add", "args": "[1]", "kwargs": "{}", "state": state,
-        "job_source": "user_cli", "created_by": "user:alice", "is_system_job": False,
-    } | values  # fmt: skip
+        "id": str(uuid4()),
+        "task": "jobs.add",
+        "args": "[1]",
+        "kwargs": "{}",
+        "state": state,
+        "job_source": "user_cli",
+        "created_by": "user:alice",
+        "is_system_job": False,
+    } | values
     if state in ("running", "completed"):
         given.setdefault("started_at", "now")
     if state in ("completed", "failed", "cancelled", "skipped"):

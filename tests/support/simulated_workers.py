@@ -59,8 +59,9 @@ class FakeWorkers:
         self.sql(
             "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
             "VALUES (%s, 'w', 1, now() - make_interval(secs => %s))",
-            worker, missing,
-        )  # fmt: skip
+            worker,
+            missing,
+        )
         if lives:
             self.sql("SELECT pg_advisory_lock(%s, %s)", workers.LIFE, worker)
 
@@ -75,8 +76,10 @@ class FakeWorkers:
         )
         self.sql(
             "UPDATE pgbeat.jobs SET dispatched_at = now() - make_interval(secs => %s) "
-            "WHERE id = %s", ago + 1, job_id,
-        )  # fmt: skip
+            "WHERE id = %s",
+            ago + 1,
+            job_id,
+        )
 
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
         """Runs a statement."""

@@ -142,9 +142,13 @@ def make_token(
     dsn = postgres_url(url) if isinstance(url, str) else url
     with connections.engine(dsn, "tests").begin() as connection:
         return tokens.create(
-            connection, namespace=namespace, actor=actor, scope=scope, lifetime=lifetime,
+            connection,
+            namespace=namespace,
+            actor=actor,
+            scope=scope,
+            lifetime=lifetime,
             created_by="user:tests",
-        )[1]  # fmt: skip
+        )[1]
 
 
 @contextmanager

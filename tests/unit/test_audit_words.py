@@ -12,17 +12,26 @@ from pgbeat.access import audit_words
     [
         ({"paused_at": None}, {"paused_at": "2026-12-24T09:00:00Z"}, ["paused: no → yes"]),
         ({"cron": "5 * * * *"}, {"cron": "10 * * * *"}, ["cron: 5 * * * * → 10 * * * *"]),
-        ({"every": 3600, "cron": None}, {"every": None, "cron": "@daily"},
-         ["every: 1 h → none", "cron: none → @daily"]),
+        (
+            {"every": 3600, "cron": None},
+            {"every": None, "cron": "@daily"},
+            ["every: 1 h → none", "cron: none → @daily"],
+        ),
         ({"enabled": True}, {"enabled": False}, ["enabled: yes → no"]),
-        ({"starts_at": None}, {"starts_at": "2026-12-24T09:00:00Z"},
-         ["starts_at: none → 2026-12-24 09:00:00 UTC"]),
-        (None, {"task": "a", "args": [], "max_retries": 3, "owner": None},
-         ["task: a", "max_retries: 3"]),
+        (
+            {"starts_at": None},
+            {"starts_at": "2026-12-24T09:00:00Z"},
+            ["starts_at: none → 2026-12-24 09:00:00 UTC"],
+        ),
+        (
+            None,
+            {"task": "a", "args": [], "max_retries": 3, "owner": None},
+            ["task: a", "max_retries: 3"],
+        ),
         ({"kwargs": {"a": 1}}, None, ['kwargs: {"a": 1}']),
         (None, None, []),
     ],
-)  # fmt: skip
+)
 def test_changes_are_said_in_words(before: Any, after: Any, said: list[str]) -> None:
     found = audit_words.changes(before, after)
     assert [f"{column}: {' → '.join(filter(None, values))}" for column, *values in found] == said

@@ -45,18 +45,30 @@ def mistakes(environ: dict[str, str] | None = None, /, **conf: Any) -> tuple[Pro
 @pytest.mark.parametrize(
     "scheme",
     [
-        "postgresql", "postgres", "postgresql+psycopg", "postgresql+psycopg2", "postgres+asyncpg",
-        "sqla+postgresql", "sqla+postgresql+psycopg", "sqla+postgresql+psycopg2",
-        "sqlalchemy+postgresql", "db+postgresql", "db+postgresql+psycopg2",
+        "postgresql",
+        "postgres",
+        "postgresql+psycopg",
+        "postgresql+psycopg2",
+        "postgres+asyncpg",
+        "sqla+postgresql",
+        "sqla+postgresql+psycopg",
+        "sqla+postgresql+psycopg2",
+        "sqlalchemy+postgresql",
+        "db+postgresql",
+        "db+postgresql+psycopg2",
     ],
-)  # fmt: skip
+)
 def test_every_scheme_means_the_same_database(scheme: str) -> None:
     url = postgres_url(f"{scheme}://me:s3cret@db.example.com:5433/app")
     assert url == postgres_url(URL)
     assert url.drivername == "postgresql+psycopg"
     assert (url.username, url.password, url.host, url.port, url.database) == (
-        "me", "s3cret", "db.example.com", 5433, "app",
-    )  # fmt: skip
+        "me",
+        "s3cret",
+        "db.example.com",
+        5433,
+        "app",
+    )
 
 
 def test_a_socket_is_a_host_in_the_query() -> None:
@@ -116,11 +128,17 @@ def test_a_password_may_hold_what_is_escaped() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "host=h dbname=d password=s3cret", "s3cret", "postgresql://u:s3cret@h:54x32/d",
-        "postgresql://u:p@ss:s3cret@h/d", "mysql://u:s3cret@h/d", "sqla+sqlite:///s3cret",
-        "redis://:s3cret@h/0", "postgresql://u:s3cret@h1:54x32,h2/d",
+        "",
+        "host=h dbname=d password=s3cret",
+        "s3cret",
+        "postgresql://u:s3cret@h:54x32/d",
+        "postgresql://u:p@ss:s3cret@h/d",
+        "mysql://u:s3cret@h/d",
+        "sqla+sqlite:///s3cret",
+        "redis://:s3cret@h/0",
+        "postgresql://u:s3cret@h1:54x32,h2/d",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_dsn_says_what_one_looks_like(text: str) -> None:
     assert not is_postgres(text)
     with pytest.raises(ConfigError) as raised:
@@ -198,19 +216,36 @@ def test_defaults() -> None:
     settings = load(**CONF)
     assert settings == Settings(url=postgres_url(URL))
     assert (settings.lock_key, settings.max_retries, settings.retry_base, settings.retry_cap) == (
-        1050, 5, 60, 3600,
-    )  # fmt: skip
+        1050,
+        5,
+        60,
+        3600,
+    )
 
 
 def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
     values: dict[str, Any] = {
-        "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
-        "lock_interval": 0.5, "lock_patience": 20.0, "metrics_interval": 30.0,
-        "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
-        "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "audit_days": 9.5,
-        "track": "all", "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
+        "url": URL,
+        "lock_key": -7,
+        "loop_interval": 0.5,
+        "batch_size": 10,
+        "lock_interval": 0.5,
+        "lock_patience": 20.0,
+        "metrics_interval": 30.0,
+        "condition_timeout": 2.5,
+        "condition_threads": 3,
+        "max_retries": 0,
+        "retry_base": 1.5,
+        "retry_cap": 99.0,
+        "retention_days": 0.0,
+        "retention_count": 5,
+        "audit_days": 9.5,
+        "track": "all",
+        "job_max_attempts": 1,
+        "job_retry_base": 2.5,
+        "job_retry_cap": 7.0,
         "webhook_private": True,
-    }  # fmt: skip
+    }
     by_app = Settings.load({f"pgbeat_{name}": value for name, value in values.items()}, {})
     by_environment = Settings.load(
         {}, {f"PGBEAT_{name.upper()}": str(value) for name, value in values.items()}
@@ -358,10 +393,15 @@ def test_a_variable_of_somebody_elses_is_named_once(
 ) -> None:
     monkeypatch.setattr(environment, "_warned", set())
     theirs = {
-        "PGBEAT_GRAFANA": "1", "PGBEAT_SERVICE_HOST": "10.0.0.1", "PGBEAT_PORT": "tcp://10.0.0.1",
-        "PGBEAT_PORT_8080_TCP_ADDR": "10.0.0.1", "PGBEAT_WEB_SERVICE_PORT_HTTP": "1",
-        "PGBEAT_APP": "proj:app", "PGBEAT_ADMIN": "1", "PGBEAT_WEB_PORT": "8080",
-    }  # fmt: skip
+        "PGBEAT_GRAFANA": "1",
+        "PGBEAT_SERVICE_HOST": "10.0.0.1",
+        "PGBEAT_PORT": "tcp://10.0.0.1",
+        "PGBEAT_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "PGBEAT_WEB_SERVICE_PORT_HTTP": "1",
+        "PGBEAT_APP": "proj:app",
+        "PGBEAT_ADMIN": "1",
+        "PGBEAT_WEB_PORT": "8080",
+    }
     for _ in range(2):
         assert Settings.load(CONF, theirs).app == ""
     assert [record.getMessage().split()[0] for record in caplog.records] == ["PGBEAT_GRAFANA"]
@@ -393,9 +433,17 @@ def test_the_cap_of_retries_is_not_below_their_base(prefix: str, conf: dict[str,
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("true", True), ("1", True), ("ON", True), ("yes", True), ("0", False), ("off", False),
-     ("No", False), ("false", False)],
-)  # fmt: skip
+    [
+        ("true", True),
+        ("1", True),
+        ("ON", True),
+        ("yes", True),
+        ("0", False),
+        ("off", False),
+        ("No", False),
+        ("false", False),
+    ],
+)
 def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
     assert load({"PGBEAT_WEBHOOK_PRIVATE": written}, **CONF).webhook_private is meant
 
@@ -407,16 +455,8 @@ def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
         ({"web_jwt_algorithms": "HS256,RS256"}, "web_jwt_algorithms", "malformed"),
         ({"web_jwt_algorithms": ""}, "web_jwt_algorithms", "malformed"),
         ({"web_jwt_key": "short"}, "web_jwt_key", "malformed"),
-        (
-            {"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64},
-            "web_jwt_key",
-            "malformed",
-        ),
-        (
-            {"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"},
-            "web_jwt_key",
-            "malformed",
-        ),
+        ({"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64}, "web_jwt_key", "malformed"),
+        ({"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"}, "web_jwt_key", "malformed"),
         ({"web_jwt_jwks": "https://idp/keys"}, "web_jwt_algorithms", "conflict"),
         ({"web_jwt_jwks": "file:///etc/passwd"}, "web_jwt_jwks", "malformed"),
         ({"web_jwt_admin": "admin"}, "web_jwt_admin", "malformed"),

@@ -35,8 +35,9 @@ def generate() -> ModuleType:
 
 def test_every_table_is_described(generate: ModuleType) -> None:
     notes: dict[str, Any] = yaml.safe_load((DOCS / "_site" / "tables.yml").read_text())
-    schema = {table.name: {column.name for column in table.columns}
-              for table in metadata.tables.values()}  # fmt: skip
+    schema = {
+        table.name: {column.name for column in table.columns} for table in metadata.tables.values()
+    }
     assert set(notes) == set(schema)
     for name, note in notes.items():
         assert set(note.get("columns") or {}) <= schema[name], name
@@ -92,8 +93,11 @@ def test_every_decision_is_listed_once(generate: ModuleType) -> None:
 
 
 def test_every_part_that_a_page_asks_for_is_generated(generate: ModuleType) -> None:
-    marks = [mark for page in DOCS.rglob("*.md")
-             for mark in re.findall(r"<!-- generated: (\w+) -->", page.read_text())]  # fmt: skip
+    marks = [
+        mark
+        for page in DOCS.rglob("*.md")
+        for mark in re.findall(r"<!-- generated: (\w+) -->", page.read_text())
+    ]
     assert sorted(marks) == sorted(generate.PARTS)
 
 

@@ -10,9 +10,15 @@ from tests.support.processes import ROOT
 PACKAGE = ROOT / "pgbeat"
 #: Functions that import what a string names.
 IMPORTERS = {
-    "import_module", "__import__", "import_string", "import_from_cwd", "symbol_by_name",
-    "load_module", "resolve_name", "run_module",
-}  # fmt: skip
+    "import_module",
+    "__import__",
+    "import_string",
+    "import_from_cwd",
+    "symbol_by_name",
+    "load_module",
+    "resolve_name",
+    "run_module",
+}
 #: Where names are looked up lazily: the public ones, and the commands by their names.
 ALLOWED = {"__init__.py", "cli/__init__.py"}
 

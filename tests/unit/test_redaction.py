@@ -34,8 +34,11 @@ def redactor() -> Redactors:
 def test_named_arguments_are_masked_at_any_depth(redactor: Redactors) -> None:
     given = {"amount": 1, "CARD": "4111", "by": [{"card": {"n": 1}, "x": 2}], "api_token": "t"}
     assert redactor().kwargs("pay", given) == {
-        "amount": 1, "CARD": MASK, "by": [{"card": MASK, "x": 2}], "api_token": MASK,
-    }  # fmt: skip
+        "amount": 1,
+        "CARD": MASK,
+        "by": [{"card": MASK, "x": 2}],
+        "api_token": MASK,
+    }
     assert given["CARD"] == "4111"
 
 
@@ -70,8 +73,10 @@ def test_names_mask_keys_of_results_but_no_errors(redactor: Redactors) -> None:
 def test_every_rule_that_fits_applies(redactor: Redactors) -> None:
     both = redactor(rules={"pay": ["note"], "p*": ["card"]})
     assert both.kwargs("pay", {"note": 1, "card": 2, "amount": 3}) == {
-        "note": MASK, "card": MASK, "amount": 3,
-    }  # fmt: skip
+        "note": MASK,
+        "card": MASK,
+        "amount": 3,
+    }
     also = redactor(rules={"own": ["x"]})
     assert also.kwargs("own", {"pin": 1, "x": 2, "y": 3}) == {"pin": MASK, "x": MASK, "y": 3}
 
@@ -110,8 +115,11 @@ def test_records_of_the_audit_are_masked(redactor: Redactors) -> None:
     shown = redactor().audited(record)  # the task is the same in both, so it isn't there
     assert shown.before == {"kwargs": {"card": MASK}}
     assert shown.after == {"kwargs": {"card": MASK}, "queue": "q"}
-    changed = _Record("schedule", {"task": "pay", "kwargs": {"card": 1}},
-                      {"task": "other", "kwargs": {"card": 1, "x": 2}})  # fmt: skip
+    changed = _Record(
+        "schedule",
+        {"task": "pay", "kwargs": {"card": 1}},
+        {"task": "other", "kwargs": {"card": 1, "x": 2}},
+    )
     shown = redactor().audited(changed)
     assert shown.before == {"task": "pay", "kwargs": {"card": MASK}}
     assert shown.after == {"task": "other", "kwargs": {"card": MASK, "x": 2}}

@@ -41,9 +41,14 @@ def in_this_process() -> None:
 @pytest.mark.parametrize(
     ("function", "is_found"),
     [
-        (by_itself, True), (by_a_function_inside, True), (by_a_helper, True), (by_a_class, True),
-        (by_a_module, True), (in_this_process, False), (str, False),
+        (by_itself, True),
+        (by_a_function_inside, True),
+        (by_a_helper, True),
+        (by_a_class, True),
+        (by_a_module, True),
+        (in_this_process, False),
+        (str, False),
     ],
-)  # fmt: skip
+)
 def test_what_starts_processes_is_found(function: Callable[..., object], is_found: bool) -> None:
     assert tiers.starts_processes(function) is is_found

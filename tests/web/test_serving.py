@@ -57,10 +57,19 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
 @pytest.mark.slow
 def test_a_terminal_shows_a_link_that_signs_in_once(processes: Processes) -> None:
     process = processes.run(
-        sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])",
-        sys.executable, "-m", "celery", "-A", "tests.support.apps.basic", "pgbeat", "web",
-        "--port", "0",
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        "import pty, sys; pty.spawn(sys.argv[1:])",
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "tests.support.apps.basic",
+        "pgbeat",
+        "web",
+        "--port",
+        "0",
+    )
     link = served(process)
     [code] = re.findall(rf"{re.escape(link)}login#once=(\S+)", process.output)
     for location in ("/", "/login?failed=1&next=%2F"):
@@ -105,9 +114,17 @@ def _children(process: int) -> list[int]:
 @pytest.mark.slow
 def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
     process = processes.run(
-        sys.executable, "-c", "from pgbeat.cli import main; main()",
-        "-A", "tests.support.apps.basic", "web", "--port", "0", "--root-path", "/pgbeat/",
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        "from pgbeat.cli import main; main()",
+        "-A",
+        "tests.support.apps.basic",
+        "web",
+        "--port",
+        "0",
+        "--root-path",
+        "/pgbeat/",
+    )
     link = served(process)
     assert link.endswith("/pgbeat/")
     document = get(f"{link.removesuffix('/pgbeat/')}/openapi.json")

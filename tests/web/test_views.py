@@ -34,27 +34,54 @@ class Noun(NamedTuple):
 def a_job(sql: Sql) -> str:
     """Makes a job that has run, with all that a job may have."""
     job_id = make_job(
-        sql, "failed", error="oops", worker="w", labels={"team": "a"}, tags=["t"],
-        metadata={"a": 1}, checkpoint=Jsonb([3]), run_key="k", unique_key="u", lane="l",
-    )  # fmt: skip
+        sql,
+        "failed",
+        error="oops",
+        worker="w",
+        labels={"team": "a"},
+        tags=["t"],
+        metadata={"a": 1},
+        checkpoint=Jsonb([3]),
+        run_key="k",
+        unique_key="u",
+        lane="l",
+    )
     insert(
-        sql, "executions", {
-            "job_id": job_id, "number": 1, "worker": "w", "state": "failed", "pid": 7,
-            "started_at": "2026-01-01T00:00:00.5Z", "finished_at": "2026-01-01T00:00:02Z",
-            "duration_ms": 1500.4, "cpu_time_ms": 20, "progress_done": 1, "progress_total": 3,
-            "error": "oops", "traceback": "Traceback …", "metadata": {"n": 1, "artifacts": ["a"]},
+        sql,
+        "executions",
+        {
+            "job_id": job_id,
+            "number": 1,
+            "worker": "w",
+            "state": "failed",
+            "pid": 7,
+            "started_at": "2026-01-01T00:00:00.5Z",
+            "finished_at": "2026-01-01T00:00:02Z",
+            "duration_ms": 1500.4,
+            "cpu_time_ms": 20,
+            "progress_done": 1,
+            "progress_total": 3,
+            "error": "oops",
+            "traceback": "Traceback …",
+            "metadata": {"n": 1, "artifacts": ["a"]},
             "log": {"omitted": 1, "lines": [[0.5, "INFO", "shop", "one"]]},
-        }, "id",
-    )  # fmt: skip
+        },
+        "id",
+    )
     return job_id
 
 
 def a_schedule(sql: Sql) -> str:
     """Makes a schedule with a tick and its job."""
     made = make_schedule(
-        sql, cron="0 4 * * *", every=None, timezone="Europe/Oslo", labels={"team": "a"},
-        cursor=Jsonb({"n": 1}), retry_count=1,
-    )  # fmt: skip
+        sql,
+        cron="0 4 * * *",
+        every=None,
+        timezone="Europe/Oslo",
+        labels={"team": "a"},
+        cursor=Jsonb({"n": 1}),
+        retry_count=1,
+    )
     job_id = make_job(sql, "failed", schedule_id=made, schedule="s", error="oops", run_key="k")
     tick = {"schedule_id": made, "schedule": "s", "outcome": "launched", "job_id": job_id}
     insert(sql, "ticks", tick | {"due_at": "2026-01-01T00:00:00Z"}, "id")
@@ -64,9 +91,14 @@ def a_schedule(sql: Sql) -> str:
 def a_lane(sql: Sql) -> str:
     """Makes a lane with rates, a slot that is taken, and a line."""
     make_lane(
-        sql, rate_limit=3, rate_period="1 minute", rate_key="task", temporary_limit=1,
-        temporary_period="1 hour", temporary_until="2999-01-01Z",
-    )  # fmt: skip
+        sql,
+        rate_limit=3,
+        rate_period="1 minute",
+        rate_key="task",
+        temporary_limit=1,
+        temporary_period="1 hour",
+        temporary_until="2999-01-01Z",
+    )
     make_job(sql, "running", lane="l", dispatched_at="now")
     make_job(sql, lane="l")
     return "l"
@@ -85,12 +117,20 @@ def a_webhook(sql: Sql) -> str:
     values = {"name": "w", "url": "https://example.org", "secret": "whsec_abcdefghijklmnop"}
     key = insert(sql, "webhooks", values | {"events": ["job.failed"], "slots": 1}, "id")
     insert(
-        sql, "deliveries", {
-            "webhook_id": key, "event": "job.failed", "payload": {"a": 1}, "state": "failed",
-            "attempts": 1, "next_at": None, "finished_at": "now",
+        sql,
+        "deliveries",
+        {
+            "webhook_id": key,
+            "event": "job.failed",
+            "payload": {"a": 1},
+            "state": "failed",
+            "attempts": 1,
+            "next_at": None,
+            "finished_at": "now",
             "log": Jsonb([{"at": "2026-01-01T00:00:00+00:00", "status": 503}]),
-        }, "id",
-    )  # fmt: skip
+        },
+        "id",
+    )
     return "w"
 
 
@@ -124,12 +164,21 @@ def a_calendar(sql: Sql) -> str:
 
 def a_change(sql: Sql) -> str:
     """Makes a change."""
-    return str(insert(
-        sql, "audit", {
-            "actor": "user:alice", "origin": "cli", "verb": "pause", "kind": "lane",
-            "subject": "l", "after": {"a": 1},
-        }, "id",
-    ))  # fmt: skip
+    return str(
+        insert(
+            sql,
+            "audit",
+            {
+                "actor": "user:alice",
+                "origin": "cli",
+                "verb": "pause",
+                "kind": "lane",
+                "subject": "l",
+                "after": {"a": 1},
+            },
+            "id",
+        )
+    )
 
 
 def first(key: str | int) -> Callable[[Any], Any]:
@@ -144,9 +193,7 @@ def without(*names: str) -> Callable[[Any], Any]:
 
 SCHEDULES = "/admin/scheduled-jobs"
 NOUNS = {
-    "job": Noun(
-        a_job, "/jobs/{id}", "jobs show {id}", of_command=without("trace", "result")
-    ),
+    "job": Noun(a_job, "/jobs/{id}", "jobs show {id}", of_command=without("trace", "result")),
     "job in a list": Noun(a_job, "/jobs", "jobs list", first("jobs"), lambda printed: printed[0]),
     "trace": Noun(a_job, "/jobs/{id}/trace", "jobs show {id}", of_command=lambda job: job["trace"]),
     "tree": Noun(a_job, "/jobs/{id}/tree", "jobs tree {id}"),
@@ -158,11 +205,11 @@ NOUNS = {
     "schedule in a list": Noun(
         a_schedule, SCHEDULES, "list", first("schedules"), lambda printed: printed[0]
     ),
-    "ticks": Noun(
-        a_schedule, f"{SCHEDULES}/{{id}}/history", "history {id}", without("next")
-    ),
+    "ticks": Noun(a_schedule, f"{SCHEDULES}/{{id}}/history", "history {id}", without("next")),
     "due time": Noun(
-        a_schedule, f"{SCHEDULES}/{{id}}/forecast", "next {id}",
+        a_schedule,
+        f"{SCHEDULES}/{{id}}/forecast",
+        "next {id}",
         lambda answer: [without("args", "kwargs")(each) for each in answer["times"]],
         lambda printed: printed["times"],
     ),
@@ -177,7 +224,9 @@ NOUNS = {
     "webhook": Noun(a_webhook, "/webhooks/{id}", "webhooks show {id}"),
     "webhooks": Noun(a_webhook, "/webhooks", "webhooks list", lambda found: found["webhooks"]),
     "delivery": Noun(
-        a_webhook, "/webhooks/{id}/deliveries", "webhooks deliveries {id}",
+        a_webhook,
+        "/webhooks/{id}/deliveries",
+        "webhooks deliveries {id}",
         lambda found: found["deliveries"],
     ),
     "queue": Noun(a_queue, "/queues", "queues", lambda found: found["queues"]),
@@ -186,20 +235,17 @@ NOUNS = {
     "template": Noun(a_template, "/templates/{id}", "templates show {id}"),
     "calendar": Noun(a_calendar, "/calendars/{id}", "calendars show {id}"),
     "excluded time": Noun(
-        a_calendar, "/calendars/{id}/check?at=2026-07-04T00:00:00Z",
+        a_calendar,
+        "/calendars/{id}/check?at=2026-07-04T00:00:00Z",
         "calendars check {id} --at 2026-07-04T00:00:00Z",
     ),
-    "load": Noun(
-        a_job, "/load", "load", without("since", "until"), without("since", "until")
-    ),
+    "load": Noun(a_job, "/load", "load", without("since", "until"), without("since", "until")),
     "forecast": Noun(
         a_schedule, "/forecast?start=2030-01-07T12:00:00Z", "forecast --from 2030-01-07T12:00:00Z"
     ),
     "change": Noun(a_change, "/audit", "audit", lambda found: found["changes"]),
-    "error": Noun(
-        a_job, "/errors", "errors", without("since", "until"), without("since", "until")
-    ),
-}  # fmt: skip
+    "error": Noun(a_job, "/errors", "errors", without("since", "until"), without("since", "until")),
+}
 
 
 @pytest.mark.parametrize("noun", NOUNS.values(), ids=NOUNS)

@@ -244,8 +244,9 @@ def test_figures_of_all_jobs(web: Web, sql: Sql) -> None:
             """INSERT INTO pgbeat.executions
                       (id, job_id, number, state, worker, started_at, finished_at, duration_ms)
                VALUES (gen_random_uuid(), %s, 1, %s, 'w', now(), now(), 1500)""",
-            job_id, state,
-        )  # fmt: skip
+            job_id,
+            state,
+        )
     sql("""INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 5)
            ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = 5""")
     found = done(web.user.get("/scheduler/metrics"))

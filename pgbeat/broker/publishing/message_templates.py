@@ -214,12 +214,7 @@ class MessageTemplate:
 
     @classmethod
     def of(
-        cls,
-        app: Celery,
-        row: Message,
-        message: TaskMessage,
-        check: Any = None,
-        **senders: str,
+        cls, app: Celery, row: Message, message: TaskMessage, check: Any = None, **senders: str
     ) -> "MessageTemplate | None":
         """Returns the template of a message, or `None` if some part is not as expected.
 

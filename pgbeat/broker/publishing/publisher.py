@@ -179,8 +179,9 @@ def _are_signatures(value: Any) -> bool:
 _OBJECT = (lambda value: isinstance(value, Mapping), "an object")
 _LIMIT = (_is_limit, "a number of seconds")
 _SIGNATURES = (
-    _are_signatures, "a signature (an object: task, args, kwargs, options), or a list of them"
-)  # fmt: skip
+    _are_signatures,
+    "a signature (an object: task, args, kwargs, options), or a list of them",
+)
 #: Checks of options, and what each must be. Celery would drop wrong ones silently, or the worker
 #: would fail on them.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {

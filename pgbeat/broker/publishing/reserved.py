@@ -40,8 +40,14 @@ FOR_USERS = frozenset(
 )  # fmt: skip
 #: Options of a signature.
 OF_SIGNATURES = FOR_USERS | {
-    "countdown", "eta", "exchange", "exchange_type", "retry", "retry_policy", "routing_key",
-}  # fmt: skip
+    "countdown",
+    "eta",
+    "exchange",
+    "exchange_type",
+    "retry",
+    "retry_policy",
+    "routing_key",
+}
 _LINKS = ("link", "link_error")
 
 
@@ -116,8 +122,10 @@ def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | Non
 _FIELDS, _MORE = ("task", "args", "kwargs", "options"), {"subtask_type", "immutable"}
 #: Where workflows keep their signatures, among their keyword arguments.
 _PARTS: dict[str, tuple[str, ...]] = {
-    "chain": ("tasks",), "group": ("tasks",), "chord": ("header", "body"),
-}  # fmt: skip
+    "chain": ("tasks",),
+    "group": ("tasks",),
+    "chord": ("header", "body"),
+}
 #: Celery's tasks that run signatures among their arguments.
 _RUNNERS = frozenset(
     f"celery.{name}"

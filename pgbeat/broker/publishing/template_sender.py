@@ -40,9 +40,14 @@ from pgbeat.config.task_options import has_policies, own_policy
 _OWN = {"task_id", "result_cls", "task_type", "add_to_parent"}
 #: Options that all messages of a template share. With any other one, Celery makes the message.
 _SHARED = {
-    "queue", "priority", "serializer", "delivery_mode", "ignore_result", "time_limit",
+    "queue",
+    "priority",
+    "serializer",
+    "delivery_mode",
+    "ignore_result",
+    "time_limit",
     "soft_time_limit",
-}  # fmt: skip
+}
 _PLAIN = {str, int, bool, type(None)}
 _ARGS, _KWARGS = {tuple, list, type(None)}, {dict, type(None)}
 #: The most templates of an app, and how often it may change until Celery makes all messages.
@@ -92,9 +97,13 @@ class _Routes:
 def _code() -> tuple[Any, ...]:
     """Returns the functions that are skipped, as they are now."""
     return (
-        Celery.send_task, Celery.producer_or_acquire, Producer.publish, Producer._publish,
-        BrokerConnection.ensure, Channel.basic_publish,
-    )  # fmt: skip
+        Celery.send_task,
+        Celery.producer_or_acquire,
+        Producer.publish,
+        Producer._publish,
+        BrokerConnection.ensure,
+        Channel.basic_publish,
+    )
 
 
 def _is_plain(app: Celery) -> bool:
@@ -261,9 +270,12 @@ def _route(app: Celery, name: str, options: dict[str, Any]) -> _Route | None:
         return None  # Celery adds the task's own options
     outbox, task_id, root_id, parent_id = HeldPublishes(), *(str(uuid4()) for _ in range(3))
     own = {
-        "task_id": task_id, "root_id": root_id, "parent_id": parent_id, "add_to_parent": False,
+        "task_id": task_id,
+        "root_id": root_id,
+        "parent_id": parent_id,
+        "add_to_parent": False,
         "producer": app.amqp.Producer(OutboxConnection(outbox), auto_declare=False),
-    }  # fmt: skip
+    }
     type(app).send_task(app, name, (), {}, **{**options, **own})
     if len(outbox.messages) != 1 or (row := outbox.messages[0]).queue is None:
         return None

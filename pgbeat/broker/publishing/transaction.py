@@ -156,9 +156,13 @@ def _failing() -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise _FailedInBlock(
-            error.statement, error.params, error.orig or error, error.hide_parameters,
-            connection_invalidated=error.connection_invalidated, code=error.code,
-        ) from error  # fmt: skip
+            error.statement,
+            error.params,
+            error.orig or error,
+            error.hide_parameters,
+            connection_invalidated=error.connection_invalidated,
+            code=error.code,
+        ) from error
 
 
 def check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
@@ -250,10 +254,7 @@ class InTransaction(OutboxConnection):
         return self._channel
 
     def send_many(
-        self,
-        task: Any,
-        arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
-        **options: Any,
+        self, task: Any, arguments: Iterable[Sequence[Any] | Mapping[str, Any]], **options: Any
     ) -> list[str]:
         """Sends a task once for each item of `arguments`, and returns the tasks' ids.
 
@@ -280,9 +281,7 @@ class InTransaction(OutboxConnection):
         return ids
 
 
-def _arguments(
-    item: Sequence[Any] | Mapping[str, Any],
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def _arguments(item: Sequence[Any] | Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(item, Mapping):
         return (), item
     if isinstance(item, Sequence) and not isinstance(item, str | bytes | bytearray):

@@ -338,8 +338,10 @@ class Channel(DeclaringChannel):
             logger.warning(
                 "Message %d of queue %r claims to start a job (%s), but no pgbeat has sent it: it "
                 "runs as a plain task",
-                delivery.id, queue, headers.get("id"),
-            )  # fmt: skip
+                delivery.id,
+                queue,
+                headers.get("id"),
+            )
         if delivery.at is not None:
             _drop_due_eta(payload.get("headers"), delivery.at)
         properties = payload.setdefault("properties", {})

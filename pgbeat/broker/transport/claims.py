@@ -113,9 +113,7 @@ class Claims:
         if len(of) > 1:
             random.shuffle(of)  # queues take turns
         statement = self._deep if acked else claim_sql.TAKE
-        parameters: tuple[Parameter, ...] = (
-            array(of), b"%d" % limit, b"%d" % self._consumer, acks,
-        )  # fmt: skip
+        parameters: tuple[Parameter, ...] = (array(of), b"%d" % limit, b"%d" % self._consumer, acks)
         if not is_deep:
             statement = self._shallow
             marks = self._marks
@@ -167,12 +165,17 @@ def deliveries(result: PGresult, at: float | None = None) -> list[ClaimedMessage
     value = result.get_value
     found = [
         ClaimedMessage(
-            int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
-            int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
-            None if (job_id := value(i, 6)) is None else job_id.decode(), at,
+            int(value(i, 0) or 0),
+            int(value(i, 1) or 0),
+            int(value(i, 2) or 0),
+            int(value(i, 3) or 0),
+            value(i, 4) == b"t",
+            value(i, 5) or b"",
+            None if (job_id := value(i, 6)) is None else job_id.decode(),
+            at,
         )
         for i in range(result.ntuples)
         if value(i, 0) is not None
-    ]  # fmt: skip
+    ]
     found.sort(key=lambda d: (-d.priority, d.id))
     return found

@@ -29,11 +29,7 @@ _PAUSE = 0.25
 
 
 def briefly(
-    connection: Any,
-    patience: float,
-    function: Callable[..., Any],
-    *args: Any,
-    **kwargs: Any,
+    connection: Any, patience: float, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a domain function that must not wait for a lock longer than `patience` (seconds)."""
     lock_waits.limit_waiting(connection, patience)
@@ -147,8 +143,10 @@ class DeclaringChannel(virtual.Channel):
             raise ChannelError(
                 f"COMMAND_INVALID - unknown exchange type {type!r}; there are "
                 + ", ".join(sorted(self.exchange_types)),
-                (40, 10), "Channel.exchange_declare", "503",
-            )  # fmt: skip
+                (40, 10),
+                "Channel.exchange_declare",
+                "503",
+            )
         super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait)
         has = self._ask(
             exchanges.declare, exchange, type, durable=bool(durable), auto_delete=bool(auto_delete)
@@ -158,8 +156,10 @@ class DeclaringChannel(virtual.Channel):
             raise ChannelError(
                 f"PRECONDITION_FAILED - exchange {exchange!r} is of type {has}, not {type}; "
                 "delete it, or declare it with that type",
-                (40, 10), "Channel.exchange_declare", "406",
-            )  # fmt: skip
+                (40, 10),
+                "Channel.exchange_declare",
+                "406",
+            )
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Deletes an exchange."""
@@ -186,9 +186,12 @@ class DeclaringChannel(virtual.Channel):
             return queue_declare_ok_t(queue, found.messages, found.consumers)
         caller = self._owner(exclusive)
         options: dict[str, Any] = {
-            "durable": bool(durable), "auto_delete": bool(auto_delete), "arguments": arguments,
-            "owner": caller if exclusive else None, "caller": caller,
-        }  # fmt: skip
+            "durable": bool(durable),
+            "auto_delete": bool(auto_delete),
+            "arguments": arguments,
+            "owner": caller if exclusive else None,
+            "caller": caller,
+        }
         try:
             found = self._ask(queues.declare_at_once, queue, **options) or after_lease(
                 self.broker.lease if exclusive else 0.0,
@@ -223,17 +226,21 @@ class DeclaringChannel(virtual.Channel):
         if queue.exclusive or queue.auto_delete or queue.bindings or queue.on_declared:
             return None
         arguments = self.prepare_queue_arguments(
-            queue.queue_arguments or {}, expires=queue.expires, message_ttl=queue.message_ttl,
+            queue.queue_arguments or {},
+            expires=queue.expires,
+            message_ttl=queue.message_ttl,
             max_priority=queue.max_priority,
-        )  # fmt: skip
+        )
         try:
             columns = queues.columns(arguments)
         except ValueError:  # its declaration says why
             return None
         return columns | {
-            "name": queue.name, "exchange": exchange.name, "type": exchange.type,
+            "name": queue.name,
+            "exchange": exchange.name,
+            "type": exchange.type,
             "routing_key": queue.routing_key or "",
-        }  # fmt: skip
+        }
 
     def _owner(self, exclusive: bool) -> int | None:
         if exclusive:

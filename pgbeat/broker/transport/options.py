@@ -14,9 +14,18 @@ from pgbeat.suggest import nearest
 
 #: Options that kombu and Celery read.
 _KOMBU = {
-    "body_encoding", "deadletter_queue", "callback", "errback", "max_retries", "interval_start",
-    "interval_step", "interval_max", "retry_errors", "connect_retries_timeout", "timeout",
-}  # fmt: skip
+    "body_encoding",
+    "deadletter_queue",
+    "callback",
+    "errback",
+    "max_retries",
+    "interval_start",
+    "interval_step",
+    "interval_max",
+    "retry_errors",
+    "connect_retries_timeout",
+    "timeout",
+}
 _COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
 
 

@@ -226,9 +226,8 @@ class Session:
 
         def requeue(messages: Sequence[int]) -> list[int]:
             left = consumers.requeue(
-                self._connection, self.id, messages,
-                limit=self._options.limit, counts=counts,
-            )  # fmt: skip
+                self._connection, self.id, messages, limit=self._options.limit, counts=counts
+            )
             self._start_over()
             return left
 

@@ -49,9 +49,7 @@ class Transport(virtual.Transport):
         SchemaError,
     )
     implements = virtual.Transport.implements.extend(
-        asynchronous=True,
-        exchange_type=frozenset(["direct", "topic", "fanout"]),
-        heartbeats=False,
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
     )
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

@@ -11,14 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.config import (
-    Settings,
-    brokers,
-    delays_in_table,
-    is_own_broker,
-    place,
-    spelling,
-)
+from pgbeat.config import Settings, brokers, delays_in_table, is_own_broker, place, spelling
 from pgbeat.database import connections as sessions
 from pgbeat.database import contents, migrate
 from pgbeat.errors import ConfigError, SchemaError

@@ -13,9 +13,16 @@ from pgbeat.errors import ConfigError
 
 #: Options of Django's own, which are not libpq's. Its pools are not pgbeat's either.
 _DJANGOS = {
-    "assume_role", "client_encoding", "context", "cursor_factory", "isolation_level", "pool",
-    "prepare_threshold", "row_factory", "server_side_binding",
-}  # fmt: skip
+    "assume_role",
+    "client_encoding",
+    "context",
+    "cursor_factory",
+    "isolation_level",
+    "pool",
+    "prepare_threshold",
+    "row_factory",
+    "server_side_binding",
+}
 
 
 def alias() -> str:

@@ -126,9 +126,14 @@ class Schedule(Row):
     catch_up_limit = models.IntegerField("of all, at most", default=100, blank=True)
     grace = _length(help_text="how late it may launch")
     overlap = _choice(
-        "allow", "skip", "queue_one", "buffer_all", "cancel_previous",
-        default="allow", help_text="while the job before it goes on",
-    )  # fmt: skip
+        "allow",
+        "skip",
+        "queue_one",
+        "buffer_all",
+        "cancel_previous",
+        default="allow",
+        help_text="while the job before it goes on",
+    )
     min_interval = _length(help_text="between two launches")
     max_retries = _whole(null=False, help_text="then it is disabled; empty: as the settings say")
     retry_base = _length(null=False, verbose_name="first retry after")

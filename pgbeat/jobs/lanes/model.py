@@ -96,9 +96,16 @@ _PERIODS = {
     timedelta(days=1): "day",
 }
 _AUDITED = (
-    "max_running", "rate", "temporary_rate", "temporary_until", "fair_by", "max_per_key", "policy",
-    "options", "paused_at",
-)  # fmt: skip
+    "max_running",
+    "rate",
+    "temporary_rate",
+    "temporary_until",
+    "fair_by",
+    "max_per_key",
+    "policy",
+    "options",
+    "paused_at",
+)
 COLUMNS = [lanes.c[name] for name in Lane._fields]
 
 

@@ -63,9 +63,11 @@ def _admits_in(connection: Connection, lane: Lane, denied: Mapping[str | None, f
 
 def _of_rate(lane: Lane) -> dict[str, Any]:
     values = {
-        "namespace": lane.namespace, "lane": lane.name, "period": lane.rate_period,
+        "namespace": lane.namespace,
+        "lane": lane.name,
+        "period": lane.rate_period,
         "rate": lane.rate_limit,
-    }  # fmt: skip
+    }
     if lane.rate_unit is not None:
         return values | {"key": lane.rate_key, "unit": lane.rate_unit}
     return values if lane.rate_key is None else values | {"key": lane.rate_key}

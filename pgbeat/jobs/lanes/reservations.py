@@ -34,9 +34,18 @@ class Reservation(NamedTuple):
     def work(self) -> Work:
         """Returns what the lane's policy gets to know of it."""
         return Work(
-            f"direct/{self.id}", self.namespace, self.lane, self.task, None, None, self.tags,
-            self.resources, 0, self.created_by, is_direct=True,
-        )  # fmt: skip
+            f"direct/{self.id}",
+            self.namespace,
+            self.lane,
+            self.task,
+            None,
+            None,
+            self.tags,
+            self.resources,
+            0,
+            self.created_by,
+            is_direct=True,
+        )
 
 
 # One statement: without its lock, the row would look like that of a dead session.
@@ -67,9 +76,14 @@ def reserve(
     The connection must be in autocommit mode.
     """
     values = {
-        "namespace": namespace, "lane": lane, "task": task, "tags": list(tags),
-        "resources": json.dumps(resources), "created_by": created_by, "life": LIFE,
-    }  # fmt: skip
+        "namespace": namespace,
+        "lane": lane,
+        "task": task,
+        "tags": list(tags),
+        "resources": json.dumps(resources),
+        "created_by": created_by,
+        "life": LIFE,
+    }
     while True:
         made, lives = connection.execute(_RESERVE, values).one()
         if lives:

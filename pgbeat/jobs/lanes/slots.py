@@ -80,9 +80,11 @@ def note_turns(
     """
     if lane.fair_by is not None and (ids or stops):
         values = {
-            "namespace": lane.namespace, "lane": lane.name, "ids": list(ids),
+            "namespace": lane.namespace,
+            "lane": lane.name,
+            "ids": list(ids),
             "stops": json.dumps(stops),
-        }  # fmt: skip
+        }
         connection.execute(_NOTE_TURNS, values)
 
 
@@ -200,9 +202,12 @@ def waiting_jobs(
     `take_turns` then.
     """
     values: dict[str, Any] = {
-        "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
-        "limit": limit, "offset": offset,
-    }  # fmt: skip
+        "namespace": lane.namespace,
+        "lane": lane.name,
+        "key": lane.rate_key,
+        "limit": limit,
+        "offset": offset,
+    }
     if lane.fair_by is not None:
         values |= {"is_limited": is_limited, "job_ids": None if job_ids is None else list(job_ids)}
     statement = _WAITING_JOBS if lane.fair_by is None else _WAITING_TURNS
@@ -234,9 +239,14 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
         values = {"namespace": lane.namespace, "lane": lane.name}
         by_key = {row[0]: row[1] for row in connection.execute(_COUNT_BY_KEY, values)}
     limiter = Limiter(
-        lane.max_running, policy, rates.quota(connection, lane), count, problem,
-        per_key=lane.max_per_key, taken_by_key=by_key,
-    )  # fmt: skip
+        lane.max_running,
+        policy,
+        rates.quota(connection, lane),
+        count,
+        problem,
+        per_key=lane.max_per_key,
+        taken_by_key=by_key,
+    )
     if policy is not None:
         values = {"namespace": lane.namespace, "lane": lane.name}
         for row in connection.execute(_RUNNING, values):

@@ -12,19 +12,30 @@ from pgbeat.suggest import did_you_mean
 
 #: Keys with a special meaning in this form.
 OWN = (
-    "name", "trigger", "interval_minutes", "function", "args", "retry_on_failure", "max_retries",
+    "name",
+    "trigger",
+    "interval_minutes",
+    "function",
+    "args",
+    "retry_on_failure",
+    "max_retries",
     "timeout_seconds",
-)  # fmt: skip
+)
 #: What this form calls fields.
 WORDS = {"every": "interval_minutes"}
 #: The highest `max_attempts` of a job.
 _MOST_ATTEMPTS = 1000
 #: Fields that this form doesn't have, and what to use instead.
 _OTHER_WORDS = {
-    "task": "function", "launcher": "function", "kwargs": "args", "every": "interval_minutes",
-    "once_at": "interval_minutes or cron", "solar": "interval_minutes or cron",
-    "rrule": "interval_minutes or cron", "after": "interval_minutes or cron",
-}  # fmt: skip
+    "task": "function",
+    "launcher": "function",
+    "kwargs": "args",
+    "every": "interval_minutes",
+    "once_at": "interval_minutes or cron",
+    "solar": "interval_minutes or cron",
+    "rrule": "interval_minutes or cron",
+    "after": "interval_minutes or cron",
+}
 #: All keys; the others are fields with their usual meaning.
 KEYS = (*OWN, *(name for name in FIELDS if name not in OWN and name not in _OTHER_WORDS))
 _LONGEST = 36_500 * 24 * 60
@@ -56,10 +67,7 @@ class FunctionEntry:
                 self._note(entry.key, f"`schedulers:` has no {word}; use {other}", word)
 
     def values(
-        self,
-        functions: Mapping[str, str],
-        options: Mapping[str, Any],
-        job: Mapping[str, Any],
+        self, functions: Mapping[str, str], options: Mapping[str, Any], job: Mapping[str, Any]
     ) -> Iterator[Value]:
         """Yields fields, and notes what is wrong with them.
 

@@ -277,9 +277,13 @@ class _Reader:
         self._define(name, key, values, places, WORDS)
 
     def _define(
-        self, name: str, key: Node, given: dict[str, Any], places: dict[str, Place],
+        self,
+        name: str,
+        key: Node,
+        given: dict[str, Any],
+        places: dict[str, Place],
         words: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Adds a definition; fields that are not given have the file's default or the table's."""
         unfit = self._notes.unfit[name] | self._notes.unfit["defaults"]
         defaults = self._defaults

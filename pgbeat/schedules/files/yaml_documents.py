@@ -37,7 +37,7 @@ CORE = [
         list("-+0123456789."),
     ),
     ("merge", re.compile(r"<<\Z"), ["<"]),
-]  # fmt: skip
+]
 
 
 class _Resolver(BaseResolver):

@@ -141,11 +141,7 @@ def _file(path: str) -> str:
 
 
 def inventory(
-    path: str,
-    contents: Mapping[str, Any],
-    *,
-    timezone: str | None = None,
-    from_code: bool = False,
+    path: str, contents: Mapping[str, Any], *, timezone: str | None = None, from_code: bool = False
 ) -> Inventory:
     """Returns the file's entries as arrivals. `timezone` overrides the file's own."""
     found = Inventory(BEAT, path)

@@ -60,10 +60,7 @@ def read(url: str, prefix: str = PREFIX) -> Contents:
         ) from None
     try:
         client = redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
+            url, decode_responses=True, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
         )
     except (ValueError, TypeError):
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)

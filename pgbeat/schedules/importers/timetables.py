@@ -180,10 +180,7 @@ def of_rrule(fields: Mapping[str, Any], app_timezone: str | None) -> tuple[When,
         for than, (part, value) in enumerate(times.items(), _FREQUENCIES.index("HOURLY")):
             if frequency < than:
                 rule.setdefault(part, [value])
-    columns: dict[str, Any] = {
-        "rrule": _rule(_FREQUENCIES[frequency], rule),
-        "timezone": timezone,
-    }
+    columns: dict[str, Any] = {"rrule": _rule(_FREQUENCIES[frequency], rule), "timezone": timezone}
     if start is not None:
         columns["starts_at"] = start
     return When(columns, from_last_run=start is None, remarks=remarks), end

@@ -183,9 +183,15 @@ def _init(
     shutil.rmtree(half, ignore_errors=True)
     make_private(half, owner)
     command = [
-        str(bin_folder / "initdb"), "--pgdata", str(half), "--username=postgres", "--auth=trust",
-        "--encoding=UTF8", "--locale=C", "--no-instructions",
-    ]  # fmt: skip
+        str(bin_folder / "initdb"),
+        "--pgdata",
+        str(half),
+        "--username=postgres",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--no-instructions",
+    ]
     if settings.get("fsync") == "off":
         command.append("--no-sync")
     done = subprocess.run(  # noqa: S603 - the wheel's own program

@@ -124,26 +124,32 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
             seen = bulk.preview(connection, caller, order, wanted)
         first = backend.redactor(caller).rows(seen.first)
         return BulkDone(
-            verb=body.verb, matched=seen.number, others=seen.others, done=0, left={}, problems=[],
-            action=None, next=None,
+            verb=body.verb,
+            matched=seen.number,
+            others=seen.others,
+            done=0,
+            left={},
+            problems=[],
+            action=None,
+            next=None,
             first=[FoundJob.model_validate(views.job(row)) for row in first],
-        )  # fmt: skip
+        )
     before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
     return BulkDone(
-        verb=body.verb, matched=before and before.number, others=before and before.others,
-        first=[], done=made.done, left=made.left,
+        verb=body.verb,
+        matched=before and before.number,
+        others=before and before.others,
+        first=[],
+        done=made.done,
+        left=made.left,
         problems=[BulkProblem.model_validate(each) for each in made.problems],
-        action=made.action, next=following,
-    )  # fmt: skip
+        action=made.action,
+        next=following,
+    )
 
 
 def carry_out(
-    backend: Backend,
-    caller: Caller,
-    order: Order,
-    asked: JobFilter,
-    after: str | None,
-    limit: int,
+    backend: Backend, caller: Caller, order: Order, asked: JobFilter, after: str | None, limit: int
 ) -> tuple[Preview | None, Progress, str | None]:
     """Changes the next `limit` jobs; returns the preview (at first), the progress and `next`."""
     with backend.work(caller) as unit:
@@ -163,8 +169,9 @@ def carry_out(
 def _next(until: datetime, made: Progress) -> str | None:
     if made.position is None:
         return None
-    return cursor(until.isoformat(), made.position[0].isoformat(), made.position[1],
-                  made.action or 0)  # fmt: skip
+    return cursor(
+        until.isoformat(), made.position[0].isoformat(), made.position[1], made.action or 0
+    )
 
 
 def which(connection: Connection, backend: Backend, caller: Caller, asked: JobFilter) -> Filter:

@@ -95,9 +95,7 @@ def list_dead(
 
 @router.get("/{letter_id}", summary="Get a dead letter")
 def get_dead(
-    backend: TheBackend,
-    caller: TheViewer,
-    letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)],
+    backend: TheBackend, caller: TheViewer, letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)]
 ) -> DeadDetail:
     """Returns a dead letter with its message."""
     with backend.transaction() as connection:
@@ -113,11 +111,7 @@ def get_dead(
 def _choose(connection: Connection, body: DeadChoice) -> dict[int, str]:
     older_than = body.older_than if isinstance(body, DeadDrop) else None
     return control.choose(
-        connection,
-        ids=body.ids or (),
-        queue=body.queue,
-        older_than=older_than,
-        everything=body.all,
+        connection, ids=body.ids or (), queue=body.queue, older_than=older_than, everything=body.all
     )
 
 

@@ -47,7 +47,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events, for at most a quarter of an hour.",
         "content": {"text/event-stream": {"example": _EXAMPLE}},
-    },
+    }
 }
 
 

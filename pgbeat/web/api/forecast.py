@@ -85,9 +85,15 @@ def get_forecast(
 
     with backend.transaction() as connection:
         found = forecast_stored(
-            connection, backend.namespace, timetable, backend.timezone,
-            names=schedule or (), start=start, hours=hours, limit=limit,
-        )  # fmt: skip
+            connection,
+            backend.namespace,
+            timetable,
+            backend.timezone,
+            names=schedule or (),
+            start=start,
+            hours=hours,
+            limit=limit,
+        )
     answer, redactor = found.as_dict(), backend.redactor(caller)
     for each, due in zip(answer["times"], found.forecast.times, strict=True):
         task = due.schedule.task

@@ -79,8 +79,7 @@ class FoundLane(BaseModel):
     rate_key: str | None
     rate_unit: str | None
     temporary_rate: str | None = Field(
-        description="The rate that holds instead until `temporary_until`.",
-        examples=["10/minute"],
+        description="The rate that holds instead until `temporary_until`.", examples=["10/minute"]
     )
     temporary_limit: int | None
     temporary_period: Length | None

@@ -56,8 +56,7 @@ def get_load(
         Length | datetime, Query(description="A time, or how long ago it was.")
     ] = loads.SINCE,
     step: Annotated[
-        Length | None,
-        Query(description="By default so long that about a hundred make the span."),
+        Length | None, Query(description="By default so long that about a hundred make the span.")
     ] = None,
 ) -> LoadSeries:
     """Returns the load of all jobs, or of those of a task, a lane or a queue.
@@ -67,7 +66,6 @@ def get_load(
     """
     with backend.transaction() as connection:
         found = loads.load(
-            connection, backend.namespace,
-            task=task, lane=lane, queue=queue, since=since, step=step,
-        )  # fmt: skip
+            connection, backend.namespace, task=task, lane=lane, queue=queue, since=since, step=step
+        )
     return LoadSeries.model_validate(found)

@@ -87,11 +87,7 @@ def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) 
 
 @router.post("/{name}/preview", summary="Preview changes of a schedule")
 def preview_changes(
-    backend: TheBackend,
-    caller: TheAdmin,
-    name: Name,
-    body: ScheduleChanges,
-    check: Checked = False,
+    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges, check: Checked = False
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
     given = body.model_dump(exclude_unset=True)
@@ -129,10 +125,12 @@ def _preview(
             PreviewedTime(at=each.at, local=_local(each.at, zone), skip=each.skip)
             for each in _upcoming(unit.connection, row, now, backend.timezone)
         ],
-        changes=[PreviewedChange(field=each.column, before=each.before, after=each.after)
-                 for each in _changes(before, row)],
+        changes=[
+            PreviewedChange(field=each.column, before=each.before, after=each.after)
+            for each in _changes(before, row)
+        ],
         condition=None,
-    )  # fmt: skip
+    )
 
 
 def _upcoming(
@@ -162,7 +160,9 @@ def _checked(
     began = time.monotonic()
     result = dry_run_of(unit.connection, backend.celery, backend.settings, row)
     condition = ConditionResult(
-        outcome=result.outcome, reason=result.reason, error=result.error,
+        outcome=result.outcome,
+        reason=result.reason,
+        error=result.error,
         seconds=round(time.monotonic() - began, 3),
-    )  # fmt: skip
+    )
     return found.model_copy(update={"condition": condition})

@@ -104,16 +104,22 @@ def read_timeline(
     """Reads the timeline, masked."""
     patience = beats.patience(backend.settings)
     found = timelines.timeline(
-        connection, backend.namespace, backend.timezone, patience,
-        span=span, search=search, limit=limit,
-    )  # fmt: skip
+        connection,
+        backend.namespace,
+        backend.timezone,
+        patience,
+        span=span,
+        search=search,
+        limit=limit,
+    )
     return found._replace(rows=[_masked(row, redactor) for row in found.rows])
 
 
 def _masked(row: Row, redactor: Redactor) -> Row:
     pieces = [
-        each if each.said is None or each.kind in _DECISIONS
+        each
+        if each.said is None or each.kind in _DECISIONS
         else each._replace(said=redactor.error(each.task, each.said))
         for each in row.pieces
-    ]  # fmt: skip
+    ]
     return row._replace(pieces=pieces, health=redactor.health(row.health, row.schedule.task))

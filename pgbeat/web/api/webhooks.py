@@ -248,10 +248,7 @@ def redeliver_failed(backend: TheBackend, caller: TheAdmin, name: WebhookName) -
 
 @router.post("/{name}/deliveries/{delivery_id}/redeliver", summary="Redeliver a delivery")
 def redeliver_delivery(
-    backend: TheBackend,
-    caller: TheAdmin,
-    name: WebhookName,
-    delivery_id: Annotated[UUID, Path()],
+    backend: TheBackend, caller: TheAdmin, name: WebhookName, delivery_id: Annotated[UUID, Path()]
 ) -> RedeliveryDone:
     """Delivers a delivered or failed delivery again."""
     with backend.unit(caller) as unit:

@@ -80,9 +80,14 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         with visit.reading() as connection:
             missed.check_period(body.start, span["end"], visit.now)
             found = missed.find(
-                connection, row, body.start, span["end"], timezone=visit.backend.timezone,
-                limit=body.limit, most=EXAMINED,
-            )  # fmt: skip
+                connection,
+                row,
+                body.start,
+                span["end"],
+                timezone=visit.backend.timezone,
+                limit=body.limit,
+                most=EXAMINED,
+            )
         done = control.BackfillRun()
         if verb == "launch" and found.times:
             with visit.backend.work(visit.caller) as unit:

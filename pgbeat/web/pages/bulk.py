@@ -84,10 +84,18 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
         which = api.which(connection, *visit.who, body.filter)
         seen = preview(connection, visit.caller, order, which)
     return visit.page(
-        "bulk.html", "jobs", rows=visit.redactor.rows(seen.first), number=seen.number, most=MOST,
-        verb=VERBS[body.verb][0], fields=fields, ids=ids, back=_list(fields), progress=None,
+        "bulk.html",
+        "jobs",
+        rows=visit.redactor.rows(seen.first),
+        number=seen.number,
+        most=MOST,
+        verb=VERBS[body.verb][0],
+        fields=fields,
+        ids=ids,
+        back=_list(fields),
+        progress=None,
         others=seen.of_others(body.verb),
-    )  # fmt: skip
+    )
 
 
 def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
@@ -99,11 +107,19 @@ def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]
     if following is not None:
         with visit.reading():
             return visit.page(
-                "bulk.html", "jobs", rows=[], number=total, most=MOST, verb=VERBS[body.verb][0],
-                fields=fields | {"next": following, "done": str(done), "left": str(left),
-                                 "number": str(total)},
-                ids=ids, back=_list(fields), progress=(done + left, total), others="",
-            )  # fmt: skip
+                "bulk.html",
+                "jobs",
+                rows=[],
+                number=total,
+                most=MOST,
+                verb=VERBS[body.verb][0],
+                fields=fields
+                | {"next": following, "done": str(done), "left": str(left), "number": str(total)},
+                ids=ids,
+                back=_list(fields),
+                progress=(done + left, total),
+                others="",
+            )
     said = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
     if left:
         why = f": {made.problems[0].message}" if made.problems else ""

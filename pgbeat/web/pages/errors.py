@@ -53,9 +53,13 @@ def error_list(
 ) -> ErrorList:
     """Reads the errors of a span, or those of a task, masked for the caller."""
     found = errors(
-        connection, visit.namespace,
-        since=since, task=task or None, limit=limit, mask=visit.redactor.error,
-    )  # fmt: skip
+        connection,
+        visit.namespace,
+        since=since,
+        task=task or None,
+        limit=limit,
+        mask=visit.redactor.error,
+    )
     return ErrorList(found, [_row(found, group, task) for group in found.groups])
 
 
@@ -86,7 +90,11 @@ def errors_page(visit: ViewerVisit, task: str = "", span: str = _USUAL) -> Respo
     with visit.reading() as connection:
         found = error_list(visit, connection, SPANS[span], task=task)
     return visit.page(
-        "errors.html", "errors", found=found, task=task, shown=span,
+        "errors.html",
+        "errors",
+        found=found,
+        task=task,
+        shown=span,
         span="" if span == _USUAL else span,
         spans=[(each, path("errors", task=task, span=each), each == span) for each in SPANS],
-    )  # fmt: skip
+    )

@@ -13,9 +13,13 @@ router = APIRouter(route_class=PageRoute)
 
 #: Where things of a kind are.
 _PLACES: dict[Kind, str] = {
-    "schedule": "schedules", "task": "tasks", "lane": "lanes", "calendar": "calendars",
-    "template": "templates", "job": "jobs",
-}  # fmt: skip
+    "schedule": "schedules",
+    "task": "tasks",
+    "lane": "lanes",
+    "calendar": "calendars",
+    "template": "templates",
+    "job": "jobs",
+}
 _LONGEST = 200
 #: What is done in lists of jobs.
 _LISTS = {

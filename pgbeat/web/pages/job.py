@@ -32,9 +32,7 @@ _RUNS, _MEMBERS = 20, 50
 
 @router.get("/console/jobs/{job_id}")
 def job_page(
-    visit: TheVisit,
-    job_id: str,
-    log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+    visit: TheVisit, job_id: str, log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
 ) -> Response:
     """Shows a job, or to those who see everything the result of a task that is not a job.
 

@@ -69,11 +69,21 @@ def jobs_page(
     """
     named = query.of(
         {
-            "state": state, "is": "late" if late else "", "task": task, "schedule": schedule,
-            "lane": lane, "queue": queue, "by": by, "template": template, "group": group,
-            "label": label, "error": error, "since": since, "before": until,
+            "state": state,
+            "is": "late" if late else "",
+            "task": task,
+            "schedule": schedule,
+            "lane": lane,
+            "queue": queue,
+            "by": by,
+            "template": template,
+            "group": group,
+            "label": label,
+            "error": error,
+            "since": since,
+            "before": until,
         }
-    )  # fmt: skip
+    )
     asked, remark = named, ""
     try:
         asked = query.join([query.parse(q), named])
@@ -101,13 +111,23 @@ def _show(
         if visit.caller.sees_all and not after:
             chart = _chart(visit, connection, asked, span, shown)
     return visit.page(
-        "jobs.html", "jobs",
-        rows=visit.redactor.rows(found.rows), progress=progress, text=text, asked=asked,
+        "jobs.html",
+        "jobs",
+        rows=visit.redactor.rows(found.rows),
+        progress=progress,
+        text=text,
+        asked=asked,
         terms=[(str(each), path("jobs", q=asked.less(each), span=shown)) for each in asked.terms],
         facets=_facets(asked, counts, shown) if counts else None,
-        counts=counts, span=shown, chart=chart, verbs=_verbs(asked.get("state")), after=after,
-        remark=remark, found=found, next=cursor(*found.next) if found.next else None,
-    )  # fmt: skip
+        counts=counts,
+        span=shown,
+        chart=chart,
+        verbs=_verbs(asked.get("state")),
+        after=after,
+        remark=remark,
+        found=found,
+        next=cursor(*found.next) if found.next else None,
+    )
 
 
 def _verbs(state: str) -> dict[str, tuple[str, str]]:
@@ -126,10 +146,13 @@ def _chart(
     if len(named) > 1 or (named and is_glob(named[0][1])):
         named = []
     return load_chart.chart(
-        connection, visit.namespace, span, **dict(named),
+        connection,
+        visit.namespace,
+        span,
+        **dict(named),
         here=lambda each: path("jobs", q=asked, span=each),
         filters={"q": str(asked.without("since", "before")), "span": shown},
-    )  # fmt: skip
+    )
 
 
 def _facets(asked: query.Query, counts: search.Counts, span: str) -> dict[str, list[Facet]]:
@@ -146,9 +169,10 @@ def _facet(asked: query.Query, key: str, numbers: dict[str, int], span: str) -> 
     chosen = asked.get(key)
     return [
         Facet(
-            value, number,
+            value,
+            number,
             path("jobs", q=asked.having(**{key: "" if value == chosen else value}), span=span),
             value == chosen,
         )
         for value, number in numbers.items()
-    ]  # fmt: skip
+    ]

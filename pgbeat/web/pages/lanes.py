@@ -95,9 +95,13 @@ def _show(
         is_known = lane.policy is None or lane.policy in concurrency.registered()
         line = occupancy.line(connection, lane, limit=_SHOWN + 1) if is_known else None
         chart = load_chart.chart(
-            connection, visit.namespace, span, lane=name,
-            here=lambda each: path("lanes", name, span=each), filters={"lane": name},
-        )  # fmt: skip
+            connection,
+            visit.namespace,
+            span,
+            lane=name,
+            here=lambda each: path("lanes", name, span=each),
+            filters={"lane": name},
+        )
     return visit.page(
         "lane.html",
         "lanes",

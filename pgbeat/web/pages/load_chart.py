@@ -22,8 +22,12 @@ USUAL = "6h"
 #: The size of a drawing, which is stretched to the width of the page.
 WIDTH, HEIGHT = 1000, 100
 #: Outcomes from the axis up, and their classes.
-_OUTCOMES = (("completed", "good"), ("failed", "bad"), ("cancelled", "skipped"),
-             ("skipped", "skipped"))  # fmt: skip
+_OUTCOMES = (
+    ("completed", "good"),
+    ("failed", "bad"),
+    ("cancelled", "skipped"),
+    ("skipped", "skipped"),
+)
 
 
 class Block(NamedTuple):
@@ -89,14 +93,17 @@ def chart(
         return _lines([getattr(point, name) for point in found.points], top)
 
     return Chart(
-        found, span, _bars(found, most, filters), most,
+        found,
+        span,
+        _bars(found, most, filters),
+        most,
         running=lines("running_p95", longest),
         waiting=lines("waiting_p95", longest),
         longest=longest,
         depth=lines("depth", found.total.depth),
         spans=[(each, here(each)) for each in SPANS],
         jobs=path("jobs", **filters),
-    )  # fmt: skip
+    )
 
 
 def _bars(found: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:

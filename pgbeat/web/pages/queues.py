@@ -59,19 +59,27 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
         visit.backend.require_broker(connection)
         row = queues.get(connection, name)
         chart = load_chart.chart(
-            connection, visit.namespace, span, queue=name,
+            connection,
+            visit.namespace,
+            span,
+            queue=name,
             here=lambda each: path("queues", name, span=each),
             filters={"q": asked},
-        )  # fmt: skip
+        )
         which = queried(connection, *visit.who, asked, None, {})
         newest = search.page(connection, which, limit=_NEWEST)
         workers = worker_usage.listing(connection, visit.namespace, tasks=0)
     return visit.page(
-        "queue.html", "queues", of="queues", row=row, chart=chart,
-        jobs=visit.redactor.rows(newest.rows), is_cut=newest.is_cut,
+        "queue.html",
+        "queues",
+        of="queues",
+        row=row,
+        chart=chart,
+        jobs=visit.redactor.rows(newest.rows),
+        is_cut=newest.is_cut,
         workers=[each for each in workers if name in (each.queues or ())],
         is_stock=not delays_in_table(visit.backend.celery.conf),
-    )  # fmt: skip
+    )
 
 
 @router.post("/console/queues")

@@ -163,17 +163,21 @@ class Visit:
         elif form is not None and form.errors:
             status, alert = form.status, form.alert
         return _render(
-            self.request, template, self.caller, status,
-            here=here, now=self.now, form=form, error=alert, **values,
-        )  # fmt: skip
+            self.request,
+            template,
+            self.caller,
+            status,
+            here=here,
+            now=self.now,
+            form=form,
+            error=alert,
+            **values,
+        )
 
     def fragment(self, template: str, **values: Any) -> Markup:
         """Renders a part of a page, of which nothing may depend on what the caller last did."""
         text = _environment.get_template(template).render(
-            root=root(self.request),
-            now=self.now,
-            may_change=not self.caller.is_read_only,
-            **values,
+            root=root(self.request), now=self.now, may_change=not self.caller.is_read_only, **values
         )
         return Markup(text)  # noqa: S704  # the template has escaped it
 
@@ -341,10 +345,19 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.filters |= {
-    "breakable": _breakable, "pretty": _pretty, "compact": _compact, "ms": _milliseconds,
-    "number": _number, "counted": words.counted, "first_line": words.first_line, "span": span,
+    "breakable": _breakable,
+    "pretty": _pretty,
+    "compact": _compact,
+    "ms": _milliseconds,
+    "number": _number,
+    "counted": words.counted,
+    "first_line": words.first_line,
+    "span": span,
     "lasting": words.length,
-}  # fmt: skip
+}
 _environment.globals |= {
-    "moment": moment, "path": path, "words": words, "changed": audit_words.changes,
-}  # fmt: skip
+    "moment": moment,
+    "path": path,
+    "words": words,
+    "changed": audit_words.changes,
+}

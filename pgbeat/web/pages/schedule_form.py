@@ -9,8 +9,10 @@ from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, rea
 
 NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _STATES: dict[str, dict[str, bool]] = {
-    "active": {}, "paused": {"paused": True}, "disabled": {"enabled": False}
-}  # fmt: skip
+    "active": {},
+    "paused": {"paused": True},
+    "disabled": {"enabled": False},
+}
 STATE = FormField("state", "At first", "choice", options=tuple(_STATES))
 #: Fields that only a new schedule's form has.
 NEW = (NAME, STATE)
@@ -48,10 +50,7 @@ _WHAT = (
         is_wide=True,
     ),
     FormField(
-        "job_policy.template",
-        "Template",
-        offer="templates",
-        hint="for arguments and policy",
+        "job_policy.template", "Template", offer="templates", hint="for arguments and policy"
     ),
     FormField("owner", "Owner"),
 )

@@ -13,14 +13,7 @@ from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    PageRoute,
-    ViewerVisit,
-    path,
-    unknown_verb,
-)
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 

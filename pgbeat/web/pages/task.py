@@ -34,12 +34,21 @@ def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
     span = span if span in SPANS else USUAL
     with visit.reading() as connection:
         drawn = chart(
-            connection, visit.namespace, span, task=name,
-            here=lambda each: path("tasks", name, span=each), filters={"task": name},
-        )  # fmt: skip
+            connection,
+            visit.namespace,
+            span,
+            task=name,
+            here=lambda each: path("tasks", name, span=each),
+            filters={"task": name},
+        )
         newest = jobs.listing(connection, Filter(visit.namespace, task=name), limit=_NEWEST)
         errors = error_list(visit, connection, SPANS[span], task=name, limit=_ERRORS)
     return visit.page(
-        "task.html", "jobs", name=name, chart=drawn, span=span, rows=visit.redactor.rows(newest),
+        "task.html",
+        "jobs",
+        name=name,
+        chart=drawn,
+        span=span,
+        rows=visit.redactor.rows(newest),
         errors=errors,
-    )  # fmt: skip
+    )

@@ -20,15 +20,23 @@ _TICKS = {
     "1w": (timedelta(days=1), "%a %d"),
 }
 _CLASSES: dict[Kind, str] = {
-    "completed": "good", "failed": "bad", "running": "going", "waiting": "waits",
-    "cancelled": "skipped", "skipped": "dot", "not_launched": "bad",
-}  # fmt: skip
+    "completed": "good",
+    "failed": "bad",
+    "running": "going",
+    "waiting": "waits",
+    "cancelled": "skipped",
+    "skipped": "dot",
+    "not_launched": "bad",
+}
 _NOUNS: dict[Kind, str] = {"skipped": "skip", "not_launched": "failed launch"}
 #: What several of a kind are called.
 _WORDS: dict[Kind, str] = {
-    "completed": "completed", "failed": "failed", "running": "running", "waiting": "waiting",
+    "completed": "completed",
+    "failed": "failed",
+    "running": "running",
+    "waiting": "waiting",
     "cancelled": "cancelled",
-}  # fmt: skip
+}
 
 
 class Shape(NamedTuple):

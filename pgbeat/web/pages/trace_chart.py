@@ -18,9 +18,12 @@ _STEPS = (
 _TICKS = 6
 _RAN = {"completed": "good", "failed": "bad", "lost": "bad", None: "going"}
 _WAITS: dict[Kind, str] = {
-    "lane": "lane", "lane_or_queue": "lane", "queue": "queue", "backoff": "backoff",
+    "lane": "lane",
+    "lane_or_queue": "lane",
+    "queue": "queue",
+    "backoff": "backoff",
     "snoozed": "backoff",
-}  # fmt: skip
+}
 
 
 class Bar(NamedTuple):
@@ -128,10 +131,15 @@ def _offset(seconds: float) -> str:
 
 #: What the colours stand for.
 _NAMES = {
-    "lane": "in lane", "queue": "in queue", "backoff": "until it is tried again",
-    "held": "held back", "going": "running", "good": "completed", "bad": "failed",
+    "lane": "in lane",
+    "queue": "in queue",
+    "backoff": "until it is tried again",
+    "held": "held back",
+    "going": "running",
+    "good": "completed",
+    "bad": "failed",
     "skipped": "ended otherwise",
-}  # fmt: skip
+}
 
 
 def _legend(found: Trace) -> list[tuple[str, str]]:

@@ -60,12 +60,7 @@ def new_webhook_page(visit: AdminVisit) -> Response:
 
 def _new(visit: Visit, form: Form, events: list[str]) -> Response:
     return visit.page(
-        "new_webhook.html",
-        "webhooks",
-        form=form,
-        fields=(_NAME, _URL),
-        events=events,
-        said_of=SAID,
+        "new_webhook.html", "webhooks", form=form, fields=(_NAME, _URL), events=events, said_of=SAID
     )
 
 

@@ -44,8 +44,12 @@ def schedule(
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, options) "
         "VALUES (%s, %s, %s::interval, now(), jsonb_build_array(%s::text), %s)",
-        name, task, every, name, options,
-    )  # fmt: skip
+        name,
+        task,
+        every,
+        name,
+        options,
+    )
 
 
 def stop(*processes: Process) -> None:

@@ -243,8 +243,7 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sign",
-    [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")],
+    "sign", [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")]
 )
 def test_the_server_goes_away_and_comes_back(
     own_server: TemporaryServer, own_transport_workers: TransportWorkers, sign: signal.Signals

@@ -226,9 +226,16 @@ def test_run_and_wait(transport_workers: TransportWorkers) -> None:
     transport_workers.start("-c", "1")
     for args, status, last in (("[1, 2]", 0, "completed"), ('["x", 2]', 1, "failed")):
         shown = run_with(
-            transport_workers.app, "jobs", "run", "transport.add", "--args", args,
-            "--max-attempts", "1", "--wait",
-        )  # fmt: skip
+            transport_workers.app,
+            "jobs",
+            "run",
+            "transport.add",
+            "--args",
+            args,
+            "--max-attempts",
+            "1",
+            "--wait",
+        )
         assert shown.exit_code == status, shown.output
         lines = shown.stdout.splitlines()
         assert lines[0].startswith("Made job ") and f"transport.add: {last}" in lines[-1]

@@ -46,9 +46,16 @@ def worker(app: Celery, processes: Processes, tmp_path: Path) -> Start:
     """Starts a worker of two processes, which takes no more than two messages."""
     broker = str(app.conf.broker_url)
     return lambda: processes.worker(
-        "-P", "prefork", "-c", "2", "--prefetch-multiplier", "1", app="tests.support.apps.recorded",
-        TESTS_BROKER=broker, TESTS_FOLDER=str(tmp_path),
-    )  # fmt: skip
+        "-P",
+        "prefork",
+        "-c",
+        "2",
+        "--prefetch-multiplier",
+        "1",
+        app="tests.support.apps.recorded",
+        TESTS_BROKER=broker,
+        TESTS_FOLDER=str(tmp_path),
+    )
 
 
 def end(sql: Sql, seconds: float = 60) -> tuple[str, list[str]]:
@@ -77,12 +84,14 @@ def overlaps(sql: Sql) -> list[tuple[Any, ...]]:
     ("on_failure", "left"),
     [
         ("stop", ["completed", "failed", "cancelled", "cancelled"]),
-        pytest.param("skip_remaining", ["completed", "failed", "skipped", "skipped"],
-                     marks=pytest.mark.slow),
-        pytest.param("continue", ["completed", "failed", "completed", "completed"],
-                     marks=pytest.mark.slow),
+        pytest.param(
+            "skip_remaining", ["completed", "failed", "skipped", "skipped"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "continue", ["completed", "failed", "completed", "completed"], marks=pytest.mark.slow
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sequence_with_a_member_that_fails(
     worker: Start, submit: Submit, sql: Sql, on_failure: str, left: list[str]
 ) -> None:
@@ -103,8 +112,11 @@ def test_a_sequence_with_a_member_that_fails(
 def test_a_sequence_waits_for_retries(worker: Start, submit: Submit, sql: Sql) -> None:
     worker()
     again = {
-        "task": "tests.remember", "kwargs": {"fails": True}, "max_attempts": 2, "retry_base": 1
-    }  # fmt: skip
+        "task": "tests.remember",
+        "kwargs": {"fails": True},
+        "max_attempts": 2,
+        "retry_base": 1,
+    }
     skips = {"task": "tests.leave", "args": ["skip"]}
     submit(again, skips, "add", mode="sequential")
     assert end(sql) == ("completed", ["failed", "completed", "skipped", "completed"])
@@ -189,12 +201,15 @@ def test_workers_that_are_killed_lose_no_edge_and_call_back_once(
     until(lambda: sql(completed + "NOT NULL") == [(1,)])
     assert sql(completed + "NULL") == [(40,)]
     # None began before all of the row before it had completed.
-    assert sql(
-        """
+    assert (
+        sql(
+            """
         SELECT j.id FROM pgbeat.jobs j JOIN pgbeat.executions e ON e.job_id = j.id
                JOIN pgbeat.dependencies d ON d.job_id = j.id AND d.outcome = 'completed'
                JOIN pgbeat.jobs p ON p.id = d.parent_id
          WHERE e.started_at < p.finished_at
         """
-    ) == []  # fmt: skip
+        )
+        == []
+    )
     assert sql("SELECT count(*) FROM pgbeat.dependencies WHERE outcome IS NULL") == [(0,)]

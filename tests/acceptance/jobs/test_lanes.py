@@ -127,8 +127,11 @@ def test_two_beats_and_three_workers_never_exceed_the_limit(
     next(each for each in beats if "This beat leads" in each.output).kill_group()
     until(lambda: done(transport_workers) == 350, 120, "all are done")
     assert peak(transport_workers) == 2
-    again = [key for key, group in groupby(sorted(e.id for e in transport_workers.journal())) if
-             len(list(group)) > 1]  # fmt: skip
+    again = [
+        key
+        for key, group in groupby(sorted(e.id for e in transport_workers.journal()))
+        if len(list(group)) > 1
+    ]
     assert len(again) <= 2  # what the killed worker had
 
 
@@ -173,9 +176,14 @@ def test_a_worker_killed_at_each_step_of_an_end(
     make_lane(transport_workers.sql, limit=1)
     ids = fill(client, 60, 0.0, max_attempts=1)
     killed = transport_workers.worker(
-        "-P", "prefork", "-c", "2", "--without-mingle", app="tests.support.apps.dying",
+        "-P",
+        "prefork",
+        "-c",
+        "2",
+        "--without-mingle",
+        app="tests.support.apps.dying",
         TESTS_DIE_AT=step,
-    )  # fmt: skip
+    )
     assert killed.wait(90) == -signal.SIGKILL
     assert done(transport_workers) < 60
     begin(transport_workers, 1, concurrency=2)

@@ -14,9 +14,11 @@ from tests.support.processes import until
 from tests.support.rows import Sql
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "policies.add": NARROW, "policies.total": NARROW, "policies.held": NARROW,
+    "policies.add": NARROW,
+    "policies.total": NARROW,
+    "policies.held": NARROW,
     "policies.flaky": {"max_attempts": 3, "retry_base": 0.1},
-}  # fmt: skip
+}
 
 
 class Site(PolicyWorkers):
@@ -87,8 +89,12 @@ def test_a_canvas_is_one_tree(site: Site, sql: Sql) -> None:
 def test_what_is_not_tracked_is_said_to_be_so(site: Site, sql: Sql) -> None:
     """A waiting chord: a member in its lane, a failed one, and one of which only a result tells."""
     site.start_tracking("launched")
-    members = [site.task("held", "a"), site.task("held", "b"), site.task("flaky", 9),
-               site.task("parent", 0)]  # fmt: skip
+    members = [
+        site.task("held", "a"),
+        site.task("held", "b"),
+        site.task("flaky", 9),
+        site.task("parent", 0),
+    ]
     chord(members, site.task("total", [1])).apply_async()
     until(lambda: sql("SELECT done FROM pgbeat.chords") == [(2,)], 30, "two have returned")
     until(lambda: sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'failed'"), 20, "one has failed")
@@ -98,8 +104,12 @@ def test_what_is_not_tracked_is_said_to_be_so(site: Site, sql: Sql) -> None:
     body = root["children"][-1]
     assert root["kind"] == "chord"
     assert [each["state"] for each in root["children"]] == [
-        "running", "pending", "failed", "not tracked", None,
-    ]  # fmt: skip
+        "running",
+        "pending",
+        "failed",
+        "not tracked",
+        None,
+    ]
     assert root["children"][1]["where"].startswith("waits in lane 'narrow' at place 1")
     assert root["children"][3]["counts"] == {"not tracked": 1}
     assert root["counts"] == {"running": 1, "pending": 1, "failed": 1, "not tracked": 1}

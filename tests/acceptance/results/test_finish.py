@@ -56,9 +56,14 @@ def test_what_a_task_writes_commits_with_its_end(
         sign("fail", 6).delay().get(timeout=30)
     until(lambda: is_quiet(sql))
     assert rows(sql) == [
-        ("attempt 2", 4), ("booked", 1), ("booked", 2), ("booked", 3), ("booked", 5),
-        ("collected", 2), ("confirmed", 1),
-    ]  # fmt: skip
+        ("attempt 2", 4),
+        ("booked", 1),
+        ("booked", 2),
+        ("booked", 3),
+        ("booked", 5),
+        ("collected", 2),
+        ("confirmed", 1),
+    ]
 
 
 @pytest.mark.slow

@@ -45,8 +45,12 @@ def test_every_pool_stores_results(workers: Workers, client: Client, pool: str) 
     assert client.add(1, 2).delay().get(timeout=30) == 3
     assert group(client.add(n, n) for n in range(10))().get(timeout=30) == list(range(0, 20, 2))
     assert chord([client.add(n, n) for n in range(5)], client.body())().get(timeout=30) == [
-        0, 2, 4, 6, 8,
-    ]  # fmt: skip
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]
     with pytest.raises(ValueError, match="it fails"):
         client.fail().delay().get(timeout=30)
 
@@ -67,8 +71,11 @@ def test_every_kind_of_caller_waits(workers: Workers, first: str) -> None:
     workers.start("-P", "prefork", "-c", "2")
     caller = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CALLER.format(first=first)],
-        env=workers.env, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env=workers.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert caller.stdout == "all came\n", caller.stderr
 
 

@@ -33,8 +33,11 @@ def test_processes_that_only_read(workers: Workers, client: Client) -> None:
     done.get(timeout=30)
     reader = subprocess.run(
         [sys.executable, "-c", READER, done.id, later.id, several.id],
-        env=workers.env, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=workers.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert reader.stdout == "SUCCESS 2 1\n[0, 1, 2]\n", reader.stderr
 
 
@@ -59,8 +62,11 @@ def test_apps_with_prefixes_share_a_database(workers: Workers, client: Client, s
     assert Client(workers.database).app.AsyncResult("m0").state == "PENDING"
     found = sql("SELECT task_id FROM pgbeat.results ORDER BY 1")
     assert [task for (task,) in found if task.startswith(("one:m", "other:m"))] == [
-        "one:m0", "one:m1", "other:m0", "other:m1",
-    ]  # fmt: skip
+        "one:m0",
+        "one:m1",
+        "other:m0",
+        "other:m1",
+    ]
 
 
 def test_extended_results(workers: Workers, client: Client) -> None:

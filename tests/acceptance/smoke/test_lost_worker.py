@@ -1,12 +1,7 @@
 """A task survives the end of its worker."""
 
 import pytest
-from pytest_celery import (
-    RESULT_TIMEOUT,
-    CeleryTestSetup,
-    CeleryTestWorker,
-    CeleryWorkerCluster,
-)
+from pytest_celery import RESULT_TIMEOUT, CeleryTestSetup, CeleryTestWorker, CeleryWorkerCluster
 
 from tests.acceptance.smoke.tasks import hold
 from tests.support.processes import until

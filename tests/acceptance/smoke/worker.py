@@ -31,10 +31,7 @@ class SmokeSetup(CeleryTestSetup):
     @classmethod
     def update_app_config(cls, app: Celery) -> None:
         """Returns the settings of both apps."""
-        app.conf.update(
-            broker_connection_retry_on_startup=True,
-            worker_prefetch_multiplier=1,
-        )
+        app.conf.update(broker_connection_retry_on_startup=True, worker_prefetch_multiplier=1)
 
 
 @contextmanager

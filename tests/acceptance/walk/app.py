@@ -23,8 +23,9 @@ FOLDER = Path(os.environ.get("WALK_FOLDER", "."))
 app = Celery("walk", broker=os.environ.get("WALK_BROKER"), backend=os.environ.get("WALK_BROKER"))
 engine = create_engine(
     postgres_url(os.environ.get("WALK_DATABASE", "postgresql://nowhere/none")),
-    poolclass=NullPool, connect_args={"prepare_threshold": None},
-)  # fmt: skip
+    poolclass=NullPool,
+    connect_args={"prepare_threshold": None},
+)
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options=json.loads(os.environ.get("WALK_OPTIONS", "{}")),
@@ -43,9 +44,13 @@ app.conf.update(
 def write(phase: str, request: Any) -> None:
     """Appends a line to the journal: one `write`, which the kernel does not interleave."""
     line = {
-        "phase": phase, "id": request.id, "at": time.time(), "pid": os.getpid(),
-        "worker": request.hostname, "task": request.task,
-    }  # fmt: skip
+        "phase": phase,
+        "id": request.id,
+        "at": time.time(),
+        "pid": os.getpid(),
+        "worker": request.hostname,
+        "task": request.task,
+    }
     file = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, (json.dumps(line) + "\n").encode())

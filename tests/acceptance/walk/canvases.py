@@ -16,14 +16,15 @@ from celery.result import AsyncResult
 from tests.acceptance.walk.app import POLICIES
 from tests.acceptance.walk.site import Site
 
-_HOW = {
-    "return": 60, "retry": 8, "celery_retry": 6, "snooze": 10, "die": 2, "fail": 3, "obey": 11,
-}  # fmt: skip
+_HOW = {"return": 60, "retry": 8, "celery_retry": 6, "snooze": 10, "die": 2, "fail": 3, "obey": 11}
 #: How often each is used: a lane that has more jobs than it can run is behind for long.
 _TASKS = {
-    "walk.add": 4, "walk.book": 4, "walk.add_plainly": 2, "walk.add_in_lane": 1,
+    "walk.add": 4,
+    "walk.book": 4,
+    "walk.add_plainly": 2,
+    "walk.add_in_lane": 1,
     "walk.book_in_lane": 1,
-}  # fmt: skip
+}
 
 
 @dataclass

@@ -45,11 +45,21 @@ class Faults:
         self._lock = threading.Lock()
         self._calm = threading.Event()
         self._kinds: dict[Callable[[], None], int] = {
-            self.kill_worker: 6, self.kill_child: 5, self.freeze_worker: 5, self.stop_worker: 3,
-            self.kill_beat: 5, self.freeze_beat: 2, self.cut_sessions: 10, self.cancel_statement: 8,
-            self.open_transaction: 10, self.pause_pooler: 4, self.kill_pooler: 1,
-            self.restart_server: 1, self.freeze_server: 1, self.read_only_server: 1,
-        }  # fmt: skip
+            self.kill_worker: 6,
+            self.kill_child: 5,
+            self.freeze_worker: 5,
+            self.stop_worker: 3,
+            self.kill_beat: 5,
+            self.freeze_beat: 2,
+            self.cut_sessions: 10,
+            self.cancel_statement: 8,
+            self.open_transaction: 10,
+            self.pause_pooler: 4,
+            self.kill_pooler: 1,
+            self.restart_server: 1,
+            self.freeze_server: 1,
+            self.read_only_server: 1,
+        }
 
     def step(self) -> None:
         """Brings one fault about."""
@@ -147,8 +157,9 @@ class Faults:
         done = self.site.sql(
             f"SELECT {function}(pid) FROM (SELECT pid FROM pg_stat_activity WHERE usename = %s"
             " ORDER BY random() LIMIT %s) AS s",
-            role, most,
-        )  # fmt: skip
+            role,
+            most,
+        )
         if done:
             for node in self._nodes(role):
                 self._note(kind, node, began)

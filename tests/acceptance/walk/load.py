@@ -154,8 +154,10 @@ class Load:
                 member.pop("unique_key", None)
             made = pgbeat.submit_group(
                 [{"task": order.pop("task"), **order} for order in members],
-                mode=chance.choice(["parallel", "sequential"]), on_failure="continue", app=self.app,
-            )  # fmt: skip
+                mode=chance.choice(["parallel", "sequential"]),
+                on_failure="continue",
+                app=self.app,
+            )
             with self._lock:
                 for job, order in zip(made.jobs, members, strict=True):
                     self.promised.jobs[str(job.id)] = order
@@ -224,15 +226,23 @@ class Load:
         job_id, state = chance.choice(rows)
         waits = ("cancel", "pause", "pause", "update", "update", "hasten")
         verbs = {
-            "pending": waits, "scheduled": waits, "running": ("cancel", "nothing", "nothing"),
-            "paused": ("resume", "resume", "cancel", "update"), "failed": ("retry", "nothing"),
-        }  # fmt: skip
+            "pending": waits,
+            "scheduled": waits,
+            "running": ("cancel", "nothing", "nothing"),
+            "paused": ("resume", "resume", "cancel", "update"),
+            "failed": ("retry", "nothing"),
+        }
         verb = chance.choice(verbs.get(state, ("nothing",)))
         if verb == "update":
             values: dict[str, Any] = chance.choice(
-                [{"priority": chance.randint(0, 9)}, {"countdown": timedelta(seconds=2)},
-                 {"lane": "two"}, {"lane": None}, {"max_attempts": 4}]
-            )  # fmt: skip
+                [
+                    {"priority": chance.randint(0, 9)},
+                    {"countdown": timedelta(seconds=2)},
+                    {"lane": "two"},
+                    {"lane": None},
+                    {"max_attempts": 4},
+                ]
+            )
             self.verb(verb, job_id, values)
         elif verb == "hasten":
             self.verb("update", job_id, {"run_at": None})
@@ -263,10 +273,12 @@ class Load:
         """Writes what was promised next to the journal."""
         with self._lock:
             kept = {
-                "at": now(), "jobs": self.promised.jobs, "refused": self.promised.refused,
+                "at": now(),
+                "jobs": self.promised.jobs,
+                "refused": self.promised.refused,
                 "committed": sorted(self.promised.committed),
                 "rolled_back": sorted(self.promised.rolled_back),
                 "cancelled": sorted(self.promised.cancelled),
                 "canvases": [vars(each) for each in self.promised.canvases],
-            }  # fmt: skip
+            }
         (self.site.folder / "promised.json").write_text(json.dumps(kept, default=str))

@@ -52,8 +52,9 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     rescue_once(fake_workers)
     job = jobs.get(fake_workers.connection, died)
     assert (job.state, job.error) == (
-        "failed", "lost: the worker w accepted it, and is gone without having begun it"
-    )  # fmt: skip
+        "failed",
+        "lost: the worker w accepted it, and is gone without having begun it",
+    )
     assert job.retried_by is not None
     assert fake_workers.state(left) == "failed"
     assert fake_workers.released() == 2
@@ -67,11 +68,14 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     ("worker", "says"),
     [
         (1, "was accepted 1 min ago by worker w, which has not recorded yet that it began"),
-        (2, "was accepted 1 min ago by a worker that is gone, which has not recorded yet that it "
-            "began"),
+        (
+            2,
+            "was accepted 1 min ago by a worker that is gone, which has not recorded yet that it "
+            "began",
+        ),
         (None, "was accepted 1 min ago by a worker that records nothing"),
     ],
-)  # fmt: skip
+)
 def test_where_an_accepted_job_is(fake_workers: FakeWorkers, worker: int | None, says: str) -> None:
     fake_workers.worker(1, lives=True)
     job_id = fake_workers.job()
@@ -164,8 +168,9 @@ def make_schedules(tracked_workers: TrackedWorkers) -> None:
         tracked_workers.sql(
             f"INSERT INTO pgbeat.schedules (name, task, args, {timetable}) "
             "VALUES (%s, 'x', '[]', %s)",
-            name, value,
-        )  # fmt: skip
+            name,
+            value,
+        )
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from tests.support.recorded_workers import TrackedWorkers
 POOLS = ("prefork", "solo", "threads", "gevent")
 #: The pools in turn; one of them in the default run.
 pools = pytest.mark.parametrize(
-    "pool",
-    ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in POOLS[1:])],
+    "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in POOLS[1:])]
 )
 
 
@@ -47,7 +46,7 @@ def test_each_end_is_recorded(tracked_workers: TrackedWorkers, pool: str) -> Non
         ("leave", "ignore"): ("completed", "completed", None, "ignored: as you like"),
         ("leave", "reject"): ("failed", "failed", "Reject: ('broken', False)", None),
         ("leave", "cancelled"): ("cancelled", "cancelled", "enough", None),
-    }  # fmt: skip
+    }
     made = {tracked_workers.one(*call): ends for call, ends in expected.items()}
     talking = tracked_workers.one("log")
     for seen in tracked_workers.ended(*made):
@@ -71,9 +70,11 @@ def test_each_end_is_recorded(tracked_workers: TrackedWorkers, pool: str) -> Non
     [(log,)] = tracked_workers.sql("SELECT log FROM pgbeat.executions WHERE job_id = %s", talking)
     *lines, last = [line[1:] for line in log["lines"]]
     assert lines == [
-        ["INFO", "shop", "1 of nul\\0"], ["WARNING", "shop.tasks", "twice?"],
-        ["WARNING", "celery.redirected", "printed"], ["INFO", "shop", "inner"],
-    ]  # fmt: skip
+        ["INFO", "shop", "1 of nul\\0"],
+        ["WARNING", "shop.tasks", "twice?"],
+        ["WARNING", "celery.redirected", "printed"],
+        ["INFO", "shop", "inner"],
+    ]
     assert last[:2] == ["ERROR", "shop"]
     assert last[2].startswith("It failed\nTraceback") and last[2].endswith("ValueError: caught")
     assert tracked_workers.sql("SELECT count(*) FROM pgbeat.executions WHERE log IS NOT NULL") == [
@@ -117,8 +118,11 @@ def test_progress_and_what_the_task_reports(tracked_workers: TrackedWorkers, poo
         lambda: next((r for r in tracked_workers.see(job_id).runs if r.metadata == told), None)
     )
     assert (run.progress_done, run.state, run.progress_total, run.progress_message) == (
-        3, "running", 5, "step 3",
-    )  # fmt: skip
+        3,
+        "running",
+        5,
+        "step 3",
+    )
     tracked_workers.open("a")
     [seen] = tracked_workers.ended(job_id)
     made = ["s3://x/1.pdf", "/x/2.csv"]
@@ -205,10 +209,7 @@ def test_revoked_expired_and_unknown_jobs_end(tracked_workers: TrackedWorkers) -
     [(name,)] = tracked_workers.sql("SELECT name FROM pgbeat.workers")
     assert [(each.job.state, each.job.error) for each in seen] == [
         ("cancelled", "expired: no worker took its message from queue 'celery' in time"),
-        (
-            "failed",
-            f"NotRegistered: worker {name} has not registered task 'tests.nobody_knows_it'",
-        ),
+        ("failed", f"NotRegistered: worker {name} has not registered task 'tests.nobody_knows_it'"),
         ("cancelled", "no"),
     ]
     assert not any(each.runs for each in seen)

@@ -50,5 +50,6 @@ def garbled(tracked_workers: TrackedWorkers, job_id: str) -> None:
     message["body"] = b64encode(body.encode()).decode()
     tracked_workers.sql(
         "UPDATE kombu_message SET payload = %s WHERE job_id = %s RETURNING id",
-        json.dumps(message), job_id,
-    )  # fmt: skip
+        json.dumps(message),
+        job_id,
+    )

@@ -168,8 +168,9 @@ def test_list_shows_those_in_use(database: str, connection: Connection) -> None:
     assert [row["id"] for row in read(database, "tokens", "list")] == [new.id]
     everything = read(database, "tokens", "list", "--all")
     assert [(row["id"], row["state"]) for row in everything] == [
-        (new.id, "active"), (old.id, "revoked"),
-    ]  # fmt: skip
+        (new.id, "active"),
+        (old.id, "revoked"),
+    ]
     assert "hash" not in everything[0]
     [_, line] = run(database, "tokens", "list").stdout.splitlines()
     assert line.split()[:4] == [new.id, "new", "user", "active"]

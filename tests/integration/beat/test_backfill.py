@@ -39,8 +39,11 @@ def tick(sql: Sql, hour: float, outcome: str, trigger: str = "timetable") -> Non
     sql(
         f"INSERT INTO pgbeat.ticks (schedule_id, schedule, trigger, due_at, outcome, "
         f"{columns[outcome]}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
-        trigger, START + hour * HOUR, outcome, value,
-    )  # fmt: skip
+        trigger,
+        START + hour * HOUR,
+        outcome,
+        value,
+    )
 
 
 def found(connection: Connection, start: float = 0, end: float = 5) -> Missed:
@@ -229,8 +232,10 @@ def test_a_launcher_is_asked_with_the_due_time_of_then(
     wanted = ["launched", "skipped", "launched", "failed", "launched", "skipped"]
     assert outcomes(connection, app) == wanted
     assert sql("SELECT kwargs->>'text' FROM pgbeat.jobs ORDER BY due_at") == [
-        ("00 True",), ("02 True",), ("04 True",),
-    ]  # fmt: skip
+        ("00 True",),
+        ("02 True",),
+        ("04 True",),
+    ]
     assert sql("SELECT cursor, enabled, retry_count, last_error FROM pgbeat.schedules") == [
         ("as it was", True, 0, None)
     ]
@@ -247,8 +252,9 @@ def test_what_was_not_launched_is_decided_anew(
     assert missing(connection) == [1, 3, 5]
     assert outcomes(connection, app) == ["skipped"] * 3
     assert sql("SELECT outcome, count(*) FROM pgbeat.ticks GROUP BY 1 ORDER BY 1") == [
-        ("launched", 3), ("skipped", 3),
-    ]  # fmt: skip
+        ("launched", 3),
+        ("skipped", 3),
+    ]
 
 
 def test_a_task_that_is_not_there_fails(connection: Connection, app: Celery, sql: Sql) -> None:
@@ -293,6 +299,6 @@ def test_beat_launches_none_of_it_again(
     ) == [
         *(("backfill", START + n * HOUR, 0) for n in range(3)),
         ("timetable", START + 5 * HOUR, 2),
-    ]  # fmt: skip
+    ]
     # What beat made up for with one launch may be launched after all.
     assert missing(connection) == [3, 4]

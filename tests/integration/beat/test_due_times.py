@@ -27,9 +27,13 @@ DAY = {"day": "{{ due_at | date }}", "hour": "{{ due_at | time }}", "of": "{{ sc
 
 #: Adds a schedule of the task `tests.call`: each hour since `START`, and next in a while.
 add = partial(
-    make_schedule, task="tests.call", starts_at=START, timezone="UTC", next_run="9999-01-01Z",
+    make_schedule,
+    task="tests.call",
+    starts_at=START,
+    timezone="UTC",
+    next_run="9999-01-01Z",
     kwargs=DAY,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -60,8 +64,9 @@ def sent(sql: Sql) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 def test_a_backfill_of_six_hours_makes_six_different_calls(app: Celery, sql: Sql) -> None:
     add(sql)
-    made = run_with(app, "backfill", "s", "--from", "2026-01-01T00:00Z", "--to",
-                    "2026-01-01T05:00Z")  # fmt: skip
+    made = run_with(
+        app, "backfill", "s", "--from", "2026-01-01T00:00Z", "--to", "2026-01-01T05:00Z"
+    )
     assert made.exit_code == 0, made.output
     hours = [f"{hour:02}:00:00" for hour in range(6)]
     assert [kwargs for _, kwargs in sent(sql)] == [
@@ -84,8 +89,14 @@ def test_a_tick_of_a_plain_schedule(app: Celery, beat: Beat, sql: Sql) -> None:
     """On the quick path, too: the second message is cut from the first."""
     sql("UPDATE pgbeat.schedules SET enabled = false")
     for number in range(3):
-        add(sql, f"s{number}", next_run=START + timedelta(hours=1), catch_up="all",
-            catch_up_limit=10_000, max_runs=2)  # fmt: skip
+        add(
+            sql,
+            f"s{number}",
+            next_run=START + timedelta(hours=1),
+            catch_up="all",
+            catch_up_limit=10_000,
+            max_runs=2,
+        )
     scheduler = beat()
     while sql("SELECT 1 FROM pgbeat.schedules WHERE enabled"):
         scheduler.run_due()
@@ -96,8 +107,11 @@ def test_a_tick_of_a_plain_schedule(app: Celery, beat: Beat, sql: Sql) -> None:
     }
     for headers, kwargs in found:
         due_at = datetime.fromisoformat(headers["pgbeat_due_at"])
-        assert kwargs == {"day": f"{due_at:%Y-%m-%d}", "hour": f"{due_at:%H:%M:%S}",
-                          "of": headers["pgbeat_schedule"]}  # fmt: skip
+        assert kwargs == {
+            "day": f"{due_at:%Y-%m-%d}",
+            "hour": f"{due_at:%H:%M:%S}",
+            "of": headers["pgbeat_schedule"],
+        }
         begin = datetime.fromisoformat(headers["pgbeat_interval_start"])
         assert due_at - begin == timedelta(hours=1)
         assert headers["pgbeat_trigger"] == "timetable"
@@ -141,8 +155,9 @@ def test_a_decision_made_again_is_for_the_time_that_failed(
 ) -> None:
     sql("CREATE TABLE ready (yes bool)")
     add(sql, every="1 day", condition_sql="SELECT yes FROM gone", next_run=None)
-    due = sql("UPDATE pgbeat.schedules SET next_run = date_trunc('day', now(), 'UTC') "
-              "RETURNING next_run")[0][0]  # fmt: skip
+    due = sql(
+        "UPDATE pgbeat.schedules SET next_run = date_trunc('day', now(), 'UTC') RETURNING next_run"
+    )[0][0]
     scheduler = beat()
     decided(scheduler, sql, "SELECT 1 FROM pgbeat.ticks WHERE outcome = 'failed'")
     sql("ALTER TABLE ready RENAME TO gone")
@@ -169,8 +184,16 @@ def test_what_a_person_has_tried_again_keeps_its_due_time(app: Celery, sql: Sql)
 
 
 def test_a_template_has_placeholders_too(app: Celery, sql: Sql) -> None:
-    made = run_with(app, "templates", "set", "daily", "--task", "tests.call", "--kwargs",
-                    json.dumps({"day": "{{ due_at | date }}"}))  # fmt: skip
+    made = run_with(
+        app,
+        "templates",
+        "set",
+        "daily",
+        "--task",
+        "tests.call",
+        "--kwargs",
+        json.dumps({"day": "{{ due_at | date }}"}),
+    )
     assert made.exit_code == 0, made.output
     add(sql, kwargs=Jsonb({"more": "{{ schedule }}"}), job_policy=Jsonb({"template": "daily"}))
     assert run_with(app, "trigger", "s").exit_code == 0
@@ -180,8 +203,9 @@ def test_a_template_has_placeholders_too(app: Celery, sql: Sql) -> None:
         {"day": today, "more": "s"},
         {"day": today, "text": "{{ as it is"},
     ]
-    refusal = run_with(app, "templates", "set", "bad", "--task", "tests.call", "--args",
-                       '["{{ due }}"]')  # fmt: skip
+    refusal = run_with(
+        app, "templates", "set", "bad", "--task", "tests.call", "--args", '["{{ due }}"]'
+    )
     assert "args[0]: " in refused(refusal)
 
 
@@ -192,9 +216,10 @@ def test_a_row_is_checked_when_it_is_written(database: str, sql: Sql, web: Any) 
     bad = '{"day": "{{ due_at | dat }}"}'
     said = refused(run(database, "add", "s", "--task", "t", "--every", "1h", "--kwargs", bad))
     assert said.startswith("kwargs.day: ")
-    answer = web.admin.post("/admin/scheduled-jobs", json={
-        "name": "s", "task": "tests.add", "cron": "0 0 * * *", "kwargs": json.loads(bad),
-    })  # fmt: skip
+    answer = web.admin.post(
+        "/admin/scheduled-jobs",
+        json={"name": "s", "task": "tests.add", "cron": "0 0 * * *", "kwargs": json.loads(bad)},
+    )
     assert answer.status_code == 422
     assert [each["field"] for each in answer.json()["errors"]] == ["kwargs.day"]
     assert sql("SELECT 1 FROM pgbeat.schedules WHERE name = 's'") == []
@@ -252,9 +277,15 @@ def test_a_task_asks_and_its_retries_hear_the_same(processes: Processes, sql: Sq
     processes.worker(app="tests.support.apps.due_times", **env)
     processes.beat(app="tests.support.apps.due_times", **env)
     add(
-        sql, task="tests.tell", kwargs=Jsonb({}), next_run=START + timedelta(hours=7),
-        catch_up="all", catch_up_limit=10_000, max_runs=1, job_policy=Jsonb({"max_attempts": 2}),
-    )  # fmt: skip
+        sql,
+        task="tests.tell",
+        kwargs=Jsonb({}),
+        next_run=START + timedelta(hours=7),
+        catch_up="all",
+        catch_up_limit=10_000,
+        max_runs=1,
+        job_policy=Jsonb({"max_attempts": 2}),
+    )
 
     def told() -> list[Any]:
         found = sql("SELECT data FROM notes ORDER BY at")

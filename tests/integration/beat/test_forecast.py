@@ -23,10 +23,22 @@ def test_beat_does_what_was_forecast(
         for made in mixed(7, 40):
             given = {
                 key: getattr(made, key)
-                for key in ("cron", "every", "rrule", "once_at", "starts_at", "ends_at", "jitter",
-                            "max_runs", "min_interval", "calendar", "condition_sql", "task")
+                for key in (
+                    "cron",
+                    "every",
+                    "rrule",
+                    "once_at",
+                    "starts_at",
+                    "ends_at",
+                    "jitter",
+                    "max_runs",
+                    "min_interval",
+                    "calendar",
+                    "condition_sql",
+                    "task",
+                )
                 if getattr(made, key) is not None
-            }  # fmt: skip
+            }
             if made.every is not None and made.every < MINUTE:
                 given["every"] = 100 * made.every
             writes.add(connection, made.name, source="api", **given)
@@ -37,16 +49,18 @@ def test_beat_does_what_was_forecast(
     )
     ticks = scheduler.run_until(NOW + 2 * HOUR - timedelta(microseconds=1))
     decided = [
-        (tick.schedule, tick.due_at.astimezone(UTC), tick.outcome == "launched") for tick in ticks
+        (tick.schedule, tick.due_at.astimezone(UTC), tick.outcome == "launched")
+        for tick in ticks
         if "max_runs" not in str(tick.reason) and "no time left" not in str(tick.reason)
-    ]  # fmt: skip
+    ]
     wanted = [(due.schedule.name, due.due_at, due.skip is None) for due in found.times]
     assert len(wanted) > 200
     # Of what may be launched, min_interval and max_runs are only known when it has been.
     sure = {
-        row.name for row in rows
+        row.name
+        for row in rows
         if row.condition_sql is None or not (row.min_interval or row.max_runs)
-    }  # fmt: skip
+    }
     assert sorted(tick for tick in decided if tick[0] in sure) == sorted(
         tick for tick in wanted if tick[0] in sure
     )

@@ -69,8 +69,10 @@ def add_jobs(sql: Sql, ages: list[int], *, schedule: int | None = None, more: st
             f"is_system_job, created_at, started_at, finished_at, description {more and ', '}"
             f"{more.partition('=')[0]}) VALUES (%s, %s, 't', 'completed', 'system', 'me', true, "
             f"{at}, {at}, {at}, %s {more and ', '}{more.partition('=')[2]})",
-            job, schedule, str(age),
-        )  # fmt: skip
+            job,
+            schedule,
+            str(age),
+        )
         sql(
             "INSERT INTO pgbeat.executions (job_id, number, state, worker, started_at, finished_at)"
             f" VALUES (%s, 1, 'completed', 'w', {at}, {at})",
@@ -80,8 +82,9 @@ def add_jobs(sql: Sql, ages: list[int], *, schedule: int | None = None, more: st
             sql(
                 "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
                 f"job_id) VALUES (%s, 's', {at}, {at}, 'launched', %s)",
-                schedule, job,
-            )  # fmt: skip
+                schedule,
+                job,
+            )
 
 
 def ages(sql: Sql) -> list[int]:
@@ -151,8 +154,10 @@ def test_what_came_before_its_period_was_added_stays(
     )
     [(today,)] = sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
     assert [place for (place,) in places] == [
-        f"pgbeat.ended_executions_{today}", f"pgbeat.ended_jobs_{today}", f"pgbeat.ticks_{today}"
-    ]  # fmt: skip
+        f"pgbeat.ended_executions_{today}",
+        f"pgbeat.ended_jobs_{today}",
+        f"pgbeat.ticks_{today}",
+    ]
     # Moving is not ending: nothing that follows the end of a job happens twice.
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(2,)]
 
@@ -344,9 +349,13 @@ def test_an_open_transaction_holds_nobody_up(
 def test_only_the_oldest_period_can_be_dropped(connection: Connection, sql: Sql) -> None:
     oldest, newer, *_ = [name for name in names(sql, "ticks") if name != "ticks_kept"]
     for merged, period in (
-        ([], newer), (["ticks_kept"], newer), ([oldest], newer), ([oldest], None),
-        ([], "ticks_kept_to_come"), (["ended_jobs_kept"], oldest),
-    ):  # fmt: skip
+        ([], newer),
+        (["ticks_kept"], newer),
+        ([oldest], newer),
+        ([oldest], None),
+        ([], "ticks_kept_to_come"),
+        (["ended_jobs_kept"], oldest),
+    ):
         with pytest.raises(psycopg.Error, match=r"oldest|no rows|more than one row"):
             sql("SELECT pgbeat.keep_partition(%s, %s, '{}')", merged, period)
 

@@ -8,9 +8,20 @@ from tests.support.rows import Sql, make_schedule
 
 #: Installed for the tests, and heavy.
 NEEDLESS = {
-    "alembic", "django.db", "ephem", "fastapi", "flower", "holidays", "jinja2",
-    "opentelemetry", "prometheus_client", "rich", "sqlalchemy.orm", "starlette", "uvicorn",
-}  # fmt: skip
+    "alembic",
+    "django.db",
+    "ephem",
+    "fastapi",
+    "flower",
+    "holidays",
+    "jinja2",
+    "opentelemetry",
+    "prometheus_client",
+    "rich",
+    "sqlalchemy.orm",
+    "starlette",
+    "uvicorn",
+}
 CODE = """
 import sys
 from pgbeat.beat.scheduler import Scheduler

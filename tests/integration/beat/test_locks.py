@@ -73,8 +73,9 @@ def run_once(beat: Beat) -> None:
 
 def ticks(sql: Sql, name: str) -> list[str]:
     """The outcomes of a schedule, oldest first."""
-    return [r[0] for r in sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = %s "
-                              "ORDER BY id", name)]  # fmt: skip
+    return [
+        r[0] for r in sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = %s ORDER BY id", name)
+    ]
 
 
 def others_go_on(sql: Sql, count: int = 20) -> None:

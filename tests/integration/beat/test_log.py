@@ -141,9 +141,12 @@ def test_the_fields_of_a_line(
     assert launched["message"] == f"Schedule 's' launched job {tick.job_id}"
     assert launched["level"] == "INFO"
     assert {key: launched[key] for key in ("namespace", "outcome", "due_at", "task", "job_id")} == {
-        "namespace": "default", "outcome": "launched", "due_at": "2030-01-07T13:00:00+00:00",
-        "task": "tests.add", "job_id": tick.job_id,
-    }  # fmt: skip
+        "namespace": "default",
+        "outcome": "launched",
+        "due_at": "2030-01-07T13:00:00+00:00",
+        "task": "tests.add",
+        "job_id": tick.job_id,
+    }
     assert (failed["outcome"], failed["retry_count"], failed["max_retries"]) == ("failed", 1, 5)
     assert "is not registered" in failed["error"]
 

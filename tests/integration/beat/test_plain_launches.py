@@ -18,8 +18,17 @@ from tests.support.rows import Sql
 from tests.support.schedulers import HOUR, START, At, add, row, said
 
 #: Columns that say when something was written, or in which order.
-TIMES = {"created_at", "updated_at", "dispatched_at", "decided_at", "position", "enqueued_at",
-         "timestamp", "last_run", "last_success"}  # fmt: skip
+TIMES = {
+    "created_at",
+    "updated_at",
+    "dispatched_at",
+    "decided_at",
+    "position",
+    "enqueued_at",
+    "timestamp",
+    "last_run",
+    "last_success",
+}
 
 
 class Watched(Scheduler):
@@ -102,8 +111,11 @@ def test_it_writes_what_is_written_step_by_step(at: At, sql: Sql) -> None:
         for table in ("pgbeat.ticks", "pgbeat.jobs", "pgbeat.schedules", "kombu_message"):
             sql(f"DELETE FROM {table}")
         for [schedule] in before:
-            sql("INSERT INTO pgbeat.schedules SELECT * FROM jsonb_populate_record("
-                "NULL::pgbeat.schedules, %s)", Jsonb(schedule))  # fmt: skip
+            sql(
+                "INSERT INTO pgbeat.schedules SELECT * FROM jsonb_populate_record("
+                "NULL::pgbeat.schedules, %s)",
+                Jsonb(schedule),
+            )
         for receiver in receivers:
             before_task_publish.connect(receiver, weak=False)
         try:
@@ -167,8 +179,10 @@ def test_a_queue_that_is_missing_is_created(watched: Callable[..., Watched], sql
     scheduler = watched()
     assert scheduler.run_due() == 1
     assert scheduler.is_step_by_step
-    in_queue = "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id " \
-        "WHERE q.name = 'fresh'"  # fmt: skip
+    in_queue = (
+        "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
+        "WHERE q.name = 'fresh'"
+    )
     assert sql(in_queue) == [(1,)]
     sql("UPDATE pgbeat.schedules SET next_run = now(), starts_at = now()")
     assert scheduler.run_due() == 1

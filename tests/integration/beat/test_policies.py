@@ -27,9 +27,15 @@ def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -
 
 def test_retries_come_after_base_times_factor_to_the_n(sql: Sql, at: At) -> None:
     add(
-        sql, task="tests.gone", every="100 days", retry_base="1 minute", retry_factor=3,
-        retry_cap="20 minutes", max_retries=4, next_run=START,
-    )  # fmt: skip
+        sql,
+        task="tests.gone",
+        every="100 days",
+        retry_base="1 minute",
+        retry_factor=3,
+        retry_cap="20 minutes",
+        max_retries=4,
+        next_run=START,
+    )
     scheduler = at()
     scheduler.run_until(START + 24 * HOUR)
     minutes = [(tick.due_at - START) / timedelta(minutes=1) for tick in scheduler.ticks]
@@ -51,9 +57,13 @@ def test_what_falls_due_while_it_is_in_retry(
 ) -> None:
     sql("CREATE TABLE divisor AS SELECT 0 AS n")
     add(
-        sql, condition_sql="SELECT 1 / n FROM divisor", catch_up=catch_up, max_retries=9,
-        retry_base="15 minutes", retry_cap="1 day",
-    )  # fmt: skip
+        sql,
+        condition_sql="SELECT 1 / n FROM divisor",
+        catch_up=catch_up,
+        max_retries=9,
+        retry_base="15 minutes",
+        retry_cap="1 day",
+    )
     scheduler = at()
     scheduler.run_until(START + 4 * HOUR)
     sql("UPDATE divisor SET n = 1")
@@ -64,9 +74,14 @@ def test_what_falls_due_while_it_is_in_retry(
 
 def test_a_disabled_schedule_is_probed(sql: Sql, at: At) -> None:
     add(
-        sql, condition_sql="SELECT 1 / n FROM divisor", max_retries=2, retry_base="0",
-        retry_cap="0", probe_after="3 hours", next_run=START,
-    )  # fmt: skip
+        sql,
+        condition_sql="SELECT 1 / n FROM divisor",
+        max_retries=2,
+        retry_base="0",
+        retry_cap="0",
+        probe_after="3 hours",
+        next_run=START,
+    )
     sql("CREATE TABLE divisor AS SELECT 0 AS n")
     scheduler = at()
     scheduler.run_due()
@@ -251,8 +266,4 @@ def test_apps_with_a_namespace_each_share_a_database(sql: Sql, at: At, app: Cele
     assert hours(one.ticks) == [1]
     assert hours(other.ticks) == [1, 2]
     launched = sql("SELECT due_at, kwargs FROM pgbeat.jobs ORDER BY due_at, kwargs::text")
-    assert launched == [
-        (START + HOUR, {"x": 5}),
-        (START + HOUR, {}),
-        (START + 2 * HOUR, {"x": 5}),
-    ]
+    assert launched == [(START + HOUR, {"x": 5}), (START + HOUR, {}), (START + 2 * HOUR, {"x": 5})]

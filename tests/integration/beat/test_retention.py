@@ -44,9 +44,14 @@ def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
     assert left(sql, "executions", "started_at") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "ticks", "decided_at") == [75, 65, 55, 22, 12, 6, 2]
     deleted = {
-        "ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "dependencies": 0, "deliveries": 0,
+        "ticks": 4,
+        "jobs": 4,
+        "executions": 4,
+        "groups": 0,
+        "dependencies": 0,
+        "deliveries": 0,
         "audit": 0,
-    }  # fmt: skip
+    }
     assert pruner.deleted == deleted
 
 
@@ -89,8 +94,9 @@ def test_a_group_stays_whole_while_it_runs(
         ((group,),) = sql(
             "INSERT INTO pgbeat.groups (state, job_source, created_by, created_at, finished_at) "
             f"VALUES (%s, 'system', 'tests', now() - interval '50 days', {finished or 'NULL'}) "
-            "RETURNING id", state,
-        )  # fmt: skip
+            "RETURNING id",
+            state,
+        )
         ids.append(group)
         jobs(sql, [49, 48], group_id=group)
     looked = prune(connection, settings, dry_run=True)
@@ -117,17 +123,25 @@ def test_deliveries_go_by_age_unless_they_are_under_way(
     for name in ("default", "other"):
         sql(
             "INSERT INTO pgbeat.webhooks (namespace, name, url, secret, events) "
-            "VALUES (%s, 'w', 'http://x/', 's', '{tick.failed}')", name,
-        )  # fmt: skip
-    for webhook, age, state in ((1, 40, "delivered"), (1, 39, "pending"), (1, 29, "failed"),
-                                (2, 41, "failed")):  # fmt: skip
+            "VALUES (%s, 'w', 'http://x/', 's', '{tick.failed}')",
+            name,
+        )
+    for webhook, age, state in (
+        (1, 40, "delivered"),
+        (1, 39, "pending"),
+        (1, 29, "failed"),
+        (2, 41, "failed"),
+    ):
         sql(
             "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, "
             "created_at, finished_at) SELECT %s, 'tick.failed', '{}', %s, "
             "CASE WHEN pending THEN now() END, at, CASE WHEN NOT pending THEN at END "
             "FROM (SELECT now() - %s * interval '1 day' AS at, %s = 'pending' AS pending) AS a",
-            webhook, state, age, state,
-        )  # fmt: skip
+            webhook,
+            state,
+            age,
+            state,
+        )
     prune(connection, settings)
     assert left(sql, "deliveries") == [41, 39, 29]
 
@@ -188,8 +202,9 @@ def test_steps_are_small_and_what_was_kept_is_not_read_again(
           FROM (SELECT n, now() - interval '40 days' + n * interval '1 minute' AS at
                   FROM generate_series(0, 99) AS n) AS a
         """,
-        one, other,
-    )  # fmt: skip
+        one,
+        other,
+    )
     pruner = Pruner(replace(settings, retention_count=30))
     steps = []
     while looked := pruner.step(connection):

@@ -71,9 +71,11 @@ def is_adopted(ask: Sql) -> bool:
         )
     )
     assert types == {
-        "kombu_queue.id": "bigint", "kombu_message.id": "bigint",
-        "kombu_message.queue_id": "bigint", "kombu_message.claimed_by": "integer",
-    }  # fmt: skip
+        "kombu_queue.id": "bigint",
+        "kombu_message.id": "bigint",
+        "kombu_message.queue_id": "bigint",
+        "kombu_message.claimed_by": "integer",
+    }
     return True
 
 
@@ -263,9 +265,11 @@ def publish_note(connection: Any, id: str) -> None:
     body = [[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
     producer = kombu.Producer(connection, serializer="json")
     producer.publish(
-        body, routing_key="celery", correlation_id=id,
+        body,
+        routing_key="celery",
+        correlation_id=id,
         headers={"task": "tests.note", "id": id, "lang": "py", "root_id": id, "parent_id": None},
-    )  # fmt: skip
+    )
 
 
 def test_a_stock_producer_goes_on(stock: str, ask: Sql) -> None:

@@ -48,9 +48,12 @@ def test_a_claim_is_over_all_queues_and_counts_deliveries(
         connection,
         "SELECT payload, visible, claimed_by, deliveries FROM kombu_message ORDER BY payload",
     ) == [
-        ("a1", False, consumer.id, 1), ("a2", True, None, 0),
-        ("b1", False, consumer.id, 1), ("b2", False, consumer.id, 1), ("c1", True, None, 0),
-    ]  # fmt: skip
+        ("a1", False, consumer.id, 1),
+        ("a2", True, None, 0),
+        ("b1", False, consumer.id, 1),
+        ("b2", False, consumer.id, 1),
+        ("c1", True, None, 0),
+    ]
 
 
 def test_a_claim_skips_delayed_expired_and_paused_messages(

@@ -241,9 +241,11 @@ def test_claims_of_dead_consumers_are_released(opened: Sessions, connection: Con
     one.die(connection)
     assert consumers.release_dead(connection, dead(connection), limit=20) == 2
     assert state(connection) == {
-        "a": (True, None, 1, True), "b": (True, None, 1, True),
-        "c": (False, other.id, 1, False), "d": (True, None, 0, False),
-    }  # fmt: skip
+        "a": (True, None, 1, True),
+        "b": (True, None, 1, True),
+        "c": (False, other.id, 1, False),
+        "d": (True, None, 0, False),
+    }
     assert consumers.release_dead(connection, [one.id], limit=20) == 0
 
 

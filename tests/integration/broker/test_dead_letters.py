@@ -32,8 +32,9 @@ def test_the_newest_are_found_first(opened: Sessions, connection: Connection) ->
     everything = dead_letters.find(connection)
     assert names(everything) == ["4", "3", "2", "1"]
     assert {(d.queue, d.reason, d.deliveries) for d in everything} == {
-        ("q", "rejected", 1), ("r", "rejected", 1),
-    }  # fmt: skip
+        ("q", "rejected", 1),
+        ("r", "rejected", 1),
+    }
     assert names(dead_letters.find(connection, queue="q", limit=2)) == ["4", "2"]
     ids = [letter.id for letter in everything[1:3]]
     assert names(dead_letters.find(connection, ids=ids)) == ["3", "2"]

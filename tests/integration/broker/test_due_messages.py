@@ -8,15 +8,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker import consumers, discards, messages
 from pgbeat.broker.messages import Message
-from tests.support.broker_sessions import (
-    Sessions,
-    depths,
-    later,
-    payloads,
-    put,
-    rows,
-    state,
-)
+from tests.support.broker_sessions import Sessions, depths, later, payloads, put, rows, state
 from tests.support.command_line import Sql
 from tests.support.rows import make_job
 from tests.support.threads import together

@@ -65,9 +65,12 @@ def test_an_idle_consumer_of_many_queues(
     names = declare(connection, 500)
     ours, got = connect(), list[Any]()
     consumer = kombu.Consumer(
-        ours.channel(), [kombu.Queue(name, no_declare=True) for name in names],
-        on_message=got.append, auto_declare=False, accept=["json"],
-    )  # fmt: skip
+        ours.channel(),
+        [kombu.Queue(name, no_declare=True) for name in names],
+        on_message=got.append,
+        auto_declare=False,
+        accept=["json"],
+    )
     ours.transport.open_session()
     with statements(ours.transport.broker) as seen:
         consumer.consume()
@@ -92,9 +95,9 @@ def test_an_idle_consumer_of_many_queues(
 def test_a_declaration_costs_one_statement_each(connect: Connect) -> None:
     """The first, too; another one changes nothing."""
     connection = connect()
-    queue = kombu.Queue(
-        "q", kombu.Exchange("x"), routing_key="k", max_priority=5, message_ttl=60
-    )(connection.default_channel)  # fmt: skip
+    queue = kombu.Queue("q", kombu.Exchange("x"), routing_key="k", max_priority=5, message_ttl=60)(
+        connection.default_channel
+    )
     for _ in range(2):
         with statements(connection.transport.broker) as seen:
             queue.declare()

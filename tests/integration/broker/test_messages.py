@@ -93,8 +93,13 @@ def test_a_message_lives_as_long_as_it_or_its_queue_says(connection: Connection)
     )
     assert seconds.pop("from then") == pytest.approx(3603, abs=2)
     assert seconds == {
-        "queue's": 2, "own": 1, "longer": 2, "alone": 3, "for ever": None, "was due": 3,
-    }  # fmt: skip
+        "queue's": 2,
+        "own": 1,
+        "longer": 2,
+        "alone": 3,
+        "for ever": None,
+        "was due": 3,
+    }
 
 
 def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
@@ -108,10 +113,16 @@ def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
         "ORDER BY m.id",
     )
     assert found == [
-        ("three", 1), ("three", 3), ("three", 3),
-        ("all", 1), ("all", 5), ("all", 255),
-        ("plain", 1), ("plain", 5), ("plain", 9),
-    ]  # fmt: skip
+        ("three", 1),
+        ("three", 3),
+        ("three", 3),
+        ("all", 1),
+        ("all", 5),
+        ("all", 255),
+        ("plain", 1),
+        ("plain", 5),
+        ("plain", 9),
+    ]
 
 
 def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> None:
@@ -163,8 +174,9 @@ def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connect
     hour = later(connection, "1 hour")
     connections.driver(connection).execute(
         "UPDATE kombu_message SET visible = false, available_at = CASE WHEN job_id = %s THEN "
-        "%s::timestamptz END WHERE job_id IN (%s, %s)", [delayed, hour, delayed, stock]
-    )  # fmt: skip
+        "%s::timestamptz END WHERE job_id IN (%s, %s)",
+        [delayed, hour, delayed, stock],
+    )
     put(connection, "q", "of no job")
     everything = [claimed, waiting, delayed, stock, str(uuid.uuid4())]
     assert messages.carrying(connection, everything) == {claimed, waiting, delayed}
@@ -214,20 +226,30 @@ def test_jobs_messages_are_found_by_the_index(connection: Connection) -> None:
 
 #: Exchange, its type, and the queues bound to it, by which keys.
 BINDINGS = [
-    ("d", "direct", "direct-1", "k"), ("d", "direct", "direct-2", "k"),
-    ("d", "direct", "direct-2", "other"), ("d", "direct", "direct-3", "K"),
-    ("t", "topic", "topic-1", "a.#"), ("t", "topic", "topic-1", "*.b"),
-    ("t", "topic", "topic-2", "b.*"), ("f", "fanout", "fanout-1", ""),
-    ("f", "fanout", "fanout-2", "ignored"), ("f", "fanout", "direct-1", ""),
-]  # fmt: skip
+    ("d", "direct", "direct-1", "k"),
+    ("d", "direct", "direct-2", "k"),
+    ("d", "direct", "direct-2", "other"),
+    ("d", "direct", "direct-3", "K"),
+    ("t", "topic", "topic-1", "a.#"),
+    ("t", "topic", "topic-1", "*.b"),
+    ("t", "topic", "topic-2", "b.*"),
+    ("f", "fanout", "fanout-1", ""),
+    ("f", "fanout", "fanout-2", "ignored"),
+    ("f", "fanout", "direct-1", ""),
+]
 
 
 ROUTES = [
-    ("d", "k", {"direct-1", "direct-2"}), ("d", "other", {"direct-2"}), ("d", "K", {"direct-3"}),
-    ("d", "", set()), ("t", "a.b", {"topic-1"}), ("t", "b.b", {"topic-1", "topic-2"}),
-    ("t", "c", set()), ("f", "anything", {"fanout-1", "fanout-2", "direct-1"}),
+    ("d", "k", {"direct-1", "direct-2"}),
+    ("d", "other", {"direct-2"}),
+    ("d", "K", {"direct-3"}),
+    ("d", "", set()),
+    ("t", "a.b", {"topic-1"}),
+    ("t", "b.b", {"topic-1", "topic-2"}),
+    ("t", "c", set()),
+    ("f", "anything", {"fanout-1", "fanout-2", "direct-1"}),
     ("none", "k", set()),
-]  # fmt: skip
+]
 
 
 def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:

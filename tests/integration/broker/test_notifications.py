@@ -11,14 +11,7 @@ from sqlalchemy import Connection, text
 from pgbeat.broker import consumers, dead_letters, discards, messages, queues
 from pgbeat.broker.messages import Message
 from pgbeat.database import channels
-from tests.support.broker_sessions import (
-    Claimant,
-    Sessions,
-    dead,
-    later,
-    payloads,
-    put,
-)
+from tests.support.broker_sessions import Claimant, Sessions, dead, later, payloads, put
 from tests.support.processes import until
 
 # -- notified -------------------------------------------------------------------------------------

@@ -53,8 +53,11 @@ def test_a_queue_is_declared_once(opened: Sessions, connection: Connection) -> N
 
 def test_what_a_declaration_leaves_out_stays(connection: Connection) -> None:
     all_four = {
-        "x-max-priority": 5, "x-message-ttl": "1000", "x-expires": 60_000.0, "x-delivery-limit": 3,
-    }  # fmt: skip
+        "x-max-priority": 5,
+        "x-message-ttl": "1000",
+        "x-expires": 60_000.0,
+        "x-delivery-limit": 3,
+    }
     columns = "max_priority, message_ttl, expires, delivery_limit"
     kept = f"SELECT {columns} FROM kombu_queue WHERE name = 'q'"
     queues.declare(connection, "q", arguments=all_four)
@@ -122,8 +125,10 @@ def test_a_queue_is_deleted_with_all_that_is_its(opened: Sessions, connection: C
     assert names(connection) == ["stays"]
     assert rows(connection, "SELECT count(*) FROM kombu_message") == [(4,)]
     assert bindings(connection) == [
-        ("stays", "durable", "k"), ("stays", "own-stays", "k"), ("stays", "shared", "k"),
-    ]  # fmt: skip
+        ("stays", "durable", "k"),
+        ("stays", "own-stays", "k"),
+        ("stays", "shared", "k"),
+    ]
     # An exchange that deletes itself goes with its last binding.
     found = {exchange for (exchange,) in rows(connection, "SELECT name FROM kombu_queue_exchange")}
     assert found & {"own-q", "own-stays", "shared", "durable"} == {"own-stays", "shared", "durable"}

@@ -35,9 +35,12 @@ def test_nested_workflows_are_looked_into(app: Celery) -> None:
     add = app.tasks["jobs.add"]
     bad = add.s(1).set(task_id=OTHER)
     for link in (
-        chain(add.s(1), bad), group(add.s(1), bad), chord([add.s(1)], bad), chord([bad], add.s(1)),
+        chain(add.s(1), bad),
+        group(add.s(1), bad),
+        chord([add.s(1)], bad),
+        chord([bad], add.s(1)),
         add.s(1) | group(add.s(1), chain(add.s(2), bad)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InvalidSchedule, match="task_id"):
             check_options({"link": link})
     for link in (add.s(1), add.s(1) | add.s(2), chord([add.s(1)], add.s(1)), [add.si(1, 2)]):
@@ -77,8 +80,10 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(
     held = job_control.make(requires_approval=True)
     sql(
         "UPDATE pgbeat.jobs SET options = jsonb_build_object('headers', "
-        "jsonb_build_object('id', %s::text)) WHERE id = %s", str(victim.id), held.id,
-    )  # fmt: skip
+        "jsonb_build_object('id', %s::text)) WHERE id = %s",
+        str(victim.id),
+        held.id,
+    )
     from pgbeat.jobs import control
 
     done = job_control.do(control.approve, held)
@@ -87,8 +92,7 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "field"),
-    [([UNREADABLE], {}, "args"), ([], UNREADABLE, "kwargs")],
+    ("args", "kwargs", "field"), [([UNREADABLE], {}, "args"), ([], UNREADABLE, "kwargs")]
 )
 def test_arguments_that_no_worker_can_read_are_refused(
     app: Celery, job_control: JobControl, args: list[Any], kwargs: dict[str, Any], field: str

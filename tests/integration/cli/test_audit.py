@@ -36,10 +36,15 @@ READING = {
 }  # fmt: skip
 #: They need a store of another beat's, or a worker: the tests of these look into the audit.
 ELSEWHERE = {
-    "import django-celery-beat", "import redbeat", "import sqlalchemy-celery-beat",
-    "workers add-consumer", "workers cancel-consumer", "workers grow", "workers shrink",
+    "import django-celery-beat",
+    "import redbeat",
+    "import sqlalchemy-celery-beat",
+    "workers add-consumer",
+    "workers cancel-consumer",
+    "workers grow",
+    "workers shrink",
     "workers shutdown",
-}  # fmt: skip
+}
 
 
 class Case(NamedTuple):
@@ -283,8 +288,9 @@ class Stage:
         [(made,)] = self.sql(
             "INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority, "
             "enqueued_at, died_at) VALUES (7, 'celery', %s, 'rejected', 3, 0, now(), now()) "
-            "RETURNING id", payload,
-        )  # fmt: skip
+            "RETURNING id",
+            payload,
+        )
         return str(made)
 
     def _file(self, name: str, content: Any) -> str:
@@ -378,8 +384,13 @@ def test_each_change_is_noted(stage: Stage, sql: Sql, database: str, command: st
 
 def _prepare(stage: Stage, sql: Sql, command: str) -> None:
     if command == "prune":
-        make_job(sql, "failed", created_at="2026-01-01", started_at="2026-01-01",
-               finished_at="2026-01-01")  # fmt: skip
+        make_job(
+            sql,
+            "failed",
+            created_at="2026-01-01",
+            started_at="2026-01-01",
+            finished_at="2026-01-01",
+        )
     elif command == "queues purge":
         assert stage["job"]
 
@@ -414,8 +425,9 @@ def test_a_cron_stays_whole_in_a_narrow_terminal(database: str, sql: Sql) -> Non
     sql(
         "INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject, before, after) "
         "VALUES ('user:a', 'cli', 'update', 'schedule', 's', %s, %s)",
-        Jsonb({"cron": old}), Jsonb({"cron": new}),
-    )  # fmt: skip
+        Jsonb({"cron": old}),
+        Jsonb({"cron": new}),
+    )
     listed = run_on_terminal(database, 50, "audit")
     assert [text.strip() for text in listed[-2:]] == [f"cron: {old} →", new]
 
@@ -431,18 +443,33 @@ def test_a_migration_is_noted_with_its_versions(empty_database: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "add n --task jobs.add --every 1h --dry-run", "add s --task jobs.add --every 1h",
-        "update s --every 3h --dry-run", "update s --every 1h", "remove s --dry-run", "enable s",
-        "resume s", "calendars add n --weekdays sat --dry-run", "lanes set n --dry-run",
-        "lanes set l --limit 1", "lanes resume l", "lanes remove l --dry-run",
-        "templates set n --task jobs.add --dry-run", "sync {schedules_file} --plan",
-        "import celery --from {beat_file} --dry-run", "dead drop {dead} --dry-run",
-        "dead requeue {dead} --dry-run", "queues purge celery --dry-run", "prune --dry-run",
-        "jobs run jobs.add --args [1] --dry-run", "groups run {group_file} --dry-run",
-        "jobs delete {ended} --dry-run", "webhooks redeliver {delivery} --dry-run",
-        "tokens revoke {token} --dry-run", "backfill s --from {earlier} --dry-run",
+        "add n --task jobs.add --every 1h --dry-run",
+        "add s --task jobs.add --every 1h",
+        "update s --every 3h --dry-run",
+        "update s --every 1h",
+        "remove s --dry-run",
+        "enable s",
+        "resume s",
+        "calendars add n --weekdays sat --dry-run",
+        "lanes set n --dry-run",
+        "lanes set l --limit 1",
+        "lanes resume l",
+        "lanes remove l --dry-run",
+        "templates set n --task jobs.add --dry-run",
+        "sync {schedules_file} --plan",
+        "import celery --from {beat_file} --dry-run",
+        "dead drop {dead} --dry-run",
+        "dead requeue {dead} --dry-run",
+        "queues purge celery --dry-run",
+        "prune --dry-run",
+        "jobs run jobs.add --args [1] --dry-run",
+        "groups run {group_file} --dry-run",
+        "jobs delete {ended} --dry-run",
+        "webhooks redeliver {delivery} --dry-run",
+        "tokens revoke {token} --dry-run",
+        "backfill s --from {earlier} --dry-run",
     ],
-)  # fmt: skip
+)
 def test_what_changes_nothing_leaves_nothing(stage: Stage, sql: Sql, command: str) -> None:
     stage.run("add s --task jobs.add --args [1] --every 1h")
     given = command.format_map(stage)
@@ -454,10 +481,13 @@ def test_what_changes_nothing_leaves_nothing(stage: Stage, sql: Sql, command: st
 def test_a_change_that_fails_leaves_nothing(stage: Stage, sql: Sql) -> None:
     stage.run(ADD)
     mark = sql("SELECT count(*) FROM pgbeat.audit")
-    sql("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$BEGIN RAISE 'no room'; END$$")  # fmt: skip
-    sql("CREATE TRIGGER refuse BEFORE INSERT ON pgbeat.audit FOR EACH ROW EXECUTE FUNCTION "
-        "refuse()")  # fmt: skip
+    sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'no room'; END$$"
+    )
+    sql(
+        "CREATE TRIGGER refuse BEFORE INSERT ON pgbeat.audit FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
     for command in ("pause n", "trigger n", "jobs run jobs.add --args [1]", "lanes pause l"):
         with pytest.raises((DBAPIError, AssertionError)):
             stage.run(command)

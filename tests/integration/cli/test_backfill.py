@@ -26,23 +26,30 @@ add = partial(make_schedule, starts_at="2026-01-01Z", next_run="9999-01-01Z", ti
 def test_launched_and_then_nothing_to_do(app: Celery, sql: Sql) -> None:
     add(sql)
     shown = run_with(app, "backfill", "s", *PERIOD)
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (
-        0, "6 due times: 6 launched.\n", "",
-    )  # fmt: skip
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "6 due times: 6 launched.\n", "")
     assert sql("SELECT DISTINCT job_source, created_by FROM pgbeat.jobs") == [
         ("user_cli", f"user:{getpass.getuser()}")
     ]
     again = run_with(app, "backfill", "s", *PERIOD)
     assert (again.exit_code, again.stdout) == (
-        0, "There is nothing to launch: 6 launched before.\n",
-    )  # fmt: skip
+        0,
+        "There is nothing to launch: 6 launched before.\n",
+    )
     assert sql("SELECT count(*) FROM kombu_message") == [(6,)]
 
 
 def test_dry_run_needs_no_app(database: str, sql: Sql) -> None:
     add(sql, timezone="Europe/Oslo")
-    shown = run(database, "backfill", "s", "--from", "2026-01-01T02:00", "--to", "2026-01-01T03:00",
-                "--dry-run")  # fmt: skip
+    shown = run(
+        database,
+        "backfill",
+        "s",
+        "--from",
+        "2026-01-01T02:00",
+        "--to",
+        "2026-01-01T03:00",
+        "--dry-run",
+    )
     assert shown.exit_code == 0
     assert [" ".join(text.split()) for text in shown.stdout.splitlines()] == [
         "Would launch 's' for 2 due times.",
@@ -54,11 +61,15 @@ def test_dry_run_needs_no_app(database: str, sql: Sql) -> None:
 
 
 def test_dry_run_tells_what_is_left_as_it_is(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('nights', '{"windows": [{"from": "00:00", "to": "02:00"}]}')""")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('nights', '{"windows": [{"from": "00:00", "to": "02:00"}]}')"""
+    )
     add(sql, calendar="nights", next_run="2026-01-01T04:00Z")
-    sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
-        "SELECT id, name, '2026-01-01T02:00Z', 'launched', uid FROM pgbeat.schedules")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
+        "SELECT id, name, '2026-01-01T02:00Z', 'launched', uid FROM pgbeat.schedules"
+    )
     assert run(database, "backfill", "s", *PERIOD, "--dry-run").stdout.splitlines()[0] == (
         "Would launch 's' for 1 due time, but not for 1 launched before, "
         "2 left out by its calendar, 2 for the beat to decide."
@@ -78,13 +89,21 @@ def test_as_json(app: Celery, sql: Sql) -> None:
     found = json.loads(shown.stdout)
     [tick] = found.pop("ticks")
     assert found == {
-        "schedule": "s", "from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z",
-        "launched_before": 0, "excluded": 0, "pending": 0, "times": ["2026-01-01T00:00:00Z"],
-        "dry_run": False, "interrupted": False,
-    }  # fmt: skip
+        "schedule": "s",
+        "from": "2026-01-01T00:00:00Z",
+        "to": "2026-01-01T00:00:00Z",
+        "launched_before": 0,
+        "excluded": 0,
+        "pending": 0,
+        "times": ["2026-01-01T00:00:00Z"],
+        "dry_run": False,
+        "interrupted": False,
+    }
     assert (tick["outcome"], tick["reason"], tick["trigger"]) == (
-        "skipped", "condition_sql is false", "backfill",
-    )  # fmt: skip
+        "skipped",
+        "condition_sql is false",
+        "backfill",
+    )
 
 
 def test_some_fail(app: Celery, sql: Sql) -> None:
@@ -94,11 +113,8 @@ def test_some_fail(app: Celery, sql: Sql) -> None:
     assert [" ".join(text.split()) for text in shown.stdout.splitlines()] == [
         "3 due times: 3 failed.",
         "due (UTC) outcome why",
-        *(
-            f"2026-01-01 0{n}:00:00 failed DivisionByZero: division by zero"
-            for n in range(3)
-        ),
-    ]  # fmt: skip
+        *(f"2026-01-01 0{n}:00:00 failed DivisionByZero: division by zero" for n in range(3)),
+    ]
     assert shown.stderr == "Note: it stopped after 3 failures in a row.\n"
     assert sql("SELECT retry_count, enabled FROM pgbeat.schedules") == [(0, True)]
 
@@ -155,14 +171,20 @@ def test_no_zone_is_said(database: str, sql: Sql) -> None:
 def test_interrupted_between_two(database: str, sql: Sql) -> None:
     add(sql)
     # The third waits until it may go on.
-    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(CASE WHEN "
-        "(SELECT count(*) FROM pgbeat.ticks) = 2 THEN 1 ELSE 0 END)'")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(CASE WHEN "
+        "(SELECT count(*) FROM pgbeat.ticks) = 2 THEN 1 ELSE 0 END)'"
+    )
     env = {**os.environ, "TESTS_DATABASE": database}
     terminal, stderr = pty.openpty()
     with subprocess.Popen(
         [*PGBEAT, "-A", "tests.support.apps.basic", "backfill", "s", *PERIOD],
-        cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True,
-    ) as process:  # fmt: skip
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    ) as process:
         try:
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             until(lambda: sql(waiting) == [(1,)], what="the third condition runs")

@@ -67,9 +67,13 @@ def test_jobs_move_to_another_lane(app: Celery, sql: Sql) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("cancel",), ("cancel", "abcd", "--state", "pending"), ("pause", "abcd", "--dry-run"),
-     ("retry", "--state", "completed")],
-)  # fmt: skip
+    [
+        ("cancel",),
+        ("cancel", "abcd", "--state", "pending"),
+        ("pause", "abcd", "--dry-run"),
+        ("retry", "--state", "completed"),
+    ],
+)
 def test_wrong_ways_to_say_which(app: Celery, arguments: tuple[str, ...]) -> None:
     refused = run_with(app, "jobs", *arguments)
     assert refused.exit_code == 2

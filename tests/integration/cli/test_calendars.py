@@ -51,10 +51,25 @@ def test_add_by_options(pgbeat: Calendars, definitions: Callable[[], Any]) -> No
         "Added calendar 'weekend': not sat, sun.\n"
     )
     added = pgbeat(
-        "add", "all", "--timezone", "Europe/Oslo", "--dates", "2026-12-24, 12-31",
-        "--holidays", "NO,DE-BY", "--market", "NYSE", "--window", "22:00-06:00", "--window",
-        "mon-thu,sun 12:00-12:30", "--only-weekdays", "mon-fri", "--only-window", "07:00-23:00",
-    )  # fmt: skip
+        "add",
+        "all",
+        "--timezone",
+        "Europe/Oslo",
+        "--dates",
+        "2026-12-24, 12-31",
+        "--holidays",
+        "NO,DE-BY",
+        "--market",
+        "NYSE",
+        "--window",
+        "22:00-06:00",
+        "--window",
+        "mon-thu,sun 12:00-12:30",
+        "--only-weekdays",
+        "mon-fri",
+        "--only-window",
+        "07:00-23:00",
+    )
     assert added == (
         "Added calendar 'all': only mon–fri at 07:00–23:00; not holidays of NO, holidays of "
         "DE-BY, holidays of NYSE, 2026-12-24, 12-31 every year, 22:00–06:00, mon–thu, sun "
@@ -66,7 +81,9 @@ def test_add_by_options(pgbeat: Calendars, definitions: Callable[[], Any]) -> No
             "timezone": "Europe/Oslo",
             "dates": ["2026-12-24", "12-31"],
             "holidays": [
-                {"country": "NO"}, {"country": "DE", "subdivision": "BY"}, {"market": "NYSE"},
+                {"country": "NO"},
+                {"country": "DE", "subdivision": "BY"},
+                {"market": "NYSE"},
             ],
             "windows": [
                 {"from": "22:00", "to": "06:00"},
@@ -74,7 +91,7 @@ def test_add_by_options(pgbeat: Calendars, definitions: Callable[[], Any]) -> No
             ],
             "only": {"weekdays": ["mon-fri"], "windows": [{"from": "07:00", "to": "23:00"}]},
         },
-    }  # fmt: skip
+    }
 
 
 def test_add_from_a_file_or_standard_input(
@@ -254,11 +271,16 @@ def test_list(database: str, pgbeat: Calendars, sql: Sql) -> None:
     use(sql, "office", "nightly", "hourly")
     assert [cells(text) for text in pgbeat("list").splitlines()] == [
         ["calendar", "rules", "zone", "schedules"],
-        ["bad", "calendar 'bad': there is no key 'x'; there are timezone, dates, weekdays, "
-                "holidays, windows, only", "the schedule's", "0"],
+        [
+            "bad",
+            "calendar 'bad': there is no key 'x'; there are timezone, dates, weekdays, "
+            "holidays, windows, only",
+            "the schedule's",
+            "0",
+        ],
         ["office", "only mon–fri at 09:00–17:00; not holidays of NO", "Europe/Oslo", "2"],
         ["weekend", "not sat, sun", "the schedule's", "0"],
-    ]  # fmt: skip
+    ]
     rows = read(database, "calendars", "list")
     assert [row["name"] for row in rows] == ["bad", "office", "weekend"]
     assert rows[1]["schedules"] == ["hourly", "nightly"]
@@ -283,9 +305,12 @@ def test_show(database: str, pgbeat: Calendars, sql: Sql) -> None:
 
 
 def test_namespaces(
-    database: str, pgbeat: Calendars, definitions: Callable[[], Any], sql: Sql,
+    database: str,
+    pgbeat: Calendars,
+    definitions: Callable[[], Any],
+    sql: Sql,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     pgbeat("add", "office", "--weekdays", "sat")
     monkeypatch.setenv("PGBEAT_NAMESPACE", "shop")
     assert read(database, "calendars", "list") == []
@@ -313,11 +338,15 @@ def test_check_a_time(database: str, pgbeat: Calendars) -> None:
     assert pgbeat(*check, "2026-12-28T09:00") == "Mon 2026-12-28 09:00:00 CET is not excluded.\n"
     assert pgbeat(*check, "2026-12-28 08:00Z") == "Mon 2026-12-28 09:00:00 CET is not excluded.\n"
     for time, said in (
-        ("2026-12-25 10:00", "Fri 2026-12-25 10:00:00 CET is excluded: calendar 'office': "
-                             "Christmas Day (NO)"),
-        ("2026-07-06T17:00", "Mon 2026-07-06 17:00:00 CEST is excluded: calendar 'office': "
-                             "outside 09:00–17:00"),
-    ):  # fmt: skip
+        (
+            "2026-12-25 10:00",
+            "Fri 2026-12-25 10:00:00 CET is excluded: calendar 'office': Christmas Day (NO)",
+        ),
+        (
+            "2026-07-06T17:00",
+            "Mon 2026-07-06 17:00:00 CEST is excluded: calendar 'office': outside 09:00–17:00",
+        ),
+    ):
         result = run(database, "calendars", *check, time)
         assert (result.exit_code, result.stdout, result.stderr) == (3, f"{said}\n", "")
 
@@ -325,9 +354,12 @@ def test_check_a_time(database: str, pgbeat: Calendars) -> None:
 def test_check_as_json(database: str, pgbeat: Calendars) -> None:
     pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
     assert read(database, "calendars", "check", "office", "--at", "2026-07-04") == {
-        "calendar": "office", "at": "2026-07-03T22:00:00Z",
-        "timezone": "Europe/Oslo", "excluded": True, "reason": "calendar 'office': Saturday",
-    }  # fmt: skip
+        "calendar": "office",
+        "at": "2026-07-03T22:00:00Z",
+        "timezone": "Europe/Oslo",
+        "excluded": True,
+        "reason": "calendar 'office': Saturday",
+    }
     answer = read(database, "calendars", "check", "office", "--at", "2026-07-06T12:00+00:00")
     assert (answer["excluded"], answer["reason"]) == (False, None)
 

@@ -51,19 +51,31 @@ def test_launched(checked: Check, sql: Sql) -> None:
         "",
     )
     request = {
-        "run_key": None, "task": "tests.add", "args": [1], "kwargs": {"y": 2},
-        "options": {"priority": 3}, "queue": "slow",
-    }  # fmt: skip
+        "run_key": None,
+        "task": "tests.add",
+        "args": [1],
+        "kwargs": {"y": 2},
+        "options": {"priority": 3},
+        "queue": "slow",
+    }
     assert json.loads(checked("--json").stdout) == {
-        "schedule": "s", "outcome": "launched", "reason": None, "error": None, "objections": [],
+        "schedule": "s",
+        "outcome": "launched",
+        "reason": None,
+        "error": None,
+        "objections": [],
         "launcher": {"name": "GenericLauncher", "outcome": "launched", "why": None},
         "request": request,
         "requests": [request],
         "job": {
-            "lane": None, "priority": 0, "max_attempts": 1, "unique_key": None,
-            "awaits_approval": False, "waits_for": None,
+            "lane": None,
+            "priority": 0,
+            "max_attempts": 1,
+            "unique_key": None,
+            "awaits_approval": False,
+            "waits_for": None,
         },
-    }  # fmt: skip
+    }
 
 
 def test_a_condition_that_says_no(checked: Check, sql: Sql) -> None:
@@ -72,16 +84,16 @@ def test_a_condition_that_says_no(checked: Check, sql: Sql) -> None:
     assert (shown.exit_code, shown.stdout) == (3, "would be skipped: condition_sql is false\n")
     found = json.loads(checked("--json").stdout)
     assert (found["outcome"], found["reason"], found["request"]) == (
-        "skipped", "condition_sql is false", None,
-    )  # fmt: skip
+        "skipped",
+        "condition_sql is false",
+        None,
+    )
 
 
 def test_a_condition_that_fails(checked: Check, sql: Sql) -> None:
     add(sql, condition_sql="SELECT 1/0")
     shown = checked()
-    assert (shown.exit_code, shown.stdout) == (
-        1, "would fail: DivisionByZero: division by zero\n",
-    )  # fmt: skip
+    assert (shown.exit_code, shown.stdout) == (1, "would fail: DivisionByZero: division by zero\n")
 
 
 def test_a_condition_that_hangs(app: Celery, checked: Check, sql: Sql) -> None:
@@ -143,7 +155,7 @@ def test_a_launcher_in_python(checked: Check, database: str, sql: Sql) -> None:
 
 def test_what_stays_in_code(app: Celery, checked: Check, database: str, sql: Sql) -> None:
     app.conf.beat_schedule = {
-        "s": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}},
+        "s": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}}
     }
     add(sql, source="code", args=None)
     assert checked().stdout == (
@@ -158,8 +170,10 @@ def test_what_stays_in_code(app: Celery, checked: Check, database: str, sql: Sql
 
 
 def test_a_calendar_that_says_no(checked: Check, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('always', '{"dates": ["2000-01-01/2999-12-31"]}')""")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('always', '{"dates": ["2000-01-01/2999-12-31"]}')"""
+    )
     add(sql, calendar="always", condition_sql="SELECT false")
     shown = checked()
     assert shown.exit_code == 3
@@ -169,8 +183,10 @@ def test_a_calendar_that_says_no(checked: Check, sql: Sql) -> None:
     found = json.loads(checked("--json").stdout)
     assert [objection["policy"] for objection in found["objections"]] == ["calendar"]
     assert found["launcher"] == {
-        "name": "GenericLauncher", "outcome": "skipped", "why": "condition_sql is false",
-    }  # fmt: skip
+        "name": "GenericLauncher",
+        "outcome": "skipped",
+        "why": "condition_sql is false",
+    }
 
 
 @pytest.mark.parametrize(
@@ -200,10 +216,12 @@ def test_a_policy_that_says_no(
 @pytest.mark.parametrize(
     ("overlap", "outcome", "status"),
     [
-        ("allow", "be launched", 0), ("skip", "be skipped", 3), ("queue_one", "wait", 3),
+        ("allow", "be launched", 0),
+        ("skip", "be skipped", 3),
+        ("queue_one", "wait", 3),
         ("cancel_previous", "be launched", 0),
     ],
-)  # fmt: skip
+)
 def test_an_unfinished_job(
     checked: Check, app: Celery, sql: Sql, overlap: str, outcome: str, status: int
 ) -> None:
@@ -243,10 +261,13 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
     make_job(sql, lane="gpu")
     make_job(sql, lane="gpu")
     assert json.loads(checked("--json").stdout)["job"] == {
-        "lane": "gpu", "priority": 0, "max_attempts": 1, "unique_key": None,
+        "lane": "gpu",
+        "priority": 0,
+        "max_attempts": 1,
+        "unique_key": None,
         "awaits_approval": False,
         "waits_for": "a slot of lane 'gpu', behind 2 that wait already",
-    }  # fmt: skip
+    }
     sql("""UPDATE pgbeat.schedules SET job_policy = '{"requires_approval": true, "priority": 3}'""")
     assert checked().stdout == (
         'would be launched: tests.add, options {"priority": 3}\n'
@@ -264,8 +285,10 @@ def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> 
     assert reason(checked) == (
         "there is no template 'x'; `pgbeat templates list` shows all templates"
     )
-    sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job_policy) VALUES "
-        """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')""")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job_policy) VALUES "
+        """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')"""
+    )
     assert checked().stdout == (
         'would be launched: tests.add, args [7], kwargs {"y": 2}, queue slow\n'
     )
@@ -276,8 +299,9 @@ def test_out_of_service(checked: Check, sql: Sql) -> None:
     add(sql, enabled=False, disabled_reason="too noisy")
     shown = checked()
     assert (shown.exit_code, shown.stderr) == (
-        0, "Note: it is disabled (too noisy), and not due.\n",
-    )  # fmt: skip
+        0,
+        "Note: it is disabled (too noisy), and not due.\n",
+    )
     sql("UPDATE pgbeat.schedules SET enabled = true, paused_at = now()")
     assert checked().stderr == "Note: it is paused, and not due before it is resumed.\n"
 

@@ -30,9 +30,15 @@ def shell(
     """Runs a command to its end, without the user's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PGBEAT_", "CELERY_"))}
     return subprocess.run(
-        command, cwd=cwd, env={**kept, **env}, stdout=stdout, stderr=subprocess.PIPE, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        command,
+        cwd=cwd,
+        env={**kept, **env},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -186,15 +192,22 @@ def test_an_argument_that_is_much_too_long(database: str) -> None:
 def test_the_app_is_found_beside_us(database: str) -> None:
     shown = shell(*PGBEAT, "-A", "tests.support.apps.basic", "list", TESTS_DATABASE=database)
     assert (shown.returncode, shown.stdout) == (
-        0, "There are no schedules; `pgbeat add --help` says how to add one.\n",
-    )  # fmt: skip
+        0,
+        "There are no schedules; `pgbeat add --help` says how to add one.\n",
+    )
 
 
 def test_the_app_is_found_in_the_workdir(database: str, tmp_path: Path) -> None:
     shown = shell(
-        *PGBEAT, "--workdir", str(ROOT), "-A", "tests.support.apps.basic", "list", cwd=tmp_path,
+        *PGBEAT,
+        "--workdir",
+        str(ROOT),
+        "-A",
+        "tests.support.apps.basic",
+        "list",
+        cwd=tmp_path,
         TESTS_DATABASE=database,
-    )  # fmt: skip
+    )
     assert shown.returncode == 0, shown.stderr
 
 
@@ -207,16 +220,25 @@ def test_the_url_wins_over_the_app(database: str) -> None:
     ("module", "sentence"),
     [
         (None, "-A broken: there is no module 'broken' in {folder} or on Python's path"),
-        ("import nosuch", "-A broken can't be loaded: ModuleNotFoundError: No module named "
-         "'nosuch' ({folder}/broken.py, line 1)"),
-        ("x = 1\ny = z", "-A broken can't be loaded: NameError: name 'z' is not defined "
-         "({folder}/broken.py, line 2)"),
-        ("x = (", "-A broken can't be loaded: SyntaxError: '(' was never closed "
-         "({folder}/broken.py, line 1)"),
+        (
+            "import nosuch",
+            "-A broken can't be loaded: ModuleNotFoundError: No module named "
+            "'nosuch' ({folder}/broken.py, line 1)",
+        ),
+        (
+            "x = 1\ny = z",
+            "-A broken can't be loaded: NameError: name 'z' is not defined "
+            "({folder}/broken.py, line 2)",
+        ),
+        (
+            "x = (",
+            "-A broken can't be loaded: SyntaxError: '(' was never closed "
+            "({folder}/broken.py, line 1)",
+        ),
         ("x = 1", "-A broken: there is no Celery app in it"),
         ("app = 5", "-A broken is not a Celery app (int); name the module, or module:attribute"),
     ],
-)  # fmt: skip
+)
 def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) -> None:
     if module is not None:
         (tmp_path / "broken.py").write_text(module)
@@ -250,8 +272,9 @@ def test_as_a_command_of_celerys(database: str) -> None:
     missing = shell(*celery, "status", "sun", TESTS_DATABASE=database)
     assert missing.returncode == 1
     assert "'sum'" in missing.stderr
-    unknown = shell(*celery, "add", "x", "--task", "tests.ad", "--every", "5",
-                    TESTS_DATABASE=database)  # fmt: skip
+    unknown = shell(
+        *celery, "add", "x", "--task", "tests.ad", "--every", "5", TESTS_DATABASE=database
+    )
     assert unknown.returncode == 2
     assert "'tests.add'" in unknown.stderr
 
@@ -366,9 +389,12 @@ def test_interrupted_while_it_imports(module: str) -> None:
 def test_migrate(empty_database: str) -> None:
     newest = migrate.newest()
     assert read(empty_database, "migrate", "--check") == {
-        "current": None, "newest": newest, "minimum": None, "usable": False,
+        "current": None,
+        "newest": newest,
+        "minimum": None,
+        "usable": False,
         "missing": [],
-    }  # fmt: skip
+    }
     said = refused(run(empty_database, "migrate", "--check"), 1)
     assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
     assert run(empty_database, "migrate").stdout == (
@@ -379,12 +405,16 @@ def test_migrate(empty_database: str) -> None:
     )
     checked = run(empty_database, "migrate", "--check")
     assert (checked.exit_code, checked.stdout) == (
-        0, f"The schema is at {newest}, the newest version.\n",
-    )  # fmt: skip
+        0,
+        f"The schema is at {newest}, the newest version.\n",
+    )
     assert read(empty_database, "migrate", "--check") == {
-        "current": newest, "newest": newest, "minimum": "0001", "usable": True,
+        "current": newest,
+        "newest": newest,
+        "minimum": "0001",
+        "usable": True,
         "missing": [],
-    }  # fmt: skip
+    }
 
 
 def test_migrate_names_and_restores_what_is_missing(database: str, sql: Sql) -> None:

@@ -23,30 +23,68 @@ def test_no_command_prints_control_characters(
     make_schedule(sql, "s", description=EVIL, last_error=EVIL, retry_count=1)
     insert(sql, "templates", {"name": "t", "task": "t", "description": EVIL})
     job = make_job(
-        sql, "failed", task=EVIL, error=EVIL, created_by=f"user:{EVIL}", queue=EVIL,
-        kwargs={EVIL: EVIL}, lane="lane", description=EVIL, metadata={"a": EVIL},
-    )  # fmt: skip
+        sql,
+        "failed",
+        task=EVIL,
+        error=EVIL,
+        created_by=f"user:{EVIL}",
+        queue=EVIL,
+        kwargs={EVIL: EVIL},
+        lane="lane",
+        description=EVIL,
+        metadata={"a": EVIL},
+    )
     insert(
-        sql, "executions",
-        {"job_id": job, "number": 1, "worker": EVIL, "state": "failed", "finished_at": "now",
-         "error": EVIL, "traceback": EVIL, "result": EVIL, "metadata": {"a": EVIL},
-         "log": json.dumps({"lines": [[1, EVIL, EVIL, EVIL]]})},
+        sql,
+        "executions",
+        {
+            "job_id": job,
+            "number": 1,
+            "worker": EVIL,
+            "state": "failed",
+            "finished_at": "now",
+            "error": EVIL,
+            "traceback": EVIL,
+            "result": EVIL,
+            "metadata": {"a": EVIL},
+            "log": json.dumps({"lines": [[1, EVIL, EVIL, EVIL]]}),
+        },
         "id",
-    )  # fmt: skip
+    )
     insert(
-        sql, "audit",
-        {"actor": EVIL, "origin": "cli", "verb": EVIL, "kind": EVIL, "subject": EVIL,
-         "after": {"a": EVIL}},
+        sql,
+        "audit",
+        {
+            "actor": EVIL,
+            "origin": "cli",
+            "verb": EVIL,
+            "kind": EVIL,
+            "subject": EVIL,
+            "after": {"a": EVIL},
+        },
         "id",
-    )  # fmt: skip
+    )
     if is_terminal:
         monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: True)
     for command in (
-        "list", "status s", "explain s", "history s", "jobs list --admin",
-        f"jobs show {job} --admin", f"jobs logs {job} --admin", f"jobs tree {job} --admin",
-        "jobs stats", "errors --admin", "tasks", "templates list", "templates show t",
-        "lanes show lane", "audit", "jobs show nowhere --admin", f"jobs cancel {job} {job}",
-    ):  # fmt: skip
+        "list",
+        "status s",
+        "explain s",
+        "history s",
+        "jobs list --admin",
+        f"jobs show {job} --admin",
+        f"jobs logs {job} --admin",
+        f"jobs tree {job} --admin",
+        "jobs stats",
+        "errors --admin",
+        "tasks",
+        "templates list",
+        "templates show t",
+        "lanes show lane",
+        "audit",
+        "jobs show nowhere --admin",
+        f"jobs cancel {job} {job}",
+    ):
         for more in ([], ["--json"]):
             shown = run(database, *command.split(), *more, env={"TERM": "xterm"})
             found = _ORDERS.search(shown.output)

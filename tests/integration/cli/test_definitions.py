@@ -42,11 +42,23 @@ def test_everything_there_is(database: str, app: Celery) -> None:
     assert added.stderr == ""
     row = read(database, "status", "all")
     wanted: dict[str, Any] = {
-        "task": "tests.add", "cron": "30 4 * * mon", "every": None, "timezone": "Europe/Oslo",
-        "args": [1], "kwargs": {"y": 2}, "queue": "slow", "options": {"priority": 3},
-        "condition_sql": "SELECT 1", "max_retries": 7, "retry_base": 10, "retry_cap": 120,
-        "owner": "ops", "launcher": "GenericLauncher", "source": "cli", "enabled": True,
-    }  # fmt: skip
+        "task": "tests.add",
+        "cron": "30 4 * * mon",
+        "every": None,
+        "timezone": "Europe/Oslo",
+        "args": [1],
+        "kwargs": {"y": 2},
+        "queue": "slow",
+        "options": {"priority": 3},
+        "condition_sql": "SELECT 1",
+        "max_retries": 7,
+        "retry_base": 10,
+        "retry_cap": 120,
+        "owner": "ops",
+        "launcher": "GenericLauncher",
+        "source": "cli",
+        "enabled": True,
+    }
     assert {key: row[key] for key in wanted} == wanted
 
 
@@ -61,8 +73,10 @@ POLICIES = (
 @pytest.fixture
 def calendar(sql: Sql) -> None:
     """Writes a calendar."""
-    sql("INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')"""
+    )
 
 
 def test_added_out_of_service(database: str) -> None:
@@ -80,11 +94,20 @@ def test_every_policy(database: str) -> None:
     add(database, "s", *POLICIES)
     row = read(database, "status", "s")
     wanted: dict[str, Any] = {
-        "starts_at": "2030-01-01T00:00:00Z", "ends_at": "2031-01-01T00:00:00Z", "max_runs": 9,
-        "run_count": 0, "jitter": 300, "calendar": "office", "catch_up": "all",
-        "catch_up_limit": 7, "grace": 600, "overlap": "queue_one", "min_interval": 3600,
-        "retry_factor": 3, "probe_after": 21_600,
-    }  # fmt: skip
+        "starts_at": "2030-01-01T00:00:00Z",
+        "ends_at": "2031-01-01T00:00:00Z",
+        "max_runs": 9,
+        "run_count": 0,
+        "jitter": 300,
+        "calendar": "office",
+        "catch_up": "all",
+        "catch_up_limit": 7,
+        "grace": 600,
+        "overlap": "queue_one",
+        "min_interval": 3600,
+        "retry_factor": 3,
+        "probe_after": 21_600,
+    }
     assert {key: row[key] for key in wanted} == wanted
 
 
@@ -98,7 +121,7 @@ def test_every_policy(database: str) -> None:
         ("--at", "2020-12-24T09:00Z", "once_at", "Next: at once."),
         ("--after", "t", "after", "It comes after t."),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_timetable(
     database: str, option: str, value: str, column: str, said: str
 ) -> None:
@@ -145,10 +168,13 @@ def test_after_what_is_not_there_yet(database: str) -> None:
     later = run(database, "add", "s", "--task", "tests.add", "--after", "nigtly")
     assert (later.exit_code, later.stderr) == (
         0,
-        NOT_CHECKED.replace("Note", "Note: until it is added, nothing is launched after it: "
-                            "there is no schedule 'nigtly'; did you mean 'nightly'? "
-                            "`pgbeat list` shows all schedules\nNote"),
-    )  # fmt: skip
+        NOT_CHECKED.replace(
+            "Note",
+            "Note: until it is added, nothing is launched after it: "
+            "there is no schedule 'nigtly'; did you mean 'nightly'? "
+            "`pgbeat list` shows all schedules\nNote",
+        ),
+    )
     right = run(database, "update", "s", "--after", "nightly", "--after-outcome", "finished")
     assert right.stderr == ""
     assert right.stdout.startswith(
@@ -160,10 +186,14 @@ def test_help_is_grouped(database: str) -> None:
     shown = run(None, "update", "--help").stdout
     headings = [text for text in shown.splitlines() if text.endswith(":") and text[0] != " "]
     assert headings == [
-        "What to launch:", "When (one of these):", "Limits:",
-        "Missed times and overlaps:", "Failures:", "Its jobs:",
+        "What to launch:",
+        "When (one of these):",
+        "Limits:",
+        "Missed times and overlaps:",
+        "Failures:",
+        "Its jobs:",
         "Options:",
-    ]  # fmt: skip
+    ]
     assert shown.count("--no-") == 1
     assert "--no-NAME" in shown
     assert "--no-" not in run(None, "add", "--help").stdout
@@ -183,8 +213,9 @@ def test_twice(database: str) -> None:
     assert "`pgbeat update`" in refused(run(database, *command), 1)
     again = run(database, *command, "--if-not-exists")
     assert (again.exit_code, again.stdout) == (
-        0, "Schedule 's' exists already; it is left as it is.\n",
-    )  # fmt: skip
+        0,
+        "Schedule 's' exists already; it is left as it is.\n",
+    )
     assert read(database, "status", "s")["task"] == "tests.add"
 
 
@@ -241,10 +272,12 @@ def test_what_the_app_does_not_have(
         ("SELECT 1", "Its condition holds now."),
         ("SELECT false", "Its condition says no: condition_sql is false."),
         ("SELECT 1 WHERE false", "Its condition says no: condition_sql found no row."),
-        ("SELECT * FROM later", 'Its condition fails as things are: relation "later" does not '
-         "exist."),
+        (
+            "SELECT * FROM later",
+            'Its condition fails as things are: relation "later" does not exist.',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_condition_is_tried(database: str, condition: str, remark: str) -> None:
     added = run(
         database, "add", "s", "--task", "tests.add", "--every", "5", "--condition-sql", condition
@@ -255,9 +288,16 @@ def test_a_condition_is_tried(database: str, condition: str, remark: str) -> Non
 def test_a_condition_that_hangs(database: str, app: Celery) -> None:
     app.conf.pgbeat_condition_timeout = 0.1
     added = run_with(
-        app, "add", "s", "--task", "tests.add", "--every", "5",
-        "--condition-sql", "SELECT true FROM pg_sleep(60)",
-    )  # fmt: skip
+        app,
+        "add",
+        "s",
+        "--task",
+        "tests.add",
+        "--every",
+        "5",
+        "--condition-sql",
+        "SELECT true FROM pg_sleep(60)",
+    )
     assert added.stdout.splitlines()[1:] == [
         "Its condition fails as things are: canceling statement due to statement timeout."
     ]
@@ -275,9 +315,18 @@ def test_update(database: str, sql: Sql) -> None:
     add(database, "s", "--queue", "slow", "--condition-sql", "SELECT 1")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 minute'")
     changed = run(
-        database, "update", "s", "--cron", "0 3 * * *", "--timezone", "America/New_York",
-        "--no-queue", "--no-condition", "--retry-base", "10",
-    )  # fmt: skip
+        database,
+        "update",
+        "s",
+        "--cron",
+        "0 3 * * *",
+        "--timezone",
+        "America/New_York",
+        "--no-queue",
+        "--no-condition",
+        "--retry-base",
+        "10",
+    )
     assert changed.exit_code == 0
     first, *rest = changed.stdout.splitlines()
     assert first.startswith("Changed schedule 's'. Next: ")
@@ -298,10 +347,13 @@ def test_update_takes_one_timetable_for_another(database: str) -> None:
     add(database)
     kinds = {"once_at": None, "cron": None, "solar": None, "rrule": None, "after": None}
     for option, value, column in (
-        ("--at", "2030-01-01", "once_at"), ("--cron", "@daily", "cron"),
-        ("--rrule", "FREQ=DAILY", "rrule"), ("--solar", "sunset 59.91 10.75", "solar"),
-        ("--after", "t", "after"), ("--every", "5", "every"),
-    ):  # fmt: skip
+        ("--at", "2030-01-01", "once_at"),
+        ("--cron", "@daily", "cron"),
+        ("--rrule", "FREQ=DAILY", "rrule"),
+        ("--solar", "sunset 59.91 10.75", "solar"),
+        ("--after", "t", "after"),
+        ("--every", "5", "every"),
+    ):
         changed = run(database, "update", "s", option, value)
         assert changed.exit_code == 0, changed.output
         row = read(database, "status", "s")
@@ -316,18 +368,33 @@ def test_update_takes_one_timetable_for_another(database: str) -> None:
 def test_update_clears(database: str) -> None:
     add(database, "s", *POLICIES, "--timezone", "UTC", "--owner", "ops", "--queue", "q")
     cleared = [
-        "--no-starts-at", "--no-ends-at", "--no-max-runs", "--no-jitter", "--no-calendar",
-        "--no-grace", "--no-min-interval", "--no-probe-after", "--no-timezone", "--no-owner",
+        "--no-starts-at",
+        "--no-ends-at",
+        "--no-max-runs",
+        "--no-jitter",
+        "--no-calendar",
+        "--no-grace",
+        "--no-min-interval",
+        "--no-probe-after",
+        "--no-timezone",
+        "--no-owner",
         "--no-queue",
-    ]  # fmt: skip
+    ]
     changed = run(database, "update", "s", *cleared)
     assert changed.exit_code == 0, changed.output
     assert {" ".join(text.split()) for text in changed.stdout.splitlines()[1:]} == {
-        "starts_at 2030-01-01 00:00:00 UTC → none", "ends_at 2031-01-01 00:00:00 UTC → none",
-        "max_runs 9 → none", "jitter 5 min → 0 s", "calendar office → none",
-        "grace 10 min → none", "min_interval 1 h → none", "probe_after 6 h → none",
-        "timezone UTC → none", "owner ops → none", "queue q → none",
-    }  # fmt: skip
+        "starts_at 2030-01-01 00:00:00 UTC → none",
+        "ends_at 2031-01-01 00:00:00 UTC → none",
+        "max_runs 9 → none",
+        "jitter 5 min → 0 s",
+        "calendar office → none",
+        "grace 10 min → none",
+        "min_interval 1 h → none",
+        "probe_after 6 h → none",
+        "timezone UTC → none",
+        "owner ops → none",
+        "queue q → none",
+    }
     both = refused(run(database, "update", "s", "--max-runs", "2", "--no-max-runs"))
     assert "--no-max-runs" in both
 
@@ -396,10 +463,17 @@ JOBS = (
     "--resource", "gb=0.5", "--unique", "--unique-for", "1 hour", "--requires-approval",
 )  # fmt: skip
 POLICY: dict[str, Any] = {
-    "lane": "gpu", "priority": 3, "max_attempts": 5, "retry_base": 90, "retry_cap": 7200,
-    "tags": ["a", "b"], "resources": {"gpu": 1, "gb": 0.5}, "unique": True, "unique_for": 3600,
+    "lane": "gpu",
+    "priority": 3,
+    "max_attempts": 5,
+    "retry_base": 90,
+    "retry_cap": 7200,
+    "tags": ["a", "b"],
+    "resources": {"gpu": 1, "gb": 0.5},
+    "unique": True,
+    "unique_for": 3600,
     "requires_approval": True,
-}  # fmt: skip
+}
 
 
 def test_a_policy_for_its_jobs(database: str, sql: Sql) -> None:
@@ -416,17 +490,27 @@ def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> No
     make_lane(sql, "gpu")
     add(database, "s", *JOBS)
     changed = run(
-        database, "update", "s", "--priority", "9", "--no-unique", "--no-unique-for", "--no-tag",
-        "--tag", "c",
-    )  # fmt: skip
+        database,
+        "update",
+        "s",
+        "--priority",
+        "9",
+        "--no-unique",
+        "--no-unique-for",
+        "--no-tag",
+        "--tag",
+        "c",
+    )
     assert "--no-tag" in refused(changed)
     changed = run(
-        database, "update", "s", "--priority", "9", "--no-unique", "--no-tag", "--no-job-retry-cap",
-    )  # fmt: skip
+        database, "update", "s", "--priority", "9", "--no-unique", "--no-tag", "--no-job-retry-cap"
+    )
     assert [" ".join(text.split()) for text in changed.stdout.splitlines()[1:]] == [
-        "job priority 3 → 9", "job retry_cap 2 h → none", 'job tags ["a", "b"] → none',
+        "job priority 3 → 9",
+        "job retry_cap 2 h → none",
+        'job tags ["a", "b"] → none',
         "job unique true → none",
-    ]  # fmt: skip
+    ]
     gone = ("retry_cap", "tags", "unique")
     wanted = {key: value for key, value in POLICY.items() if key not in gone} | {"priority": 9}
     assert read(database, "status", "s")["job_policy"] == wanted
@@ -441,8 +525,9 @@ def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> No
 
 def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
     base = ("--task", "t", "--every", "5")
-    said = refused(run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap",
-                       "59"))  # fmt: skip
+    said = refused(
+        run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap", "59")
+    )
     assert "retry_cap" in said
     assert "'--resource'" in refused(run(database, "add", "s", *base, "--resource", "gpu=much"))
     assert "'--priority'" in refused(run(database, "add", "s", *base, "--priority", "256"))
@@ -455,25 +540,29 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
     base = ("--task", "tests.add", "--every", "5")
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
-        0, "Note: until it is added, the schedule's ticks fail: "
+        0,
+        "Note: until it is added, the schedule's ticks fail: "
         "there is no lane 'gpo'; did you mean 'gpu'? `pgbeat lanes list` shows all lanes",
-    )  # fmt: skip
+    )
     assert run(database, "update", "s", "--owner", "me").stderr == ""
     assert run(database, "update", "s", "--lane", "gpu").stderr == ""
 
 
 def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> None:
     assert "'x'" in refused(run(database, "add", "s", "--every", "5", "--template", "x"))
-    sql("INSERT INTO pgbeat.templates (name, task, kwargs) VALUES "
-        """('x', 'tests.add', '{"y": 2}'), ('y', 'tests.note', '{}')""")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, kwargs) VALUES "
+        """('x', 'tests.add', '{"y": 2}'), ('y', 'tests.note', '{}')"""
+    )
     added = run(database, "add", "s", "--every", "5", "--template", "x")
     assert (added.exit_code, added.stderr) == (0, NOT_CHECKED)
     assert read(database, "status", "s")["task"] == "tests.add"
     # Another template's task takes its place only if its own is cleared.
     changed = run(database, "update", "s", "--template", "y", "--no-task").stdout
     assert [" ".join(text.split()) for text in changed.splitlines()[1:]] == [
-        "task tests.add → tests.note", "job template x → y",
-    ]  # fmt: skip
+        "task tests.add → tests.note",
+        "job template x → y",
+    ]
     # The app judges what is launched in the end.
     sql("""UPDATE pgbeat.templates SET kwargs = '{"z": 1}' WHERE name = 'x'""")
     refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
@@ -489,17 +578,32 @@ def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> N
 
 def test_all_mistakes_are_listed(database: str, app: Celery, sql: Sql) -> None:
     wrong = {
-        "--cron": "61 * * * *", "--task": "tests.ad", "--every": "soon", "--priority": "300",
-        "--calendar": "nope", "--timezone": "Europe/Olso", "--job-retry-cap": "1",
-        "--condition-sql": "SELEC 1", "--max-runs": "0",
-    }  # fmt: skip
+        "--cron": "61 * * * *",
+        "--task": "tests.ad",
+        "--every": "soon",
+        "--priority": "300",
+        "--calendar": "nope",
+        "--timezone": "Europe/Olso",
+        "--job-retry-cap": "1",
+        "--condition-sql": "SELEC 1",
+        "--max-runs": "0",
+    }
     given = [word for pair in wrong.items() for word in pair] + ["--job-retry-base", "60"]
     for command in ("add", "update"):
         if command == "update":
             add(database)
         said = refused(run_with(app, command, "s", *given))
-        for named in ("'61 * * * *'", "'tests.ad'", "--every", "--priority", "'nope'", "Olso",
-                      "retry_cap", "SELEC", "--max-runs"):  # fmt: skip
+        for named in (
+            "'61 * * * *'",
+            "'tests.ad'",
+            "--every",
+            "--priority",
+            "'nope'",
+            "Olso",
+            "retry_cap",
+            "SELEC",
+            "--max-runs",
+        ):
             assert named in said, (command, named, said)
         assert len(said.splitlines()) == 1 + len(wrong), said
     assert sql("SELECT cron, every FROM pgbeat.schedules") == [(None, timedelta(hours=1))]

@@ -42,11 +42,24 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
     assert shown.exit_code == 0
     words = [text.split()[:2] for text in shown.stdout.splitlines() if text[:1].strip()]
     assert words == [
-        ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
-        ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
-        ["lag", "ok"], ["history", "ok"], ["decisions", "ok"], ["jobs", "ok"],
-        ["workers", "unknown"], ["tasks", "unknown"], ["broker", "ok"], ["queues", "unknown"],
-    ]  # fmt: skip
+        ["check", "result"],
+        ["server", "ok"],
+        ["connection", "ok"],
+        ["clock", "ok"],
+        ["role", "warn"],
+        ["permissions", "ok"],
+        ["schema", "ok"],
+        ["apps", "ok"],
+        ["beat", "ok"],
+        ["lag", "ok"],
+        ["history", "ok"],
+        ["decisions", "ok"],
+        ["jobs", "ok"],
+        ["workers", "unknown"],
+        ["tasks", "unknown"],
+        ["broker", "ok"],
+        ["queues", "unknown"],
+    ]
     assert "leads, no other stands by" in shown.stdout
     assert "its tables are here; 0 messages wait" in shown.stdout
 

@@ -8,10 +8,15 @@ from tests.support.rows import make_job
 
 def test_errors_as_lines_and_as_json(sql: Sql, database: str) -> None:
     jobs = [
-        make_job(sql, "failed", task=f"shop.tasks.import_{kind}", schedule=kind * 30,
-                 error=f"HTTPError: {number} Server Error for url: https://x.example/{number}")
+        make_job(
+            sql,
+            "failed",
+            task=f"shop.tasks.import_{kind}",
+            schedule=kind * 30,
+            error=f"HTTPError: {number} Server Error for url: https://x.example/{number}",
+        )
         for number, kind in enumerate("abcdefghijkl")
-    ]  # fmt: skip
+    ]
     make_job(sql, "failed", task="b", error="KeyError: 'a'")
     found = read(database, "errors")
     assert (found["jobs"], found["is_lower_bound"], found["has_more"]) == (13, False, False)

@@ -72,8 +72,9 @@ def test_no_beat(database: str, sql: Sql) -> None:
     add(sql)
     advice = "Start one: celery -A APP beat -S pgbeat.Scheduler"
     assert explained(database) == (
-        "no_beat", f"s: it waits: no beat runs (no session holds lock 1050).\n{advice}",
-    )  # fmt: skip
+        "no_beat",
+        f"s: it waits: no beat runs (no session holds lock 1050).\n{advice}",
+    )
     sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
     assert explained(database) == (
         "no_beat",
@@ -100,8 +101,10 @@ def test_the_words_of_an_explanation(database: str, sql: Sql) -> None:
 @pytest.mark.usefixtures("leader")
 def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
     add(sql, next_run="1 minute", overlap="queue_one")
-    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
-        "waiting_for = uid")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = uid"
+    )
     [(job,)] = sql("SELECT waiting_for FROM pgbeat.schedules")
     assert explained(database) == (
         "overlap",
@@ -113,8 +116,11 @@ def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
 def launch(sql: Sql, state: str = "pending", **values: object) -> str:
     """Writes a job of `s` and its tick; returns the job's id."""
     job = make_job(sql, state, schedule="s", **values)
-    sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
-        "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules", job)  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
+        "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules",
+        job,
+    )
     return job
 
 
@@ -129,10 +135,15 @@ def test_its_job_waits_in_its_lane(database: str, sql: Sql) -> None:
     assert explained(database) == ("not_due", f"{start}place 2; the limit of 1 is reached.")
     found = read(database, "explain", "s")["job"]
     assert found == {
-        "id": job, "state": "pending", "attempt": 1, "lane": "gpu", "run_at": None,
-        "cause": "lane", "sentence": "waits in lane 'gpu' at place 2; the limit of 1 is reached",
+        "id": job,
+        "state": "pending",
+        "attempt": 1,
+        "lane": "gpu",
+        "run_at": None,
+        "cause": "lane",
+        "sentence": "waits in lane 'gpu' at place 2; the limit of 1 is reached",
         "advice": "",
-    }  # fmt: skip
+    }
     sql("UPDATE pgbeat.lanes SET paused_at = now()")
     assert explained(database)[1] == (
         f"{start}place 2; the lane is paused.\n`pgbeat lanes resume gpu` lets the lane go on."
@@ -155,9 +166,14 @@ def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
     add(sql, next_run="1 hour 30 seconds")
     job = launch(sql, "failed", error="oops")
     again = make_job(
-        sql, "scheduled", retry_of=job, attempt=2, max_attempts=3, run_at="9999-01-01Z",
+        sql,
+        "scheduled",
+        retry_of=job,
+        attempt=2,
+        max_attempts=3,
+        run_at="9999-01-01Z",
         dispatched_at="now",
-    )  # fmt: skip
+    )
     sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", again, job)
     sql("UPDATE pgbeat.jobs SET run_at = now() + interval '2 hours 30 s' WHERE id = %s", again)
     said = explained(database)[1]
@@ -178,8 +194,11 @@ def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
 def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
     add(sql, next_run="1 minute", overlap="queue_one")
     job = make_job(sql, "paused")
-    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
-        "waiting_for = %s", job)  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = %s",
+        job,
+    )
     assert explained(database) == (
         "overlap",
         f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
@@ -192,9 +211,10 @@ def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
 def test_after_another(database: str, app: Celery, sql: Sql) -> None:
     add(sql, next_run=None, every=None, after="t")
     assert explained(database) == (
-        "after", f"s: it comes after t, and there is no schedule 't'; `pgbeat list` shows all "
+        "after",
+        f"s: it comes after t, and there is no schedule 't'; `pgbeat list` shows all "
         f"schedules.\n{WORKERS}",
-    )  # fmt: skip
+    )
     make_schedule(sql, "t")
     assert explained(database)[1].startswith("s: it comes after t, which has not been due yet.")
     assert run_with(app, "trigger", "t").exit_code == 0
@@ -245,9 +265,16 @@ def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: 
     assert found["last_tick"]["job_id"] == str(job)
     assert found["leader"]["leads"] is True
     assert set(found) == {
-        "schedule", "cause", "summary", "advice", "next_run", "last_tick", "job", "leader",
-            "health",
-    }  # fmt: skip
+        "schedule",
+        "cause",
+        "summary",
+        "advice",
+        "next_run",
+        "last_tick",
+        "job",
+        "leader",
+        "health",
+    }
 
 
 @pytest.mark.usefixtures("leader")
@@ -256,8 +283,13 @@ def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
     add(sql, last_run="now", last_success="now")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
     for number in range(2):
-        job = make_job(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z",
-                          error="KeyError: 'x'")  # fmt: skip
+        job = make_job(
+            sql,
+            "failed",
+            schedule_id=key,
+            finished_at=f"2026-01-01 00:0{number}Z",
+            error="KeyError: 'x'",
+        )
     cause, summary = explained(database)
     assert cause == "not_due"
     assert (

@@ -110,8 +110,11 @@ def test_changes_drift_and_what_is_not_in_the_file(database: str, write: Write, 
     sync(database, write(TEXT))
     sql("UPDATE pgbeat.schedules SET owner = 'me', queue = 'slow' WHERE name = 'often'")
     run(database, "add", "theirs", "--task", "t", "--every", "5")
-    path = write("schedules:\n" + TEXT[TEXT.index("  often") :].replace("ops", "you")
-                 + "    kwargs: {area: DK1}\n  theirs: {task: t, every: 6}\n")  # fmt: skip
+    path = write(
+        "schedules:\n"
+        + TEXT[TEXT.index("  often") :].replace("ops", "you")
+        + "    kwargs: {area: DK1}\n  theirs: {task: t, every: 6}\n"
+    )
     changed = sync(database, path)
     assert changed.stdout == (
         "Plan for schedules.yaml (namespace 'default'):\n"
@@ -143,14 +146,22 @@ def test_the_plan_in_json(database: str, write: Write, sql: Sql) -> None:
     path = write(TEXT)
     planned = read(database, path, "--plan", exit_code=3)
     assert planned == {
-        "file": path, "namespace": "default", "applied": False, "changes": True,
+        "file": path,
+        "namespace": "default",
+        "applied": False,
+        "changes": True,
         "add": {
             "nightly": {"task": "tests.add", "cron": "0 2 * * *"},
             "often": {"task": "tests.note", "every": "15 minutes", "owner": "ops"},
         },
-        "change": {}, "remove": [], "adopt": {}, "calendars": {"add": [], "change": []},
-        "kept": [], "taken": {}, "unchanged": 0,
-    }  # fmt: skip
+        "change": {},
+        "remove": [],
+        "adopt": {},
+        "calendars": {"add": [], "change": []},
+        "kept": [],
+        "taken": {},
+        "unchanged": 0,
+    }
     assert read(database, path) == planned | {"applied": True}
     sql("UPDATE pgbeat.schedules SET owner = 'me' WHERE name = 'often'")
     run(database, "add", "theirs", "--task", "t", "--every", "5")
@@ -231,8 +242,15 @@ schedules:
     refused = run_with(app, "sync", path)
     assert refused.exit_code == 2
     assert sorted(mistakes(refused)) == [
-        "2:13: a", "3:17: b", "3:32: b", "4:42: c", "4:59: c", "5:31: d", "5:40: d", "5:57: d",
-    ]  # fmt: skip
+        "2:13: a",
+        "3:17: b",
+        "3:32: b",
+        "4:42: c",
+        "4:59: c",
+        "5:31: d",
+        "5:40: d",
+        "5:57: d",
+    ]
     assert sql("SELECT * FROM pgbeat.schedules") == []
 
 
@@ -255,9 +273,19 @@ schedules:
 """)
     refused = run_with(app, "sync", path)
     assert sorted(mistakes(refused)) == [
-        "2:13: a", "2:29: a", "2:42: a", "2:57: a", "3:49: b", "3:67: b", "3:67: b",
-        "4:13: c", "4:40: c", "5:31: d", "5:47: d", "6:6: e",
-    ]  # fmt: skip
+        "2:13: a",
+        "2:29: a",
+        "2:42: a",
+        "2:57: a",
+        "3:49: b",
+        "3:67: b",
+        "3:67: b",
+        "4:13: c",
+        "4:40: c",
+        "5:31: d",
+        "5:47: d",
+        "6:6: e",
+    ]
     gone = run("postgresql://127.0.0.1:1/x", "sync", path)
     assert len(mistakes(gone)) == 5  # what needs neither the app nor the database
 
@@ -348,8 +376,10 @@ def start(database: str) -> Iterator[Start]:
 
 
 def waiting(sql: Sql, count: int = 1) -> bool:
-    rows = sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
-               "application_name = 'pgbeat cli' AND datname = current_database()")  # fmt: skip
+    rows = sql(
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+        "application_name = 'pgbeat cli' AND datname = current_database()"
+    )
     return len(rows) == count
 
 
@@ -395,8 +425,9 @@ def test_a_name_that_is_taken_meanwhile(
 ) -> None:
     path = write(TEXT)
     with psycopg.connect(database) as other:
-        other.execute("INSERT INTO pgbeat.schedules (name, task, every) VALUES "
-                      "('often', 'theirs', '5 s')")  # fmt: skip
+        other.execute(
+            "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('often', 'theirs', '5 s')"
+        )
         process = start(path)
         until(lambda: waiting(sql))
     said, noted = process.communicate(timeout=60)
@@ -414,16 +445,19 @@ def test_what_beat_writes_meanwhile_is_no_change(
     sync(database, write(TEXT))
     path = write(TEXT.replace("ops", "you"))
     with psycopg.connect(database) as other:
-        other.execute("UPDATE pgbeat.schedules SET last_run = '2025-01-01Z', next_run = "
-                      "'2030-01-01Z'")  # fmt: skip
+        other.execute(
+            "UPDATE pgbeat.schedules SET last_run = '2025-01-01Z', next_run = '2030-01-01Z'"
+        )
         process = start(path)
         until(lambda: waiting(sql))
     said, noted = process.communicate(timeout=60)
     assert said.endswith("1 changed; 1 unchanged.\n")
     assert "meanwhile" not in noted
     assert owners(sql)["often"] == "you"
-    assert sql("SELECT count(*) FROM pgbeat.schedules WHERE last_run = '2025-01-01Z' "
-               "AND next_run = '2030-01-01Z'") == [(2,)]  # fmt: skip
+    assert sql(
+        "SELECT count(*) FROM pgbeat.schedules WHERE last_run = '2025-01-01Z' "
+        "AND next_run = '2030-01-01Z'"
+    ) == [(2,)]
 
 
 # -- schema and export -----------------------------------------------------------------------------
@@ -436,8 +470,10 @@ def test_the_schema_needs_no_database() -> None:
 
 def test_export_names_and_code(database: str, write: Write, sql: Sql) -> None:
     sync(database, write(TEXT))
-    sql("INSERT INTO pgbeat.schedules (name, source, task, args, every) VALUES "
-        "('coded', 'code', 't', '[]', '5 s'), ('lazy', 'code', 't', NULL, '5 s')")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, source, task, args, every) VALUES "
+        "('coded', 'code', 't', '[]', '5 s'), ('lazy', 'code', 't', NULL, '5 s')"
+    )
     everything = run(database, "export")
     assert everything.stdout == TEXT.replace("  often", "\n  often")
     assert everything.stderr == "Note: made by the app's code, and left out: coded, lazy.\n"
@@ -459,10 +495,13 @@ def test_export_names_and_code(database: str, write: Write, sql: Sql) -> None:
 
 
 def test_calendars_go_with_those_that_name_them(database: str, write: Write) -> None:
-    sync(database, write("""\
+    sync(
+        database,
+        write("""\
 calendars: {office: {weekdays: [sat, sun]}, other: {dates: [12-25]}}
 schedules: {s: {task: t, every: 5, calendar: office}, u: {task: t, every: 5}}
-"""))  # fmt: skip
+"""),
+    )
     assert list(json.loads(run(database, "export", "--format", "json").stdout)["calendars"]) == [
         "office",
         "other",

@@ -79,9 +79,15 @@ def test_as_json(database: str) -> None:
         "peak": {"minute": "2030-01-07T12:00:00Z", "launches": 1, "uncertain": 0},
         "times": [
             {
-                "at": f"2030-01-07T{time}:00Z", "due_at": f"2030-01-07T{time}:00Z",
-                "schedule": name, "certain": name == "hourly", "skip": None, "note": None,
-                "args": [], "kwargs": {}, "error": None,
+                "at": f"2030-01-07T{time}:00Z",
+                "due_at": f"2030-01-07T{time}:00Z",
+                "schedule": name,
+                "certain": name == "hourly",
+                "skip": None,
+                "note": None,
+                "args": [],
+                "kwargs": {},
+                "error": None,
             }
             for time, name in (("12:00", "hourly"), ("13:00", "hourly"), ("13:30", "asked"))
         ],
@@ -90,10 +96,8 @@ def test_as_json(database: str) -> None:
         "paused": ["held"],
         "unknown": {},
         "minutes": None,
-    }  # fmt: skip
-    assert found["minutes"][2] == {
-        "minute": "2030-01-07T13:30:00Z", "launches": 0, "uncertain": 1,
-    }  # fmt: skip
+    }
+    assert found["minutes"][2] == {"minute": "2030-01-07T13:30:00Z", "launches": 0, "uncertain": 1}
     assert len(found["minutes"]) == 10
     assert "minutes" not in read(database, "forecast", *FROM)
 
@@ -145,8 +149,9 @@ def test_from_now_on(database: str, sql: Sql) -> None:
     assert datetime.fromisoformat(late["due_at"]) < now
     assert late["note"].startswith("1 due time before it, since ")
     assert [timedelta(minutes=29) < datetime.fromisoformat(time["at"]) - now for time in rest] == [
-        True, True,
-    ]  # fmt: skip
+        True,
+        True,
+    ]
     assert "1 due time before it, since" in run(database, "forecast").stdout
 
 
@@ -163,7 +168,7 @@ def test_the_zone_is_the_apps(database: str, app: Celery, sql: Sql) -> None:
 
 def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     app.conf.beat_schedule = {
-        "c": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
+        "c": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")}
     }
     make_schedule(sql, "c", every=None, source="code")
     found = read(database, "forecast")
@@ -174,26 +179,43 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     )
     shown = run_with(app, "forecast", "--from", "2030-09-13", "--hours", "24")
     assert shown.stdout.splitlines()[1].split() == [
-        "2030-09-13", "00:00:00", "c", "?", "by", "the", "app's", "code",
-    ]  # fmt: skip
+        "2030-09-13",
+        "00:00:00",
+        "c",
+        "?",
+        "by",
+        "the",
+        "app's",
+        "code",
+    ]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--from", "2020-01-01"], ["--from", "tomorrow"], ["--from", "9999-12-31T20:00Z"],
-        ["--hours", "0"], ["--hours", "9000"], ["--limit", "-1"], ["--limit", "9" * 20], ["--day"],
+        ["--from", "2020-01-01"],
+        ["--from", "tomorrow"],
+        ["--from", "9999-12-31T20:00Z"],
+        ["--hours", "0"],
+        ["--hours", "9000"],
+        ["--limit", "-1"],
+        ["--limit", "9" * 20],
+        ["--day"],
     ],
-)  # fmt: skip
+)
 def test_bad_input(database: str, arguments: list[str]) -> None:
     assert arguments[0] in refused(run(database, "forecast", *arguments))
 
 
 def test_many_that_nothing_can_be_told_of(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, source) "
-        "SELECT 's' || n, 'tests.add', 'code' FROM generate_series(1, 7) n")  # fmt: skip
-    sql("INSERT INTO pgbeat.schedules (name, task, every, enabled) "
-        "SELECT 'off' || n, 'tests.add', '1 hour', false FROM generate_series(1, 7) n")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, source) "
+        "SELECT 's' || n, 'tests.add', 'code' FROM generate_series(1, 7) n"
+    )
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, enabled) "
+        "SELECT 'off' || n, 'tests.add', '1 hour', false FROM generate_series(1, 7) n"
+    )
     notes = run(database, "forecast").stderr.splitlines()
     assert notes[0] == "Note: left out: 7 disabled (off1, off2, off3, off4, off5 and 2 more)."
     assert len(notes) == 7

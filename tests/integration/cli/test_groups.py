@@ -42,8 +42,9 @@ def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:
     other = submit([ADD], created_by="user:alice").group
     sql(
         "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() "
-        "WHERE group_id = %s AND group_position = 0", own.id,
-    )  # fmt: skip
+        "WHERE group_id = %s AND group_position = 0",
+        own.id,
+    )
     shown = run(database, "groups", "list").stdout.splitlines()
     assert cells(shown[0]) == ["group", "state", "name", "mode", "done", "age"]
     row = cells(shown[2])
@@ -53,8 +54,11 @@ def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:
     alices = read(database, "groups", "list", "--created-by", "user:alice")
     assert [group["id"] for group in alices] == [str(other.id)]
     assert alices[0]["progress"] == {
-        "total": 1, "done": 0, "counts": {"pending": 1}, "percent": 0.0
-    }  # fmt: skip
+        "total": 1,
+        "done": 0,
+        "counts": {"pending": 1},
+        "percent": 0.0,
+    }
     assert read(database, "groups", "list", "--state", "completed") == []
 
 
@@ -96,9 +100,9 @@ def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit
 def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
     for digit in "12":
         sql(
-            "INSERT INTO pgbeat.groups (id, job_source, created_by) "
-            "VALUES (%s, 'system', 'tests')", f"abcd000{digit}-0000-0000-0000-000000000000",
-        )  # fmt: skip
+            "INSERT INTO pgbeat.groups (id, job_source, created_by) VALUES (%s, 'system', 'tests')",
+            f"abcd000{digit}-0000-0000-0000-000000000000",
+        )
     message = refused(run(database, "groups", "show", "abcd", "--admin"), 1)
     assert "abcd0001-" in message and "abcd0002-" in message
     shown = run(database, "groups", "show", "abcd0002", "--admin")
@@ -106,10 +110,14 @@ def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
 
 
 def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> None:
-    path = write({
-        "name": "nightly", "mode": "sequential", "on_failure": "continue",
-        "jobs": ["tests.add", {"task": "tests.add", "args": [1], "priority": 3, "tags": ["a"]}],
-    })  # fmt: skip
+    path = write(
+        {
+            "name": "nightly",
+            "mode": "sequential",
+            "on_failure": "continue",
+            "jobs": ["tests.add", {"task": "tests.add", "args": [1], "priority": 3, "tags": ["a"]}],
+        }
+    )
     assert run_with(app, "groups", "run", path, "--dry-run").stdout == (
         "Would make a sequential group of 2 jobs.\n"
     )
@@ -121,17 +129,21 @@ def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> Non
     ]
     order = "ORDER BY group_position"
     assert sql(f"SELECT args, priority, tags, is_blocked FROM pgbeat.jobs {order}") == [
-        ([], 0, [], False), ([1], 3, ["a"], True)
-    ]  # fmt: skip
+        ([], 0, [], False),
+        ([1], 3, ["a"], True),
+    ]
 
 
 def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
     app: Celery, write: Write, sql: Sql
 ) -> None:
-    path = write({
-        "jobs": [{"task": "tests.add", "key": "a"}, {"task": "tests.add", "depends_on": ["a"]}],
-        "callback": {"task": "tests.add"}, "callback_outcome": "completed",
-    })  # fmt: skip
+    path = write(
+        {
+            "jobs": [{"task": "tests.add", "key": "a"}, {"task": "tests.add", "depends_on": ["a"]}],
+            "callback": {"task": "tests.add"},
+            "callback_outcome": "completed",
+        }
+    )
     dry = run_with(app, "groups", "run", path, "--dry-run").stdout
     assert dry == "Would make a parallel group of 2 jobs and its callback.\n"
     found = json.loads(run_with(app, "groups", "run", path, "--json").stdout)
@@ -187,13 +199,14 @@ def test_a_group_is_cancelled(app: Celery, submit: Submit, sql: Sql) -> None:
         f"Cancelled group {group_id}: 2 jobs ended.\nRequested the end of 1 running job.\n"
     )
     assert sql("SELECT state FROM pgbeat.jobs ORDER BY group_position") == [
-        ("running",), ("cancelled",), ("cancelled",)
-    ]  # fmt: skip
+        ("running",),
+        ("cancelled",),
+        ("cancelled",),
+    ]
     [group] = json.loads(run_with(app, "groups", "list", "--json").stdout)
     assert (group["state"], group["cancelled_by"]) == ("running", user().name)
     assert "running (cancelling)" in run_with(app, "groups", "list").stdout
-    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() "
-        "WHERE state = 'running'")  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE state = 'running'")
     sql("UPDATE pgbeat.groups SET state = 'cancelled', finished_at = now()")
     assert refused(run_with(app, "groups", "cancel", group_id), 1) == (
         f"group {group_id} is cancelled and can't be cancelled; it has ended"

@@ -101,8 +101,14 @@ def test_masked_arguments_are_shown_to_administrators(
     app.conf.pgbeat_redact = {"jobs.*": "*"}
     job = str(job_control.make(4711471147).id)
     sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'Oops: 4711471147', finished_at = now()")
-    for command in (("list",), ("show", job), ("list", "--json"), ("show", job, "--json"),
-                    ("tree", job), ("tree", job, "--json")):  # fmt: skip
+    for command in (
+        ("list",),
+        ("show", job),
+        ("list", "--json"),
+        ("show", job, "--json"),
+        ("tree", job),
+        ("tree", job, "--json"),
+    ):
         assert "4711471147" not in did(*command), command
         assert "4711471147" in did(*command, "--admin"), command
 
@@ -132,27 +138,59 @@ def test_filters(did: Did, job_control: JobControl, sql: Sql, app: Celery) -> No
 def test_show(did: Did, job_control: JobControl, app: Celery, sql: Sql, database: str) -> None:
     make_lane(sql)
     job = job_control.make(
-        5, actor=ME, kwargs={"y": 6}, lane="l", tags=["night"], resources={"gpu": 1},
-        retry_base=60, max_attempts=3, unique_key="k",
-    )  # fmt: skip
+        5,
+        actor=ME,
+        kwargs={"y": 6},
+        lane="l",
+        tags=["night"],
+        resources={"gpu": 1},
+        retry_base=60,
+        max_attempts=3,
+        unique_key="k",
+    )
     second = job_control.make(actor=ME, lane="l")
     shown = did("show", str(second.id)[:8])
     assert "waits in lane 'l' at place 1" in shown
     run_id = str(uuid4())
     begun = ExecutionRecord(
-        run_id, str(job.id), True, worker="w1@host", began=2, progress_done=3, progress_total=12,
-        progress_message="pages", checkpoint={"page": 3}, metadata={"items_crawled": 7},
-    )  # fmt: skip
+        run_id,
+        str(job.id),
+        True,
+        worker="w1@host",
+        began=2,
+        progress_done=3,
+        progress_total=12,
+        progress_message="pages",
+        checkpoint={"page": 3},
+        metadata={"items_crawled": 7},
+    )
     told(job_control, job, begun)
     shown = did("show", str(job.id))
-    for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3",
-                 "3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):  # fmt: skip
+    for said in (
+        "running",
+        "on w1@host",
+        "[5]",
+        '{"y": 6}',
+        "night",
+        '{"gpu": 1}',
+        "1 of 3",
+        "3 of 12 (25%) pages",
+        '{"page": 3}',
+        '"items_crawled": 7',
+    ):
         assert said in shown, said
     ended = ExecutionRecord(
-        run_id, str(job.id), False, "failed", "failed", error="ValueError: \x1b[31mno",
-        traceback="Traceback …\n  File \x1b[0m", duration_ms=1500, cpu_time_ms=20,
+        run_id,
+        str(job.id),
+        False,
+        "failed",
+        "failed",
+        error="ValueError: \x1b[31mno",
+        traceback="Traceback …\n  File \x1b[0m",
+        duration_ms=1500,
+        cpu_time_ms=20,
         memory_peak_mb=51.5,
-    )  # fmt: skip
+    )
     told(job_control, job, ended)
     shown = did("show", str(job.id))
     again = job_control.job(job).retried_by
@@ -202,8 +240,11 @@ def test_what_it_logged(did: Did, sql: Sql) -> None:
         sql(
             "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at,"
             " log) VALUES (%s, %s, 'w', 'completed', '2026-01-01T00:00:00Z', now(), %s)"
-            " RETURNING id", job, number, Jsonb(log),
-        )  # fmt: skip
+            " RETURNING id",
+            job,
+            number,
+            Jsonb(log),
+        )
     assert did("logs", job[:8]).splitlines() == [
         "Execution 1, completed",
         "2026-01-01 00:00:01 INFO shop: one",
@@ -234,13 +275,14 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
         f"Made job {job} of task 'jobs.add': it is pending in queue 'celery'; "
         f"`pgbeat jobs tail {str(job)[:8]}` follows it\n"
     )
-    assert (created_by, source, args, kwargs, priority) == (
-        ME.name, "user_cli", [1], {"y": 3}, 4,
-    )  # fmt: skip
+    assert (created_by, source, args, kwargs, priority) == (ME.name, "user_cli", [1], {"y": 3}, 4)
     again = json.loads(did("run", "--like", str(job)[:6], "--args", "[2]", "--json"))
     assert (again["task"], again["args"], again["kwargs"], again["priority"]) == (
-        "jobs.add", [2], {"y": 3}, 4,
-    )  # fmt: skip
+        "jobs.add",
+        [2],
+        {"y": 3},
+        4,
+    )
     assert messages(sql) == [str(job), again["id"]]
     run_args = ("run", "jobs.add", "--args", "[1]", "--unique-key", "k", "--lane", "l", "--json")
     made, same = (json.loads(did(*run_args)) for _ in range(2))
@@ -319,9 +361,9 @@ def test_ids_may_be_cut_down_in_options(
 ) -> None:
     job = job_control.make(actor=ME)
     short = str(job.id)[:8]
-    child = json.loads(
-        did("run", "jobs.add", "--args", "[1]", "--depends-on", short, "--json")
-    )["id"]  # fmt: skip
+    child = json.loads(did("run", "jobs.add", "--args", "[1]", "--depends-on", short, "--json"))[
+        "id"
+    ]
     assert sql("SELECT parent_id FROM pgbeat.dependencies") == [(job.id,)]
     assert child[:8] in did("tree", child[:8])
     did("cancel", short)
@@ -336,8 +378,9 @@ def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None
     shown = run_with(app, "jobs", "cancel", str(a.id), str(b.id), str(c.id))
     assert shown.exit_code == 1
     assert shown.stdout.splitlines() == [
-        f"Cancelled job {a.id}, which was pending.", f"Cancelled job {c.id}, which was pending.",
-    ]  # fmt: skip
+        f"Cancelled job {a.id}, which was pending.",
+        f"Cancelled job {c.id}, which was pending.",
+    ]
     assert shown.stderr.startswith(f"Error: job {b.id} is cancelled")
     fresh = job_control.make(actor=ME)
     said = refused(run_with(app, "jobs", "delete", "--yes", str(a.id), str(fresh.id)), 1)
@@ -391,9 +434,15 @@ def test_tail_of_a_job_until_its_end(app: Celery, job_control: JobControl) -> No
 def test_tail_as_it_goes(processes: Processes, job_control: JobControl, database: str) -> None:
     def tail(*arguments: str) -> Any:
         return processes.run(
-            sys.executable, "-c", "from pgbeat.cli import main; main()", "--url", database, "jobs",
-            "tail", *arguments,
-        )  # fmt: skip
+            sys.executable,
+            "-c",
+            "from pgbeat.cli import main; main()",
+            "--url",
+            database,
+            "jobs",
+            "tail",
+            *arguments,
+        )
 
     job = job_control.make(actor=ME, max_attempts=2, retry_base=0)
     every = tail("--json")
@@ -447,9 +496,10 @@ def test_the_lines_of_a_file_are_jobs(app: Celery, sql: Sql, tmp_path: Path) -> 
     told = json.loads(run_with(app, "jobs", "run-many", str(path), "--json").stdout)
     found = sql("SELECT id::text, created_by FROM pgbeat.jobs WHERE id = ANY (%s)", told["jobs"])
     assert len(found) == 2
-    assert sql("SELECT args, job_source FROM pgbeat.jobs ORDER BY created_at, args") == [
-        ([1], "user_cli"), ([2, 3], "user_cli")
-    ] * 2  # fmt: skip
+    assert (
+        sql("SELECT args, job_source FROM pgbeat.jobs ORDER BY created_at, args")
+        == [([1], "user_cli"), ([2, 3], "user_cli")] * 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -128,10 +128,14 @@ POLICY = ("--job-retry-base", "60", "--job-retry-cap", "59", "--tag", "")
     [
         (("status", "x"), 1, "not_found", [("schedule", "not_found")]),
         (("add", "s", "--task", "t"), 2, "invalid_schedule", [("", "required")]),
-        (("add", "s", "--task", "t", "--every", "5", *POLICY), 2, "invalid_schedule",
-         [("job_policy.tags", "malformed"), ("job_policy.retry_cap", "out_of_range")]),
+        (
+            ("add", "s", "--task", "t", "--every", "5", *POLICY),
+            2,
+            "invalid_schedule",
+            [("job_policy.tags", "malformed"), ("job_policy.retry_cap", "out_of_range")],
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_error_has_its_code_and_each_problem(
     database: str, arguments: tuple[str, ...], status: int, code: str, problems: list[Any]
 ) -> None:

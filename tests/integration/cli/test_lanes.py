@@ -34,8 +34,20 @@ class Evenings(ConcurrencyPolicy):
 def test_set_makes_a_lane_and_changes_what_is_given(database: str) -> None:
     result = run(database, "lanes", "set", "gpu", "--limit", "2")
     assert result.stdout == "Made lane 'gpu': 2 at once.\n"
-    result = run(database, "lanes", "set", "gpu", "--rate", "10/minute", "--rate-key", "task",
-                 "--policy", "resources", "--options", '{"gpu": 2}')  # fmt: skip
+    result = run(
+        database,
+        "lanes",
+        "set",
+        "gpu",
+        "--rate",
+        "10/minute",
+        "--rate-key",
+        "task",
+        "--policy",
+        "resources",
+        "--options",
+        '{"gpu": 2}',
+    )
     assert result.stdout == (
         "Changed lane 'gpu': 2 at once, 10/minute of each task, policy resources {\"gpu\": 2}.\n"
     )
@@ -191,15 +203,25 @@ def test_list(lane_jobs: Lanes) -> None:
     run(lane_jobs.database, "lanes", "pause", "gpu")
     run(lane_jobs.database, "lanes", "set", "l", "--rate", "100/hour")
     head, gpu, full = run(lane_jobs.database, "lanes", "list").stdout.splitlines()
-    assert head.split() == ["lane", "running", "limit", "waiting", "rate", "fair", "policy",
-                            "waits", "paused"]  # fmt: skip
+    assert head.split() == [
+        "lane",
+        "running",
+        "limit",
+        "waiting",
+        "rate",
+        "fair",
+        "policy",
+        "waits",
+        "paused",
+    ]
     assert gpu.split()[:5] == ["gpu", "0", "0", "resources", '{"gpu":']
     assert "for" in gpu
     assert full.split()[:6] == ["l", "2", "2", "3", "100/hour", "for"]
     rows = read(lane_jobs.database, "lanes", "list")
     assert [(r["name"], r["running"], r["waiting"], r["rate"]) for r in rows] == [
-        ("gpu", 0, 0, None), ("l", 2, 3, "100/hour")
-    ]  # fmt: skip
+        ("gpu", 0, 0, None),
+        ("l", 2, 3, "100/hour"),
+    ]
     assert rows[0]["paused_at"] is not None and rows[1]["waiting_since"] is not None
 
 
@@ -249,8 +271,9 @@ def test_show_changes_nothing(lane_jobs: Lanes) -> None:
 
 def test_direct_prints_the_result(lane_jobs: Lanes) -> None:
     lane_jobs.lane(max_running=1)
-    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--args", "[4]",
-                      "--kwargs", '{"y": 1}')  # fmt: skip
+    result = run_with(
+        lane_jobs.app, "direct", "tests.add", "--lane", "l", "--args", "[4]", "--kwargs", '{"y": 1}'
+    )
     assert (result.exit_code, result.stdout) == (0, "5\n")
     result = run_with(
         lane_jobs.app, "direct", "tests.note", "--lane", "l", "--args", '["x"]', "--json"
@@ -286,8 +309,9 @@ def test_what_the_task_prints_comes_before_the_error_in_a_pipe(lane_jobs: Lanes)
 
 def test_direct_takes_its_resources(lane_jobs: Lanes) -> None:
     lane_jobs.lane(policy="resources", options='{"gpu": 1}')
-    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
-                      "--timeout", "0")  # fmt: skip
+    result = run_with(
+        lane_jobs.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2", "--timeout", "0"
+    )
     assert "'gpu'" in refused(result, 1)
 
 

@@ -13,8 +13,14 @@ from tests.support.rows import make_job
 def test_the_load_as_lines_and_as_json(sql: Sql, database: str) -> None:
     [(at,)] = sql("SELECT date_trunc('minute', now()) - interval '5 minutes'")
     for state in ("completed", "failed"):
-        make_job(sql, state, task="a", created_at=at, started_at=at + timedelta(seconds=1),
-                 finished_at=at + timedelta(seconds=3))  # fmt: skip
+        make_job(
+            sql,
+            state,
+            task="a",
+            created_at=at,
+            started_at=at + timedelta(seconds=1),
+            finished_at=at + timedelta(seconds=3),
+        )
     with connected(database) as connection:
         keeper.keep(connection, Settings(postgres_url(database)), lambda task: "celery")
     found = read(database, "load", "--task", "a", "--json")

@@ -53,10 +53,12 @@ def test_the_command_on_the_audit(database: str, sql: Sql) -> None:
     assert run(database, "prune").stdout == "Deleted 2 changes in the audit.\n"
     # Itself, it is in there.
     assert sql("SELECT verb, kind, after FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
-        ("prune", "history", {
-            "kept": {"days": 30.0, "count": 100, "audit_days": 365.0}, "deleted": {"audit": 2},
-        })
-    ]  # fmt: skip
+        (
+            "prune",
+            "history",
+            {"kept": {"days": 30.0, "count": 100, "audit_days": 365.0}, "deleted": {"audit": 2}},
+        )
+    ]
 
 
 def test_the_command_is_one_change_however_many_steps(

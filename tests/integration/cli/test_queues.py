@@ -122,11 +122,16 @@ def test_no_queues(database: str, sql: Sql) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["queues"], ["queues", "--json"], ["queues", "pause", "q"], ["queues", "resume", "q"],
-        ["queues", "purge", "q"], ["dead", "list"], ["dead", "requeue", "1"],
+        ["queues"],
+        ["queues", "--json"],
+        ["queues", "pause", "q"],
+        ["queues", "resume", "q"],
+        ["queues", "purge", "q"],
+        ["dead", "list"],
+        ["dead", "requeue", "1"],
         ["dead", "drop", "--all"],
     ],
-)  # fmt: skip
+)
 def test_where_the_brokers_tables_are_missing(empty_database: str, command: list[str]) -> None:
     migrate.upgrade(postgres_url(empty_database))
     assert "`pgbeat -A APP migrate`" in refused(run(empty_database, *command), 1)

@@ -36,10 +36,17 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     assert (row["task"], row["args"], row["kwargs"]) == ("jobs.add", [1], {"y": 2})
     assert (row["queue"], row["options"], row["schedules"]) == ("q", {"expires": 60}, [])
     assert row["job_policy"] == {
-        "lane": "gpu", "priority": 3, "max_attempts": 5, "retry_base": 10, "retry_cap": 120,
-        "tags": ["a", "b"], "resources": {"gpu": 0.5, "disk": 1}, "unique": True,
-        "unique_for": 3600, "requires_approval": True,
-    }  # fmt: skip
+        "lane": "gpu",
+        "priority": 3,
+        "max_attempts": 5,
+        "retry_base": 10,
+        "retry_cap": 120,
+        "tags": ["a", "b"],
+        "resources": {"gpu": 0.5, "disk": 1},
+        "unique": True,
+        "unique_for": 3600,
+        "requires_approval": True,
+    }
     shown = did(app, "show", "sum")
     for said in ("jobs.add", '{"y": 2}', "Adds.", "lane gpu, priority 3, 5 attempts", "0.5 gpu"):
         assert said in shown

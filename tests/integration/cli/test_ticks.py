@@ -70,10 +70,16 @@ def test_as_json(app: Celery, sql: Sql) -> None:
     tick = json.loads(shown.stdout)
     assert datetime.fromisoformat(tick.pop("due_at")).tzinfo is not None
     assert tick == {
-        "schedule": "s", "trigger": "manual", "outcome": "skipped", "error": None,
-        "reason": "condition_sql is false", "job_id": None, "missed": 0, "note": None,
+        "schedule": "s",
+        "trigger": "manual",
+        "outcome": "skipped",
+        "error": None,
+        "reason": "condition_sql is false",
+        "job_id": None,
+        "missed": 0,
+        "note": None,
         "job_ids": [],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("state", [{"enabled": False}, {"paused_at": "2030-01-01Z"}])
@@ -103,7 +109,7 @@ def test_an_unknown_task(app: Celery, sql: Sql) -> None:
 
 def test_what_stays_in_code(app: Celery, sql: Sql) -> None:
     app.conf.beat_schedule = {
-        "c": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}},
+        "c": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}}
     }
     app.conf.task_serializer = "pickle"
     add(sql, "c", source="code", args=None)
@@ -151,8 +157,9 @@ def test_a_launcher_that_hangs(app: Celery, sql: Sql) -> None:
     shown = run_with(app, "trigger", "s")
     os.write(writing, b"x")
     assert (shown.exit_code, shown.stdout) == (
-        1, "failed: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n",
-    )  # fmt: skip
+        1,
+        "failed: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n",
+    )
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -202,8 +209,11 @@ def ticks(sql: Sql) -> None:
         sql(
             "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
             f"{column}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
-            f"2026-01-01 00:0{minute}Z", f"2026-01-01 00:0{minute}Z", outcome, value,
-        )  # fmt: skip
+            f"2026-01-01 00:0{minute}Z",
+            f"2026-01-01 00:0{minute}Z",
+            outcome,
+            value,
+        )
     [(schedule,)] = sql("SELECT id FROM pgbeat.schedules")
     make_job(sql, "failed", id=JOB, error="ValueError: x", schedule_id=schedule)
     make_job(sql, id=PENDING, schedule_id=schedule)
@@ -248,9 +258,14 @@ def test_history_as_json(database: str) -> None:
     found = read(database, "history", "s", "--limit", "2")
     assert found["schedule"] == "s"
     assert found["stats"] == {
-        "total": 4, "launched": 2, "skipped": 1, "failed": 1,
-        "jobs_completed": 0, "jobs_failed": 1, "success_rate": 0.0,
-    }  # fmt: skip
+        "total": 4,
+        "launched": 2,
+        "skipped": 1,
+        "failed": 1,
+        "jobs_completed": 0,
+        "jobs_failed": 1,
+        "success_rate": 0.0,
+    }
     assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
 

@@ -24,10 +24,14 @@ def busy(sql: Sql) -> None:
     make_job(sql, "running", task="jobs.resize", worker="w1@host")
     make_job(sql, "failed")
     sql("INSERT INTO kombu_queue (name) VALUES ('mail')")
-    sql("INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency) "
-        "VALUES (1, 'celery@w1', 7, 'prefork', 4)")  # fmt: skip
-    sql("INSERT INTO pgbeat.executions (job_id, number, worker, worker_id) "
-        "SELECT id, 1, worker, 1 FROM pgbeat.jobs WHERE state = 'running'")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency) "
+        "VALUES (1, 'celery@w1', 7, 'prefork', 4)"
+    )
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id) "
+        "SELECT id, 1, worker, 1 FROM pgbeat.jobs WHERE state = 'running'"
+    )
 
 
 def test_it_is_shown_once_where_the_output_is_no_terminal(database: str, sql: Sql) -> None:
@@ -83,9 +87,14 @@ def opened(database: str, *arguments: str, lines: int = 20) -> Iterator[Terminal
     command = [sys.executable, "-c", "from pgbeat.cli import main; main()", *arguments]
     environment = {**os.environ, "PGBEAT_URL": database, "TERM": "xterm"}
     with subprocess.Popen(
-        command, stdin=its, stdout=its, stderr=its, text=True, env=environment,
+        command,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        text=True,
+        env=environment,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(its)
         try:
             yield Terminal(ours, process)

@@ -18,11 +18,7 @@ COMMANDS = {
         "jobs run tests.add --lane {}",
         "templates set t --task tests.add --lane {}",
     ),
-    "template": (
-        "templates show {}",
-        "jobs run --template {}",
-        "add s --template {} --every 1h",
-    ),
+    "template": ("templates show {}", "jobs run --template {}", "add s --template {} --every 1h"),
     "queue": ("queues pause {}", "dead requeue --queue {}"),
     "webhook": ("webhooks enable {}", "webhooks deliveries {}"),
     "living worker": ("workers shutdown {} --yes",),

@@ -20,17 +20,30 @@ def rows(sql: Sql) -> None:
     make_schedule(sql, "later", cron="0 2 * * *", timezone="Europe/Oslo", due="2 hours", **ran)
     failed = {"last_run": now - timedelta(minutes=3), "last_failure": now - timedelta(minutes=3)}
     make_schedule(
-        sql, "due", every="15 minutes", due="-90 seconds", last_error="no luck", retry_count=2,
+        sql,
+        "due",
+        every="15 minutes",
+        due="-90 seconds",
+        last_error="no luck",
+        retry_count=2,
         **failed,
-    )  # fmt: skip
+    )
     make_schedule(
-        sql, "off", every="1 day", enabled=False, disabled_reason="too noisy",
+        sql,
+        "off",
+        every="1 day",
+        enabled=False,
+        disabled_reason="too noisy",
         last_run=now - timedelta(seconds=5),
-    )  # fmt: skip
+    )
     make_schedule(
-        sql, "held", task=None, launcher="SomeLauncher", every="90 minutes",
+        sql,
+        "held",
+        task=None,
+        launcher="SomeLauncher",
+        every="90 minutes",
         paused_at=now - timedelta(minutes=1),
-    )  # fmt: skip
+    )
 
 
 def test_list(database: str) -> None:
@@ -40,13 +53,27 @@ def test_list(database: str) -> None:
     assert header.split() == ["schedule", "timetable", "state", "health", "next", "last", "task"]
     found = [cells(text) for text in lines]
     assert found == [
-        ["due", "every 15 min", "retry 2/5", "late", "due for 1 min 30 s", "failed 3 min ago",
-         "tests.add"],
+        [
+            "due",
+            "every 15 min",
+            "retry 2/5",
+            "late",
+            "due for 1 min 30 s",
+            "failed 3 min ago",
+            "tests.add",
+        ],
         ["held", "every 1 h 30 min", "paused", "-", "-", "never", "by SomeLauncher"],
-        ["later", "0 2 * * * (Europe/Oslo)", "active", "-", found[2][4], "launched 1 d ago",
-         "tests.add"],
+        [
+            "later",
+            "0 2 * * * (Europe/Oslo)",
+            "active",
+            "-",
+            found[2][4],
+            "launched 1 d ago",
+            "tests.add",
+        ],
         ["off", "every 1 d", "disabled", "never launched", "-", found[3][5], "tests.add"],
-    ]  # fmt: skip
+    ]
     assert found[2][4] in {"in 2 h", "in 1 h 59 min"}
     assert found[3][5].startswith("skipped ")
     assert (blank, trouble[:8]) == ("", "due: has")
@@ -121,9 +148,12 @@ def test_status(database: str) -> None:
 def facts(database: str, name: str) -> dict[str, str]:
     """Returns the facts of `status` by name."""
     lines = run(database, "status", name).stdout.splitlines()[1:]
-    return {label: " ".join(said.split()) for label, said in (
-        (text[2:].partition("  ")[0].strip(), text[2:].partition("  ")[2]) for text in lines
-    )}  # fmt: skip
+    return {
+        label: " ".join(said.split())
+        for label, said in (
+            (text[2:].partition("  ")[0].strip(), text[2:].partition("  ")[2]) for text in lines
+        )
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,7 +171,7 @@ def facts(database: str, name: str) -> dict[str, str]:
         ({"after": "due", "after_outcome": "finished"}, "after due (however it ends)", None),
         ({"source": "code"}, "by the app's code", None),
     ],
-)  # fmt: skip
+)
 def test_timetables(
     database: str, sql: Sql, columns: dict[str, str], said: str, listed: str | None
 ) -> None:
@@ -155,10 +185,20 @@ def test_timetables(
 
 
 #: What a schedule has no word about that is as they all are.
-USUAL = {"health", 
-    "timetable", "next run", "task", "launcher", "last run", "last failure", "last error",
-    "retries", "source", "created", "changed",
-}  # fmt: skip
+USUAL = {
+    "health",
+    "timetable",
+    "next run",
+    "task",
+    "launcher",
+    "last run",
+    "last failure",
+    "last error",
+    "retries",
+    "source",
+    "created",
+    "changed",
+}
 
 
 def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
@@ -173,18 +213,24 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
          WHERE name = 'due'
         """
     )
-    sql("UPDATE pgbeat.schedules SET next_run = '2090-01-01 00:02Z', due_at = '2090-01-01Z', "
-        "waiting_for = uid WHERE name = 'due'")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = '2090-01-01 00:02Z', due_at = '2090-01-01Z', "
+        "waiting_for = uid WHERE name = 'due'"
+    )
     found = facts(database, "due")
     [(uid,)] = sql("SELECT uid::text FROM pgbeat.schedules WHERE name = 'due'")
     assert found["window"].startswith("from 2020-01-01 00:00:00 UTC, ")
     assert " to 2099-01-01 00:00:00 UTC, in " in found["window"]
     assert found["next run"].endswith("; by its timetable 2090-01-01 00:00:00 UTC")
     assert {key: found[key] for key in set(found) - USUAL - {"window"}} == {
-        "calendar": "office", "jitter": "up to 5 min", "waits for": f"the end of job {uid}",
-        "launches": "4 of 9", "catch up": "all, 7 at most, 10 min late at most",
-        "overlap": "queue_one", "spacing": "1 h",
-    }  # fmt: skip
+        "calendar": "office",
+        "jitter": "up to 5 min",
+        "waits for": f"the end of job {uid}",
+        "launches": "4 of 9",
+        "catch up": "all, 7 at most, 10 min late at most",
+        "overlap": "queue_one",
+        "spacing": "1 h",
+    }
     assert found["retries"] == (
         "2 of 5 used; 1 min times 3 each time, 1 h at most; once disabled, it is tried "
         "again after 6 h"
@@ -216,8 +262,11 @@ def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) ->
             "INSERT INTO pgbeat.executions (job_id, number, worker, schedule_id, state, "
             "duration_ms, finished_at) SELECT gen_random_uuid(), %s, 'w', id, %s, %s, "
             "CASE WHEN %s <> 'running' THEN now() END FROM pgbeat.schedules WHERE name = 'due'",
-            number, state, ms, state,
-        )  # fmt: skip
+            number,
+            state,
+            ms,
+            state,
+        )
     assert facts(database, "due")["runs"] == (
         "4 runs; 1 running; 1 failed; success rate 67%; 2 s on average, 95% within 2.9 s"
     )
@@ -293,15 +342,20 @@ def test_next_of_an_interval(database: str) -> None:
 
 
 def test_next_tells_what_is_skipped(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
-    sql("UPDATE pgbeat.schedules SET calendar = 'office', next_run = '2030-03-29 01:00Z' "
-        "WHERE name = 'later'")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')"""
+    )
+    sql(
+        "UPDATE pgbeat.schedules SET calendar = 'office', next_run = '2030-03-29 01:00Z' "
+        "WHERE name = 'later'"
+    )
     lines = run(database, "next", "later", "-n", "4").stdout.splitlines()
     assert lines[0].split() == ["Europe/Oslo", "UTC", "skipped"]
     assert [text.rpartition("  ")[2].strip() for text in lines[2:4]] == [
-        "calendar 'office': Saturday", "calendar 'office': Sunday",
-    ]  # fmt: skip
+        "calendar 'office': Saturday",
+        "calendar 'office': Sunday",
+    ]
     skips = [time["skip"] for time in read(database, "next", "later", "-n", "2")["times"]]
     assert skips == [None, "calendar 'office': Saturday"]
 
@@ -313,8 +367,10 @@ def test_next_follows_jitter_and_max_runs(database: str, sql: Sql) -> None:
     )
     times = read(database, "next", "due")["times"]
     assert [time["due_at"] for time in times] == [
-        "2030-01-01T00:00:00Z", "2030-01-01T00:15:00Z", "2030-01-01T00:30:00Z",
-    ]  # fmt: skip
+        "2030-01-01T00:00:00Z",
+        "2030-01-01T00:15:00Z",
+        "2030-01-01T00:30:00Z",
+    ]
     assert all(time["due_at"] < time["at"] for time in times)
 
 
@@ -429,12 +485,17 @@ def test_switching_what_is_not_there(database: str, command: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "short", "exact"),
     [
-        (0, "0 s", "0 s"), (0.25, "0.2 s", "0.25 s"), (59.6, "1 min", "59.6 s"),
-        (60, "1 min", "1 min"), (61, "1 min 1 s", "1 min 1 s"), (3600, "1 h", "1 h"),
+        (0, "0 s", "0 s"),
+        (0.25, "0.2 s", "0.25 s"),
+        (59.6, "1 min", "59.6 s"),
+        (60, "1 min", "1 min"),
+        (61, "1 min 1 s", "1 min 1 s"),
+        (3600, "1 h", "1 h"),
         (3605, "1 h", "1 h 5 s"),
-        (93_784, "1 d 2 h", "1 d 2 h 3 min 4 s"), (-5, "5 s", "5 s"),
+        (93_784, "1 d 2 h", "1 d 2 h 3 min 4 s"),
+        (-5, "5 s", "5 s"),
     ],
-)  # fmt: skip
+)
 def test_spans(seconds: float, short: str, exact: str) -> None:
     assert span(timedelta(seconds=seconds)) == short
     assert span(timedelta(seconds=seconds), units=4) == exact

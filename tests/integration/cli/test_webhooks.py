@@ -48,8 +48,12 @@ def happen(sql: Sql, state: str = "pending", log: str = "[]", event: str = "job.
         "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, finished_at, "
         "    log, attempts) SELECT id, %s, '{}', %s, CASE WHEN %s THEN now() END, "
         "    CASE WHEN NOT %s THEN now() END, %s, 1 FROM pgbeat.webhooks RETURNING id",
-        event, state, state == "pending", state == "pending", log,
-    )  # fmt: skip
+        event,
+        state,
+        state == "pending",
+        state == "pending",
+        log,
+    )
     return str(key)
 
 
@@ -83,8 +87,9 @@ def test_added_with_a_secret_of_one_s_own(
     assert added == "Added webhook 'a': job.failed.\n"
     assert secret not in pgbeat("add", "b", *HOOK, "--secret-file", "-", input=other)
     assert sql("SELECT secret FROM pgbeat.webhooks ORDER BY name") == [(secret,), (other,)]
-    said = refused(run(database, "webhooks", "add", "c", *HOOK, "--secret-file", "-",
-                       input="hunter2"))  # fmt: skip
+    said = refused(
+        run(database, "webhooks", "add", "c", *HOOK, "--secret-file", "-", input="hunter2")
+    )
     assert said == "webhook 'c': secret: it must be whsec_ and 24 to 64 random bytes in base64"
 
 
@@ -99,9 +104,19 @@ def test_json_of_what_was_added(pgbeat: Webhooks, sql: Sql) -> None:
 
 def test_every_mistake_is_told(database: str, sql: Sql) -> None:
     said = refused(
-        run(database, "webhooks", "add", "x", "--url", "http://u:hunter2@169.254.169.254/",
-            "--event", "job.fail", "--event", "job.run.skiped")
-    )  # fmt: skip
+        run(
+            database,
+            "webhooks",
+            "add",
+            "x",
+            "--url",
+            "http://u:hunter2@169.254.169.254/",
+            "--event",
+            "job.fail",
+            "--event",
+            "job.run.skiped",
+        )
+    )
     assert said.splitlines() == [
         "webhook 'x':",
         "  url: it has a user or a password in it; receivers check the signature instead",
@@ -196,19 +211,27 @@ def test_deliveries(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     pgbeat("add", "pager", *HOOK)
     assert pgbeat("deliveries", "pager") == "There are no deliveries of webhook 'pager'.\n"
     log = [
-        {"at": "2026-11-21T12:00:01.5+00:00", "worker": "w1", "status": 503, "ms": 12.3,
-         "error": "it answered 503 Service Unavailable"},
+        {
+            "at": "2026-11-21T12:00:01.5+00:00",
+            "worker": "w1",
+            "status": 503,
+            "ms": 12.3,
+            "error": "it answered 503 Service Unavailable",
+        },
         {"at": "2026-11-21T14:00:06+02:00", "worker": "w1"},
         {"at": "2026-11-21T12:01:00+00:00", "redelivered_by": "user:alice"},
         {"at": "2026-11-21T12:01:01+00:00", "worker": "w2", "status": 200, "ms": 4},
-    ]  # fmt: skip
+    ]
     key = happen(sql, "delivered", json.dumps(log))
     sql("UPDATE pgbeat.deliveries SET created_at = '2026-11-21 12:00Z'")
     first, *others = cells(pgbeat("deliveries", "pager"))[1:]
     assert first == [
-        key, "2026-11-21 12:00:00", "job.failed", "delivered",
+        key,
+        "2026-11-21 12:00:00",
+        "job.failed",
+        "delivered",
         "12:00:01 it answered 503 Service Unavailable, 12 ms",
-    ]  # fmt: skip
+    ]
     assert [row[-1] for row in others] == [
         "12:00:06 started; its outcome is unknown",
         "12:01:00 requested again by user:alice",
@@ -216,12 +239,16 @@ def test_deliveries(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     ]
     (row,) = read(database, "webhooks", "deliveries", "pager")
     assert (row["id"], row["state"], row["created_at"]) == (
-        key, "delivered", "2026-11-21T12:00:00Z",
-    )  # fmt: skip
+        key,
+        "delivered",
+        "2026-11-21T12:00:00Z",
+    )
     assert [entry["at"] for entry in row["log"]] == [
-        "2026-11-21T12:00:01.500000Z", "2026-11-21T12:00:06Z", "2026-11-21T12:01:00Z",
+        "2026-11-21T12:00:01.500000Z",
+        "2026-11-21T12:00:06Z",
+        "2026-11-21T12:01:00Z",
         "2026-11-21T12:01:01Z",
-    ]  # fmt: skip
+    ]
     assert pgbeat("deliveries", "pager", "--state", "failed") == (
         "There are no failed deliveries of webhook 'pager'.\n"
     )

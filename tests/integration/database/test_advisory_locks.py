@@ -189,9 +189,12 @@ def test_a_prepared_session_is_watched_by_the_server(session: Session) -> None:
     connection.execute(text("SET lock_timeout = 1000"))
     connections.prepare_session(connection, 90)
     names = [
-        "client_connection_check_interval", "idle_session_timeout",
-        "idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout",
-    ]  # fmt: skip
+        "client_connection_check_interval",
+        "idle_session_timeout",
+        "idle_in_transaction_session_timeout",
+        "statement_timeout",
+        "lock_timeout",
+    ]
     assert [setting(connection, name) for name in names] == ["500ms", "90s", "90s", "0", "0"]
     is_socket = connections.driver(connection).info.host.startswith("/")
     names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"]

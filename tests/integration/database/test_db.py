@@ -30,11 +30,14 @@ KEEPALIVES = {
     ("query", "arguments", "changed"),
     [
         ({}, {}, {}),
-        ({"keepalives_idle": "60", "tcp_user_timeout": "0"}, {},
-         {"keepalives_idle": "60", "tcp_user_timeout": "0"}),
+        (
+            {"keepalives_idle": "60", "tcp_user_timeout": "0"},
+            {},
+            {"keepalives_idle": "60", "tcp_user_timeout": "0"},
+        ),
         ({}, {"keepalives_count": 9}, {"keepalives_count": "9"}),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_vanished_is_noticed_as_the_dsn_has_it(
     database: str, query: dict[str, str], arguments: dict[str, int], changed: dict[str, str]
 ) -> None:

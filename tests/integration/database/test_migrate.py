@@ -405,10 +405,7 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
             "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER refuse_transition",
             "trigger pgbeat.jobs.refuse_transition",
         ),
-        (
-            "DROP TRIGGER pgbeat_announce ON kombu_message",
-            "trigger kombu_message.pgbeat_announce",
-        ),
+        ("DROP TRIGGER pgbeat_announce ON kombu_message", "trigger kombu_message.pgbeat_announce"),
         (
             "DROP INDEX pgbeat.unfinished_jobs_waiting",
             "index pgbeat.unfinished_jobs.unfinished_jobs_waiting",
@@ -417,10 +414,7 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
             "DROP TRIGGER set_fair_key ON pgbeat.unfinished_jobs",
             "trigger pgbeat.unfinished_jobs.set_fair_key",
         ),
-        (
-            "DROP TRIGGER job_ended ON pgbeat.ended_jobs",
-            "trigger pgbeat.ended_jobs.job_ended",
-        ),
+        ("DROP TRIGGER job_ended ON pgbeat.ended_jobs", "trigger pgbeat.ended_jobs.job_ended"),
         (
             "DROP INDEX pgbeat.ended_executions_recorded",
             "index pgbeat.ended_executions.ended_executions_recorded",

@@ -28,8 +28,13 @@ pytestmark = needs_pgbouncer
 #: Server sessions that the pooler has at most.
 SESSIONS = 3
 #: What PgBouncer itself gives each client as the client asked for it.
-_TRACKED = ["application_name", "client_encoding", "DateStyle", "TimeZone",
-            "standard_conforming_strings"]  # fmt: skip
+_TRACKED = [
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "TimeZone",
+    "standard_conforming_strings",
+]
 _LEFT = """
     SELECT 'setting ' || name || '=' || setting FROM pg_settings
      WHERE setting IS DISTINCT FROM reset_val AND source = 'session' AND name <> ALL (%(tracked)s)

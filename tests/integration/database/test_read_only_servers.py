@@ -88,7 +88,14 @@ def test_results_wait(database: str, read_only: ReadOnly, monkeypatch: Any) -> N
 
 def test_which_errors_mean_another_connection() -> None:
     for state, is_lost in {
-        "08006": True, "25006": True, "53300": True, "57P03": True, "57P01": True,
-        "53100": False, "57014": False, "55P03": False, "23505": False,
-    }.items():  # fmt: skip
+        "08006": True,
+        "25006": True,
+        "53300": True,
+        "57P03": True,
+        "57P01": True,
+        "53100": False,
+        "57014": False,
+        "55P03": False,
+        "23505": False,
+    }.items():
         assert connections.is_lost(psycopg.errors.lookup(state)("no")) is is_lost, state

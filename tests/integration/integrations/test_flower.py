@@ -47,8 +47,20 @@ class Flower:
 
     def submit(self, task: str, args: str) -> str:
         """Makes a job; returns its id."""
-        command = [sys.executable, "-m", "celery", "-A", "flower_app", "pgbeat", "jobs", "run",
-                   task, "--args", args, "--json"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "flower_app",
+            "pgbeat",
+            "jobs",
+            "run",
+            task,
+            "--args",
+            args,
+            "--json",
+        ]
         made = subprocess.run(
             command, env=self._env, cwd=self._folder, capture_output=True, check=True, timeout=60
         )

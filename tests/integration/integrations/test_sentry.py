@@ -112,8 +112,10 @@ def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None
     sql(
         f"INSERT INTO pgbeat.schedules (name, task, next_run, {', '.join(columns)}) "
         f"VALUES (%s, %s, now(), {', '.join(['%s'] * len(columns))})",
-        name, task, *columns.values(),
-    )  # fmt: skip
+        name,
+        task,
+        *columns.values(),
+    )
 
 
 @pytest.mark.parametrize("setup", [AT_IMPORT, IN_SIGNALS], ids=["import", "signals"])

@@ -101,8 +101,10 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
     assert beat().run_due() == 1
     [(job,)] = sql("SELECT id FROM pgbeat.jobs")
     tick, publish = traced.named("tick s"), traced.named("publish tests.add")
@@ -116,9 +118,11 @@ def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, s
 
 
 def test_a_failed_tick_has_a_span_and_a_skip_has_none(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) VALUES "
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) VALUES "
         "('no', 'tests.add', '1 hour', now(), 'SELECT false'), "
-        "('bad', 'tests.add', '1 hour', now(), 'SELECT 1 / 0')")  # fmt: skip
+        "('bad', 'tests.add', '1 hour', now(), 'SELECT 1 / 0')"
+    )
     assert beat().run_due() == 2
     assert [span.name for span in traced.spans] == ["tick bad"]
     assert not traced.spans[0].status.is_ok
@@ -135,9 +139,7 @@ def test_messages_are_cut_from_templates_all_the_same(
             made.publish(TaskMessage(job, "tests.add", (1,)))
         made.flush(connection, [one, two])
     assert made._templates.message(TaskMessage(str(uuid4()), "tests.add", (1,))) is not None
-    assert [ids(span)[0] for span in traced.spans] == [
-        tracing.trace_id(one), tracing.trace_id(two)
-    ]  # fmt: skip
+    assert [ids(span)[0] for span in traced.spans] == [tracing.trace_id(one), tracing.trace_id(two)]
 
 
 def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, database: str) -> None:
@@ -152,8 +154,10 @@ def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, dat
 
 
 def test_what_a_commit_refused_has_no_tick(traced: Traced, beat: Any, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.nobody', '1 hour', now())")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.nobody', '1 hour', now())"
+    )
     assert beat().run_due() == 1
     tick = traced.named("tick s")
     assert not tick.status.is_ok and ids(tick)[0]

@@ -63,9 +63,11 @@ def cancel_in_bulk(job_control: JobControl, job_id: str) -> None:
     """Cancels it as one of many."""
     order = Order("cancel", {"reason": "too slow"})
     for _ in bulk.carry_out(
-        job_control.unit(), order, Filter(ids=(jobs.get(job_control.connection, job_id).id,)),
+        job_control.unit(),
+        order,
+        Filter(ids=(jobs.get(job_control.connection, job_id).id,)),
         until=connections.now(job_control.connection) + timedelta(seconds=1),
-    ):  # fmt: skip
+    ):
         pass
 
 
@@ -256,8 +258,9 @@ def test_errbacks_that_take_the_error_are_left_to_a_worker(
     assert why(child) == REASON
     assert sql(
         "SELECT payload::json -> 'headers' ->> 'id', payload::json -> 'headers' ->> %s "
-        "FROM kombu_message", REASON_HEADER,
-    ) == [(child.id, REASON)]  # fmt: skip
+        "FROM kombu_message",
+        REASON_HEADER,
+    ) == [(child.id, REASON)]
     assert app.AsyncResult(result.id).state == "PENDING"
 
 

@@ -149,9 +149,13 @@ def test_what_a_job_did_before_it_was_refused_is_undone(
 
 @pytest.mark.parametrize(
     ("verb", "before", "after"),
-    [("cancel", "pending", "cancelled"), ("pause", "pending", "paused"),
-     ("resume", "paused", "pending"), ("delete", "completed", None)],
-)  # fmt: skip
+    [
+        ("cancel", "pending", "cancelled"),
+        ("pause", "pending", "paused"),
+        ("resume", "paused", "pending"),
+        ("delete", "completed", None),
+    ],
+)
 def test_each_verb(
     job_control: JobControl, sql: Sql, verb: BulkVerb, before: str, after: str | None
 ) -> None:

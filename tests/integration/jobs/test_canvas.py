@@ -59,8 +59,10 @@ def test_members_sent_together_have_their_group_at_the_top(app: Celery, sql: Sql
     found = places(sql)
     assert found["a"] == (made.id, None, {"group": made.id, "index": 0})
     assert found["b"][2] == {
-        "group": made.id, "index": 1, "next": {"id": made.results[1].id, "task": "c"}
-    }  # fmt: skip
+        "group": made.id,
+        "index": 1,
+        "next": {"id": made.results[1].id, "task": "c"},
+    }
     assert found["b"][0] == made.id
 
 

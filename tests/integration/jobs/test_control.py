@@ -32,13 +32,7 @@ from pgbeat.errors import (
     PgbeatError,
     UnknownTask,
 )
-from pgbeat.jobs import (
-    control,
-    endings,
-    lifecycle,
-    submit_group,
-    template_control,
-)
+from pgbeat.jobs import control, endings, lifecycle, submit_group, template_control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
@@ -83,9 +77,17 @@ def runs(job_control: JobControl, job: Job) -> Job:
 
 def test_a_job_and_its_message(job_control: JobControl, sql: Sql) -> None:
     job = job_control.make(
-        3, kwargs={"y": 4}, queue="extra", options={"expires": 60}, priority=7, tags=["a", "b"],
-        resources={"gpu": 0.5}, max_attempts=5, retry_base=10, retry_cap=100,
-    )  # fmt: skip
+        3,
+        kwargs={"y": 4},
+        queue="extra",
+        options={"expires": 60},
+        priority=7,
+        tags=["a", "b"],
+        resources={"gpu": 0.5},
+        max_attempts=5,
+        retry_base=10,
+        retry_cap=100,
+    )
     assert (job.state, job.task, job.args, job.kwargs) == ("pending", "jobs.add", [3], {"y": 4})
     assert (job.queue, job.options, job.priority) == ("extra", {"expires": 60}, 7)
     assert (job.tags, job.resources, job.max_attempts) == (["a", "b"], {"gpu": 0.5}, 5)
@@ -118,9 +120,7 @@ def test_put_off(job_control: JobControl, sql: Sql) -> None:
     assert soon.state == "scheduled"
     assert (past.state, past.run_at) == ("pending", None)
     rows = sql("SELECT job_id, visible, available_at FROM kombu_message ORDER BY id")
-    assert rows == [
-        (at.id, False, tomorrow), (soon.id, False, soon.run_at), (past.id, True, None),
-    ]  # fmt: skip
+    assert rows == [(at.id, False, tomorrow), (soon.id, False, soon.run_at), (past.id, True, None)]
 
 
 def test_in_a_lane(job_control: JobControl, sql: Sql) -> None:
@@ -142,9 +142,15 @@ def test_awaiting_approval(job_control: JobControl, sql: Sql) -> None:
 def test_from_a_template(job_control: JobControl, sql: Sql) -> None:
     with job_control.unit().transaction() as unit:
         template_control.put(
-            unit, "t", task="jobs.add", args=[1], kwargs={"y": 5}, queue="extra",
-            options={"expires": 60}, job_policy={"max_attempts": 9, "tags": ["x"]},
-        )  # fmt: skip
+            unit,
+            "t",
+            task="jobs.add",
+            args=[1],
+            kwargs={"y": 5},
+            queue="extra",
+            options={"expires": 60},
+            job_policy={"max_attempts": 9, "tags": ["x"]},
+        )
     change = job_control.order(template="t")
     job = change.job
     assert (job.task, job.args, job.kwargs, job.queue) == ("jobs.add", [1], {"y": 5}, "extra")
@@ -257,8 +263,12 @@ def test_unique_by_content_and_by_key(job_control: JobControl, sql: Sql) -> None
     keyed = job_control.order(3, unique_key="k")
     same = job_control.order(4, unique_key="k")
     assert [c.is_new for c in (first, again, other, keyed, same)] == [
-        True, False, True, True, False,
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
     assert (again.job.id, same.job.id) == (first.job.id, keyed.job.id)
     assert len(messages(sql)) == 3
     job_control.do(control.cancel, keyed.job)
@@ -310,13 +320,22 @@ def test_submit(app: Celery, sql: Sql, job_control: JobControl) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"expires": 60.5}, {"expires": -1}, {"expires": "2030-01-01T09:00Z"}, {"expires": None},
-        {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, {"priority": 0}, {"priority": 255},
-        {"time_limit": 5, "soft_time_limit": 2.5}, {"exchange": "x"}, {"exchange": Exchange("x")},
-        {"queue": Queue("extra")}, {"link": []}, {"link": Signature("jobs.add")},
+        {"expires": 60.5},
+        {"expires": -1},
+        {"expires": "2030-01-01T09:00Z"},
+        {"expires": None},
+        {"expires": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"priority": 0},
+        {"priority": 255},
+        {"time_limit": 5, "soft_time_limit": 2.5},
+        {"exchange": "x"},
+        {"exchange": Exchange("x")},
+        {"queue": Queue("extra")},
+        {"link": []},
+        {"link": Signature("jobs.add")},
         {"link_error": [dict(Signature("jobs.add", (1,)))]},
     ],
-)  # fmt: skip
+)
 def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any]) -> None:
     pgbeat.submit("jobs.add", 1, app=app, options=options)
     assert len(messages(sql)) == 1
@@ -409,10 +428,7 @@ def test_the_beat_hears_of_what_waits_for_it(app: Celery, sql: Sql, database: st
 
 def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str) -> None:
     engine = create_engine(postgres_url(database), isolation_level="AUTOCOMMIT")
-    with (
-        engine.connect() as connection,
-        pytest.raises(ValueError, match="autocommit"),
-    ):
+    with engine.connect() as connection, pytest.raises(ValueError, match="autocommit"):
         pgbeat.submit("jobs.add", 1, app=app, connection=connection)
     engine.dispose()
     elsewhere = create_engine(postgres_url(empty_database))
@@ -813,8 +829,9 @@ def test_retry_while_a_retry_is_to_come(job_control: JobControl, sql: Sql) -> No
         (now.id, True)
     ]
     assert refused(job_control, control.retry, job_control.job(job), job_source="user_cli") == (
-        "failed", "retried",
-    )  # fmt: skip
+        "failed",
+        "retried",
+    )
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
 
 
@@ -831,9 +848,10 @@ def test_retry_of_a_member_whose_group_has_ended(job_control: JobControl, sql: S
     """The group stays as it was."""
     with job_control.unit(ALICE).transaction() as unit:
         made = submit_group.submit(
-            unit, [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
+            unit,
+            [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
             job_source="user_cli",
-        )  # fmt: skip
+        )
     first = fails(job_control, made.jobs[0])
     again = job_control.do(control.retry, first, job_source="user_cli")
     assert (again.group_id, job_control.job(first).retried_by) == (None, again.id)

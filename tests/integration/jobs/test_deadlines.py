@@ -214,9 +214,11 @@ def test_lists_and_metrics_tell_of_them(
     assert [each["missed_deadlines"] for each in found] == [["start"]]
     settings = job_control.settings
     scrape(connection, settings)
-    sql(f"UPDATE pgbeat.jobs SET late_at = late_at - interval '{counters.LAG} s', "
+    sql(
+        f"UPDATE pgbeat.jobs SET late_at = late_at - interval '{counters.LAG} s', "
         "created_at = created_at - interval '1 hour' "
-        "WHERE late_at IS NOT NULL")  # fmt: skip
+        "WHERE late_at IS NOT NULL"
+    )
     assert value(scrape(connection, settings), "pgbeat_jobs_late_total", deadline="start") == 1
     found = scrape(connection, settings)  # once
     assert value(found, "pgbeat_jobs_late_total", deadline="start") == 1
@@ -229,12 +231,18 @@ def test_a_beat_sends_the_event_and_the_job_runs_all_the_same(
     receiver = Receiver()
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('w', %s, %s, "
-        "'{job.late}')", receiver.url(), "whsec_" + "QUJD" * 8,
-    )  # fmt: skip
+        "'{job.late}')",
+        receiver.url(),
+        "whsec_" + "QUJD" * 8,
+    )
     make_schedule(
-        sql, "s", task="tests.add", every="1 day", due="0",
+        sql,
+        "s",
+        task="tests.add",
+        every="1 day",
+        due="0",
         job_policy={"must_start_within": 0.2, "must_end_within": 0.5},
-    )  # fmt: skip
+    )
     processes.beat(app="tests.support.apps.webhooks", PGBEAT_WEBHOOK_PRIVATE="1")
     try:
         until(lambda: len(receiver.received) == 2)

@@ -422,8 +422,11 @@ def test_each_round_looks_at_a_page_of_the_dependencies(
     )
     [(last,)] = sql("SELECT max(job_id::text) FROM pgbeat.dependencies")
     gone = uuid4()
-    sql("UPDATE pgbeat.dependencies SET parent_id = %s WHERE job_id = %s "
-        "AND outcome IS NULL", gone, last)  # fmt: skip
+    sql(
+        "UPDATE pgbeat.dependencies SET parent_id = %s WHERE job_id = %s AND outcome IS NULL",
+        gone,
+        last,
+    )
     if is_analyzed:
         sql("ANALYZE pgbeat.dependencies, pgbeat.unfinished_jobs")
     monkeypatch.setattr(dependencies, "PAGE", 100)

@@ -201,8 +201,9 @@ def test_a_timeout_says_who_has_the_slots(
     assert lane_jobs.dispatch() == [first]
     lane_jobs.sql(
         "UPDATE pgbeat.jobs SET state = 'running', started_at = now(), worker = 'w@host' "
-        "WHERE id = %s", first,
-    )  # fmt: skip
+        "WHERE id = %s",
+        first,
+    )
     with pytest.raises(NoSlot) as error:
         run_direct("tests.add", lane="l", app=app, timeout=0.2)
     said = str(error.value)

@@ -45,8 +45,9 @@ def test_a_purge_cancels_jobs_in_its_transaction(fake_workers: FakeWorkers) -> N
     waits, later = fake_workers.job(max_attempts=3), fake_workers.job(max_attempts=3, run_at=None)
     fake_workers.sql(
         "UPDATE kombu_message SET visible = false, available_at = now() + interval '1 hour' "
-        "WHERE job_id = %s", later,
-    )  # fmt: skip
+        "WHERE job_id = %s",
+        later,
+    )
     with pytest.raises(ZeroDivisionError), connections.transaction(fake_workers.connection):
         assert discards.purge(fake_workers.connection, "celery") == 2
         assert end_of(fake_workers, waits) == PURGED

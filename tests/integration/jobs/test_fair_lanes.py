@@ -338,8 +338,10 @@ def test_a_key_that_the_rate_holds_back_keeps_its_turn(lane_jobs: Lanes) -> None
     """The walk went past a hundred full keys, met one with room, and the freed key came after."""
     lane_jobs.lane(max_running=400, max_per_key=1, rate_limit=1, rate_period="1 hour", **FAIR)
     lane_jobs.sql(KEYS, 250)
-    lane_jobs.sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
-              "WHERE dispatched_at IS NOT NULL")  # fmt: skip
+    lane_jobs.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = now() - interval '1 day' "
+        "WHERE dispatched_at IS NOT NULL"
+    )
     [(freed,)] = lane_jobs.sql(
         "SELECT id FROM pgbeat.unfinished_jobs WHERE dispatched_at IS NOT NULL "
         "AND kwargs ->> 'tenant' = '1240'"

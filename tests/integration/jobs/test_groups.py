@@ -132,19 +132,36 @@ def test_a_failure_ends_the_rest_of_a_sequence(
 @pytest.mark.parametrize(
     ("members", "options", "runs", "left"),
     [
-        ([ADD] * 3, {"mode": "sequential", "on_failure": "continue"},
-         ["failed", "completed", "completed"], ["failed", "completed", "completed", "failed"]),
-        ([ADD] * 3, {"on_failure": "continue"},
-         ["failed", "completed", "completed"], ["failed", "completed", "completed", "failed"]),
-        ([AGAIN, ADD], {"mode": "sequential"},
-         ["failed", "failed"], ["failed", "failed", "cancelled", "failed"]),
+        (
+            [ADD] * 3,
+            {"mode": "sequential", "on_failure": "continue"},
+            ["failed", "completed", "completed"],
+            ["failed", "completed", "completed", "failed"],
+        ),
+        (
+            [ADD] * 3,
+            {"on_failure": "continue"},
+            ["failed", "completed", "completed"],
+            ["failed", "completed", "completed", "failed"],
+        ),
+        (
+            [AGAIN, ADD],
+            {"mode": "sequential"},
+            ["failed", "failed"],
+            ["failed", "failed", "cancelled", "failed"],
+        ),
     ],
     ids=["a sequence continues", "parallel members continue", "a retry fails too"],
-)  # fmt: skip
+)
 def test_the_rest_after_a_failure(
-    runner: JobRunner, submit: Submit, states: States, members: list[Any], options: dict[str, str],
-    runs: list[executions.State], left: list[str],
-) -> None:  # fmt: skip
+    runner: JobRunner,
+    submit: Submit,
+    states: States,
+    members: list[Any],
+    options: dict[str, str],
+    runs: list[executions.State],
+    left: list[str],
+) -> None:
     submit(members, **options)
     for state in runs:
         runner.run(state)
@@ -231,8 +248,9 @@ def test_a_paused_one_holds_up_those_after_it(
     assert messages(sql) == []
     [(is_its_turn, later)] = sql(
         "SELECT NOT (SELECT is_blocked FROM pgbeat.jobs WHERE id = %s), "
-        "(SELECT is_blocked FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
-    )  # fmt: skip
+        "(SELECT is_blocked FROM pgbeat.jobs WHERE id = %s)",
+        *ids(made)[1:],
+    )
     assert is_its_turn
     assert later
     # Approved, it is the rest's turn after it.
@@ -284,8 +302,9 @@ def test_a_failure_ends_the_parallel_ones_that_wait(
     runner: JobRunner, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
 ) -> None:
     make_lane(sql, "none", 0)
-    submit([ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}],
-           on_failure=on_failure)  # fmt: skip
+    submit(
+        [ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}], on_failure=on_failure
+    )
     failing, going = runner.take(), runner.take()
     runner.end(failing, "failed")
     # What runs goes on.
@@ -369,8 +388,10 @@ def test_two_that_end_in_the_same_moment(
     if mode == "sequential":  # two before the next, as if one had been made again by hand
         sql("UPDATE pgbeat.groups SET mode = 'sequential'")
         sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
-        sql("UPDATE pgbeat.jobs SET is_blocked = true, dispatched_at = NULL "
-            "WHERE group_position >= 2")  # fmt: skip
+        sql(
+            "UPDATE pgbeat.jobs SET is_blocked = true, dispatched_at = NULL "
+            "WHERE group_position >= 2"
+        )
     taken = [runner.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
         runner.end(job_id)
@@ -482,15 +503,28 @@ def test_only_who_made_a_group_cancels_it(
 
 def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
     add = app.tasks["tests.add"]
-    sql("INSERT INTO pgbeat.templates (name, task, args, job_policy) "
-        """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')""")  # fmt: skip
-    made = submit([
-        add, "tests.add", add.s(1, y=3).set(queue="mail"), add.signature((2,), countdown=60),
-        {"task": add, "args": (5, 6), "priority": 3}, {"template": "t"},
-    ])  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, args, job_policy) "
+        """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')"""
+    )
+    made = submit(
+        [
+            add,
+            "tests.add",
+            add.s(1, y=3).set(queue="mail"),
+            add.signature((2,), countdown=60),
+            {"task": add, "args": (5, 6), "priority": 3},
+            {"template": "t"},
+        ]
+    )
     assert [(job.args, job.kwargs, job.priority) for job in made.jobs] == [
-        ([], {}, 0), ([], {}, 0), ([1], {"y": 3}, 0), ([2], {}, 0), ([5, 6], {}, 3), ([7, 8], {}, 4)
-    ]  # fmt: skip
+        ([], {}, 0),
+        ([], {}, 0),
+        ([1], {"y": 3}, 0),
+        ([2], {}, 0),
+        ([5, 6], {}, 3),
+        ([7, 8], {}, 4),
+    ]
     assert made.jobs[2].queue == "mail"
     assert made.jobs[3].state == "scheduled"
     assert made.jobs[5].template == "t"
@@ -515,9 +549,14 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
     ],
 )
 def test_a_group_is_made_whole_or_not_at_all(
-    submit: Submit, sql: Sql, members: Sequence[Any], options: dict[str, str],
-    error: type[PgbeatError], field: str, code: str,
-) -> None:  # fmt: skip
+    submit: Submit,
+    sql: Sql,
+    members: Sequence[Any],
+    options: dict[str, str],
+    error: type[PgbeatError],
+    field: str,
+    code: str,
+) -> None:
     with raises(error, (field, code)):
         submit(members, **options)
     for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):

@@ -62,8 +62,9 @@ def test_retries_change_without_touching_the_message(job_control: JobControl, sq
     changed = update(job_control, job, max_attempts=9, retry_base=timedelta(seconds=5))
     assert (changed.max_attempts, changed.retry_base) == (9, timedelta(seconds=5))
     assert (changed.dispatched_at, sql("SELECT id FROM kombu_message")) == (
-        job.dispatched_at, before,
-    )  # fmt: skip
+        job.dispatched_at,
+        before,
+    )
 
 
 def test_a_job_changes_lanes(job_control: JobControl, sql: Sql) -> None:
@@ -92,10 +93,16 @@ def test_what_is_held_stays_held(job_control: JobControl, sql: Sql) -> None:
 def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
     job = job_control.make()
     for values in (
-        {}, {"task": "x"}, {"priority": 256}, {"priority": None}, {"lane": "nosuch"},
-        {"run_at": NAIVE}, {"run_at": None, "countdown": HOUR},
-        {"retry_base": HOUR, "retry_cap": timedelta(0)}, {"requires_approval": False},
-    ):  # fmt: skip
+        {},
+        {"task": "x"},
+        {"priority": 256},
+        {"priority": None},
+        {"lane": "nosuch"},
+        {"run_at": NAIVE},
+        {"run_at": None, "countdown": HOUR},
+        {"retry_base": HOUR, "retry_cap": timedelta(0)},
+        {"requires_approval": False},
+    ):
         with pytest.raises(InvalidJob):
             update(job_control, job, **values)
     with pytest.raises(Forbidden, match="update"):

@@ -66,9 +66,13 @@ def inside(connection: Connection) -> Iterator[Connection]:
 def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
     connection = inside
     row = writes.add(
-        connection, "s", source="sql", task="t", every=timedelta(1),
+        connection,
+        "s",
+        source="sql",
+        task="t",
+        every=timedelta(1),
         job_policy={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
-    )  # fmt: skip
+    )
     assert row.job_policy == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
     assert writes.edit(connection, "s", owner="me").job_policy == row.job_policy
     assert writes.edit(connection, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
@@ -117,30 +121,44 @@ def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: S
 
 def test_a_job_is_as_its_policy_says(beat: Beat, sql: Sql) -> None:
     add(
-        sql, job='{"priority": 3, "max_attempts": 5, "retry_base": 7, "retry_cap": 70, '
+        sql,
+        job='{"priority": 3, "max_attempts": 5, "retry_base": 7, "retry_cap": 70, '
         '"tags": ["a"], "resources": {"gpu": 1}, "unique_key": "k"}',
-    )  # fmt: skip
+    )
     add(sql, "plain")
     assert beat().run_due() == 2
     [found] = jobs(
-        sql, "state, dispatched_at IS NOT NULL, priority, max_attempts, "
+        sql,
+        "state, dispatched_at IS NOT NULL, priority, max_attempts, "
         "extract(epoch FROM retry_base)::int, extract(epoch FROM retry_cap)::int, tags, resources, "
         "unique_key, lane, awaits_approval, template, queue",
-    )  # fmt: skip
+    )
     assert found == (
-        "pending", True, 3, 5, 7, 70, ["a"], {"gpu": 1}, "k", None, False, None, "celery",
-    )  # fmt: skip
+        "pending",
+        True,
+        3,
+        5,
+        7,
+        70,
+        ["a"],
+        {"gpu": 1},
+        "k",
+        None,
+        False,
+        None,
+        "celery",
+    )
     [found] = jobs(sql, "priority, max_attempts, retry_base, retry_cap, unique_key", "plain")
     assert found == (0, 1, timedelta(minutes=1), timedelta(hours=1), None)
-    priorities = sql("SELECT j.schedule, m.priority FROM kombu_message m JOIN pgbeat.jobs j "
-                     "ON j.id = m.job_id ORDER BY 1")  # fmt: skip
+    priorities = sql(
+        "SELECT j.schedule, m.priority FROM kombu_message m JOIN pgbeat.jobs j "
+        "ON j.id = m.job_id ORDER BY 1"
+    )
     assert priorities == [("plain", 0), ("s", 3)]
 
 
 def test_the_settings_say_the_rest(beat: Beat, sql: Sql, app: Celery) -> None:
-    app.conf.update(
-        pgbeat_job_max_attempts=1, pgbeat_job_retry_base=5, pgbeat_job_retry_cap=50
-    )  # fmt: skip
+    app.conf.update(pgbeat_job_max_attempts=1, pgbeat_job_retry_base=5, pgbeat_job_retry_cap=50)
     add(sql)
     add(sql, "longer", '{"retry_base": 100}')  # the cap gives way
     beat().run_due()
@@ -158,9 +176,14 @@ def test_a_template_adds_what_the_row_leaves_open(beat: Beat, sql: Sql) -> None:
     )
     add(sql, "open", '{"template": "x"}', task=None)
     add(
-        sql, "own", '{"template": "x", "priority": 4}', args="[5]", kwargs='{"y": 3}', queue="fast",
+        sql,
+        "own",
+        '{"template": "x", "priority": 4}',
+        args="[5]",
+        kwargs='{"y": 3}',
+        queue="fast",
         options='{"expires": 5}',
-    )  # fmt: skip
+    )
     beat().run_due()
     columns = "task, args, kwargs, queue, options - 'priority', priority, max_attempts, template"
     assert jobs(sql, columns, "open") == [
@@ -239,8 +262,9 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
     beat().run_due()
     outcomes = sorted(ticks(sql).values())
     assert outcomes == [
-        ("launched", None), ("skipped", "another job with its unique key is made just now"),
-    ]  # fmt: skip
+        ("launched", None),
+        ("skipped", "another job with its unique key is made just now"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,11 @@ def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
         return str(permissions.find(connection, actor, text, namespace="default").id)
 
     assert [find("abcd0"), find("ABCD1000"), find("abcd-f"), find(ids[1])] == [
-        ids[0], ids[1], ids[2], ids[1],
-    ]  # fmt: skip
+        ids[0],
+        ids[1],
+        ids[2],
+        ids[1],
+    ]
     assert find("abcd", ALICE) == ids[0], "her own is meant"
     several = codes(lambda: find("abcd"))
     assert several[0] == "ambiguous_id"
@@ -159,9 +162,14 @@ def test_places(sql: Sql, connection: Connection) -> None:
 )
 @pytest.mark.parametrize("position", [None, 7])
 def test_moves(
-    sql: Sql, connection: Connection, moved: str, where: lines.Where, other: str | None,
-    expected: str, position: int | None,
-) -> None:  # fmt: skip
+    sql: Sql,
+    connection: Connection,
+    moved: str,
+    where: lines.Where,
+    other: str | None,
+    expected: str,
+    position: int | None,
+) -> None:
     make_lane(sql)
     ids = waiting(sql, "abcd", **({} if position is None else {"position": position}))
     beside = None if other is None else jobs.get(connection, ids[other])

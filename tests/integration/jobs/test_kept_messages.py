@@ -50,9 +50,14 @@ def send(app: Celery, task: Any) -> None:
     group(one.clone()).apply_async()
     one.clone().apply_async(link=other.s(), link_error=other.s())
     one.clone().apply_async(
-        expires=7200, headers={"mine": 1}, time_limit=9, soft_time_limit=8, shadow="s",
-        ignore_result=True, serializer="json",
-    )  # fmt: skip
+        expires=7200,
+        headers={"mine": 1},
+        time_limit=9,
+        soft_time_limit=8,
+        shadow="s",
+        ignore_result=True,
+        serializer="json",
+    )
     one.clone().apply_async(compression="gzip")
     one.clone().apply_async(serializer="yaml")
 
@@ -161,17 +166,26 @@ def snoozed(job_control: JobControl, sql: Sql, job_id: str, seconds: float) -> N
     """Has the job run and snooze, as a worker records it."""
     [(payload,)] = sql("DELETE FROM kombu_message WHERE job_id = %s RETURNING payload", job_id)
     kept = {
-        "queue": "celery", "payload": payload, "priority": 2, "ttl": None, "exchange": "",
+        "queue": "celery",
+        "payload": payload,
+        "priority": 2,
+        "ttl": None,
+        "exchange": "",
         "routing_key": "",
-    }  # fmt: skip
+    }
     run = str(uuid4())
     job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
     job_control.record(
         ExecutionRecord(
-            run, job_id, False, state="snoozed", job_state="scheduled", runs_in=seconds,
+            run,
+            job_id,
+            False,
+            state="snoozed",
+            job_state="scheduled",
+            runs_in=seconds,
             message=kept,
         )
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("change", ["pause and resume", "priority", "now"])
@@ -200,10 +214,17 @@ def test_what_celery_retries(app: Celery, sql: Sql, job_control: JobControl, cha
     sql("DELETE FROM kombu_message")
     run = str(uuid4())
     job_control.record(ExecutionRecord(run, job_id, True, worker="w"))
-    retry = app.tasks["kept.task"].si(1).set(
-        task_id=job_id, countdown=3600, retries=1, chain=[app.tasks["kept.other"].s()],
-        headers={"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}},
-    )  # fmt: skip
+    retry = (
+        app.tasks["kept.task"]
+        .si(1)
+        .set(
+            task_id=job_id,
+            countdown=3600,
+            retries=1,
+            chain=[app.tasks["kept.other"].s()],
+            headers={"pgbeat_job": JOB, "pgbeat_new_job": {"policy": POLICY}},
+        )
+    )
     retry.apply_async()
     job_control.record(
         ExecutionRecord(
@@ -240,9 +261,15 @@ def test_attempts_are_counted_up_to_the_policy_s(
         job = jobs.get(job_control.connection, job_id)
         assert (job.attempt, job.max_attempts) == (min(retries + 1, 3), 3)
     last = ExecutionRecord(
-        str(uuid4()), job_id, True, state="failed", job_state="failed", worker="w",
-        retry_attempt=2, error="e",
-    )  # fmt: skip
+        str(uuid4()),
+        job_id,
+        True,
+        state="failed",
+        job_state="failed",
+        worker="w",
+        retry_attempt=2,
+        error="e",
+    )
     job_control.record(last)
     job = jobs.get(job_control.connection, job_id)
     assert (job.state, job.attempt, job.retried_by) == ("failed", 3, None)

@@ -118,8 +118,10 @@ def test_it_waits_until_enough_has_left_the_period(lane_jobs: Lanes) -> None:
         lane_jobs.sql(
             "UPDATE pgbeat.jobs SET dispatched_at = now() - %s * interval '1 second' "
             "WHERE resources = jsonb_build_object('tokens', %s::int) "
-            "AND dispatched_at > now() - interval '5 seconds'", age, cost,
-        )  # fmt: skip
+            "AND dispatched_at > now() - interval '5 seconds'",
+            age,
+            cost,
+        )
     lane_jobs.add(1, resources={"tokens": 6})
     assert lane_jobs.retry_in() == pytest.approx(30, abs=3)  # 4 + 3 of 10 must leave
 
@@ -151,9 +153,16 @@ def snooze(lane_jobs: Lanes, job_id: str, began: float = 0.0) -> None:
     """Has a job that has a slot run for a moment, and snooze until now."""
     lane_jobs.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
     run = ExecutionRecord(
-        str(uuid4()), job_id, True, worker="w", began=began, ended=began, state="snoozed",
-        job_state="scheduled", runs_in=0.0,
-    )  # fmt: skip
+        str(uuid4()),
+        job_id,
+        True,
+        worker="w",
+        began=began,
+        ended=began,
+        state="snoozed",
+        job_state="scheduled",
+        runs_in=0.0,
+    )
     with connections.transaction(lane_jobs.connection):
         executions.record(lane_jobs.connection, [run])
         due.take(lane_jobs.connection, "default")

@@ -364,8 +364,10 @@ def moment(lane_jobs: Lanes, seconds: float, *ids: str) -> None:
     """Has jobs been handed out so long ago."""
     lane_jobs.sql(
         "UPDATE pgbeat.jobs SET dispatched_at = now() - %s * interval '1 second' "
-        "WHERE id = ANY (%s::uuid[])", seconds, list(ids),
-    )  # fmt: skip
+        "WHERE id = ANY (%s::uuid[])",
+        seconds,
+        list(ids),
+    )
 
 
 def test_a_rate_limits_what_is_handed_out_in_a_period(lane_jobs: Lanes) -> None:
@@ -535,9 +537,13 @@ def test_a_policy_that_raises_for_one_job_holds_that_one_back(
     ],
 )
 def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
-    lane_jobs: Lanes, told: list[tuple[str, str]], policy: str, options: str, said: str,
+    lane_jobs: Lanes,
+    told: list[tuple[str, str]],
+    policy: str,
+    options: str,
+    said: str,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     lane_jobs.lane(max_running=5)
     lane_jobs.lane("other", max_running=5)
     lane_jobs.add(tags=["odd"])
@@ -637,9 +643,12 @@ def test_save_makes_a_lane_and_changes_what_is_given(lane_jobs: Lanes) -> None:
     lane, _, is_new = lane_jobs.do(lane_control.save, "gpu", {"max_running": 2})
     assert is_new and lane.max_running == 2 and lane.rate is None
     changes = {
-        "rate_limit": 10, "rate_period": timedelta(minutes=1), "rate_key": "task",
-        "policy": "resources", "options": {"gpu": 2},
-    }  # fmt: skip
+        "rate_limit": 10,
+        "rate_period": timedelta(minutes=1),
+        "rate_key": "task",
+        "policy": "resources",
+        "options": {"gpu": 2},
+    }
     lane, _, is_new = lane_jobs.do(lane_control.save, "gpu", changes)
     assert not is_new and lane.max_running == 2
     assert lane.rate == "10/minute of each task"
@@ -651,11 +660,7 @@ def test_save_makes_a_lane_and_changes_what_is_given(lane_jobs: Lanes) -> None:
     [
         ({"max_running": -1}, "max_running", "out_of_range"),
         ({"rate_key": "task"}, "rate_key", "conflict"),
-        (
-            {"rate_limit": 1, "rate_period": timedelta(1), "rate_key": "tags"},
-            "rate_key",
-            "unknown",
-        ),
+        ({"rate_limit": 1, "rate_period": timedelta(1), "rate_key": "tags"}, "rate_key", "unknown"),
         ({"options": {"gpu": 1}}, "options", "conflict"),
         ({"policy": "task"}, "policy", "unknown"),
         ({"policy": "tags", "options": {"heavy": True}}, "options", "malformed"),
@@ -737,9 +742,13 @@ def test_changes_are_told_of(lane_jobs: Lanes) -> None:
 
 def test_occupancy_says_who_has_slots_and_why_the_others_wait(lane_jobs: Lanes) -> None:
     lane_jobs.lane(
-        max_running=3, policy="tasks", options='{"tests.note": 1}',
-        rate_limit=3, rate_period=timedelta(minutes=1), rate_key="task",
-    )  # fmt: skip
+        max_running=3,
+        policy="tasks",
+        options='{"tests.note": 1}',
+        rate_limit=3,
+        rate_period=timedelta(minutes=1),
+        rate_key="task",
+    )
     [note, note2] = lane_jobs.add(2, task="tests.note", priority=5)
     [add] = lane_jobs.add()
     lane_jobs.dispatch()

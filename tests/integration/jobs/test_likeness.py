@@ -30,19 +30,34 @@ def test_what_is_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
     make_lane(sql, "gpu")
     job_control = make_job_control()
     job = job_control.make(
-        1, kwargs={"y": 2}, lane="gpu", priority=3, tags=["big"], resources={"gpu": 1},
-        max_attempts=5, retry_base="2 minutes", unique_key="k", options={"expires": 60},
-        description="for a test", labels={"team": "a"}, countdown=timedelta(hours=1),
-    )  # fmt: skip
+        1,
+        kwargs={"y": 2},
+        lane="gpu",
+        priority=3,
+        tags=["big"],
+        resources={"gpu": 1},
+        max_attempts=5,
+        retry_base="2 minutes",
+        unique_key="k",
+        options={"expires": 60},
+        description="for a test",
+        labels={"team": "a"},
+        countdown=timedelta(hours=1),
+    )
     spec = like(job_control, job)
     assert (spec.task, spec.args, spec.kwargs) == ("jobs.add", [1], {"y": 2})
     assert (spec.options, spec.description, spec.labels) == (
-        {"expires": 60}, "for a test", {"team": "a"},
-    )  # fmt: skip
+        {"expires": 60},
+        "for a test",
+        {"team": "a"},
+    )
     policy = spec.policy
     assert (policy.lane, policy.priority, policy.tags, policy.max_attempts) == (
-        "gpu", 3, ("big",), 5,
-    )  # fmt: skip
+        "gpu",
+        3,
+        ("big",),
+        5,
+    )
     assert policy.retry_base == timedelta(minutes=2)
     assert (spec.run_at, spec.countdown, policy.unique_key) == (None, None, None)
 

@@ -94,9 +94,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("own", [True, False], ids=["own", "caller's"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rows_messages_and_results_are_the_same(
-    app: Celery, sql: Sql, database: str, monkeypatch: pytest.MonkeyPatch, name: str, own: bool,
+    app: Celery,
+    sql: Sql,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    own: bool,
     statements: list[bool],
-) -> None:  # fmt: skip
+) -> None:
     given = dict(OPTIONS[name])
     make_lane(sql, "full", 0)
     sql("INSERT INTO kombu_queue (name, message_ttl, max_priority) VALUES ('mail', 60000, 2)")

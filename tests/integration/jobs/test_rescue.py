@@ -325,8 +325,10 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     assert (fake_workers.state(waits), fake_workers.state(runs)) == ("pending", "pending")
     # Once it was given to this broker, it is looked for like any other.
     fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
-    fake_workers.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
-             "dispatched_at = dispatched_at - interval '59 s'")  # fmt: skip
+    fake_workers.sql(
+        "UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
+        "dispatched_at = dispatched_at - interval '59 s'"
+    )
     for _ in range(3):
         rescuer.rescue(fake_workers.connection)
     assert fake_workers.state(waits) == "failed"
@@ -516,9 +518,17 @@ def test_an_attempt_told_late_changes_nothing_of_the_next(fake_workers: FakeWork
     job_id = fake_workers.job()
     second = fake_workers.run(job_id, 2, began=1.0)
     first = ExecutionRecord(
-        str(uuid4()), job_id, True, state="failed", job_state="scheduled", worker="w1",
-        worker_id=1, began=2.0, ended=1.5, error="not yet",
-    )  # fmt: skip
+        str(uuid4()),
+        job_id,
+        True,
+        state="failed",
+        job_state="scheduled",
+        worker="w1",
+        worker_id=1,
+        began=2.0,
+        ended=1.5,
+        error="not yet",
+    )
     executions.record(fake_workers.connection, [first])
     assert fake_workers.state(job_id) == "running"
     end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")

@@ -79,12 +79,13 @@ def test_counts_are_those_of_the_newest(
         make_job(sql, state, task=task)
     which = query.parse("state:failed").filter("default", datetime.now(UTC))
     assert search.counts(connection, which) == (
-        {"failed": 2, "completed": 1, "running": 1}, {"a": 1, "b": 1}, 4, False,
-    )  # fmt: skip
+        {"failed": 2, "completed": 1, "running": 1},
+        {"a": 1, "b": 1},
+        4,
+        False,
+    )
     monkeypatch.setattr(search, "_COUNTED", 2)
-    assert search.counts(connection, which) == (
-        {"completed": 1, "running": 1}, {}, 2, True,
-    )  # fmt: skip
+    assert search.counts(connection, which) == ({"completed": 1, "running": 1}, {}, 2, True)
 
 
 @pytest.mark.parametrize(

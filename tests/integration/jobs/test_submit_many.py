@@ -43,8 +43,11 @@ def test_a_policy_holds_for_all_that_say_nothing_else(app: Celery, add: Any, sql
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
     pgbeat.submit_many(
         [add.s(1, 1), {"task": add, "args": [2, 2], "priority": 7}],
-        app=app, lane="l", priority=3, tags=["a"],
-    )  # fmt: skip
+        app=app,
+        lane="l",
+        priority=3,
+        tags=["a"],
+    )
     found = sql(
         "SELECT lane, priority, tags, dispatched_at IS NOT NULL FROM pgbeat.jobs ORDER BY priority"
     )

@@ -65,10 +65,28 @@ def test_all_that_it_takes(sql: Sql) -> None:
         "unique_key, state, awaits_approval, requires_approval, description, labels, metadata, "
         "created_by, job_source, is_system_job",
     ) == [
-        ("q", {"priority": 2}, "gpu", 5, ["a", "b"], {"gpu": 1}, 7, timedelta(seconds=2),
-         timedelta(seconds=9), "k", "paused", True, True, "d", {"team": "x"}, {"n": 1},
-         "user:bob", "user_api", False),
-    ]  # fmt: skip
+        (
+            "q",
+            {"priority": 2},
+            "gpu",
+            5,
+            ["a", "b"],
+            {"gpu": 1},
+            7,
+            timedelta(seconds=2),
+            timedelta(seconds=9),
+            "k",
+            "paused",
+            True,
+            True,
+            "d",
+            {"team": "x"},
+            {"n": 1},
+            "user:bob",
+            "user_api",
+            False,
+        )
+    ]
 
 
 def test_a_lanes_job_waits_in_line(sql: Sql, database: str) -> None:

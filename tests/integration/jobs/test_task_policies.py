@@ -81,8 +81,16 @@ def test_delay_makes_a_job_and_its_message(app: Celery, sql: Sql) -> None:
         "id::text, task, args, kwargs, state, queue, tags, priority, dispatched_at = created_at",
     )
     assert job == (
-        result.id, "shop.by_name", [1], {"b": [2.5, "é"]}, "pending", "celery", ["shop"], 3, True,
-    )  # fmt: skip
+        result.id,
+        "shop.by_name",
+        [1],
+        {"b": [2.5, "é"]},
+        "pending",
+        "celery",
+        ["shop"],
+        3,
+        True,
+    )
     [(job_id, priority)] = sql("SELECT job_id::text, priority FROM kombu_message")
     assert (job_id, priority) == (result.id, 3)
 
@@ -290,11 +298,19 @@ def test_countdown_and_deadlines(app: Celery, sql: Sql) -> None:
 def test_a_message_differs_only_in_the_headers_of_jobs(app: Celery, sql: Sql) -> None:
     """Options keep their meaning: the same call, with a policy and without."""
     options: dict[str, Any] = {
-        "queue": "mail", "expires": 60, "link_error": app.tasks["other"].s(), "ignore_result": True,
-        "headers": {"a": 1}, "soft_time_limit": 5, "serializer": "json", "delivery_mode": 1,
-        "task_id": str(uuid4()), "root_id": "r", "parent_id": "p",
+        "queue": "mail",
+        "expires": 60,
+        "link_error": app.tasks["other"].s(),
+        "ignore_result": True,
+        "headers": {"a": 1},
+        "soft_time_limit": 5,
+        "serializer": "json",
+        "delivery_mode": 1,
+        "task_id": str(uuid4()),
+        "root_id": "r",
+        "parent_id": "p",
         "eta": datetime(2030, 1, 1, tzinfo=UTC),
-    }  # fmt: skip
+    }
     app.task(any_arguments, name="plain.same", shared=False, pgbeat={}).apply_async((1,), **options)
     sql("UPDATE pgbeat.jobs SET id = gen_random_uuid()")
     app.conf.pgbeat_task_policies = {}

@@ -39,18 +39,30 @@ def put(
 def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
     make_lane(sql)
     made = put(
-        connection, args=[1], kwargs={"y": 2}, queue="q", options={"expires": 60},
-        job_policy={"lane": "l", "max_attempts": 5}, description="adds", by="user:alice",
-    )  # fmt: skip
+        connection,
+        args=[1],
+        kwargs={"y": 2},
+        queue="q",
+        options={"expires": 60},
+        job_policy={"lane": "l", "max_attempts": 5},
+        description="adds",
+        by="user:alice",
+    )
     assert (made.task, made.args, made.kwargs, made.options) == (
-        "jobs.add", [1], {"y": 2}, {"expires": 60},
-    )  # fmt: skip
+        "jobs.add",
+        [1],
+        {"y": 2},
+        {"expires": 60},
+    )
     assert (made.policy.lane, made.policy.max_attempts) == ("l", 5)
     assert templates.get(connection, "t", namespace="default") == made
     replaced = put(connection, by="user:bob")
     assert (replaced.args, replaced.kwargs, replaced.job_policy, replaced.description) == (
-        [], {}, {}, None,
-    )  # fmt: skip
+        [],
+        {},
+        {},
+        None,
+    )
     assert (replaced.created_at, replaced.created_by) == (made.created_at, "user:alice")
     assert replaced.updated_at > made.updated_at
 
@@ -82,9 +94,14 @@ def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
     )
     with raises(InvalidJob, *problems):
         put(
-            connection, "a/b", task="", args={"x": 1}, kwargs={"x": {1}}, options={"eta": "2030"},
+            connection,
+            "a/b",
+            task="",
+            args={"x": 1},
+            kwargs={"x": {1}},
+            options={"eta": "2030"},
             job_policy={"lane": "none", "priority": 1000, "lan": 1, "template": "t"},
-        )  # fmt: skip
+        )
     assert sql("SELECT count(*) FROM pgbeat.templates") == [(0,)]
 
 
@@ -125,5 +142,7 @@ def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> 
     )
     put(connection, task="jobs.sub")
     assert sql("SELECT name, task FROM pgbeat.schedules ORDER BY name") == [
-        ("from", "jobs.sub"), ("other", "jobs.add"), ("own", "jobs.own"),
-    ]  # fmt: skip
+        ("from", "jobs.sub"),
+        ("other", "jobs.add"),
+        ("own", "jobs.own"),
+    ]

@@ -27,8 +27,12 @@ def ran(sql: Sql, job_id: str, begin: int, end: int, state: str, number: int = 1
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at)"
         " VALUES (%s, %s, 'w1', %s, %s, %s) RETURNING id",
-        job_id, number, state, at(begin), at(end),
-    )  # fmt: skip
+        job_id,
+        number,
+        state,
+        at(begin),
+        at(end),
+    )
 
 
 def trace_of(connection: Connection, job_id: str) -> Trace:
@@ -52,9 +56,12 @@ def test_a_retry_backs_off_as_its_policy_says(sql: Sql, connection: Connection) 
     ran(sql, first, 1, 2, "failed")
     ran(sql, second, 14, 15, "completed")
     expected = [
-        ("queue", 0, 1), ("running", 1, 2), ("backoff", 2, 12), ("queue", 12, 14),
+        ("queue", 0, 1),
+        ("running", 1, 2),
+        ("backoff", 2, 12),
+        ("queue", 12, 14),
         ("running", 14, 15),
-    ]  # fmt: skip
+    ]
     assert shape(trace_of(connection, first)) == shape(trace_of(connection, second)) == expected
 
 
@@ -70,12 +77,19 @@ def test_pauses_and_due_times_come_from_the_audit_log(sql: Sql, connection: Conn
         sql(
             "INSERT INTO pgbeat.audit (at, actor, origin, verb, kind, subject, after)"
             " VALUES (%s, 'user:a', 'cli', %s, 'job', %s, %s) RETURNING id",
-            at(second), verb, job_id, after,
-        )  # fmt: skip
+            at(second),
+            verb,
+            job_id,
+            after,
+        )
     assert shape(trace_of(connection, job_id)) == [
-        ("scheduled", 0, 4), ("paused", 4, 6), ("scheduled", 6, 12), ("lane", 12, 25),
-        ("queue", 25, 29), ("running", 29, 30),
-    ]  # fmt: skip
+        ("scheduled", 0, 4),
+        ("paused", 4, 6),
+        ("scheduled", 6, 12),
+        ("lane", 12, 25),
+        ("queue", 25, 29),
+        ("running", 29, 30),
+    ]
 
 
 def test_it_waits_for_its_parents(sql: Sql, connection: Connection) -> None:
@@ -83,12 +97,17 @@ def test_it_waits_for_its_parents(sql: Sql, connection: Connection) -> None:
     child = made(sql, "completed", 0, 12, started_at=11, lane="gpu", dispatched_at=10)
     sql(
         "INSERT INTO pgbeat.dependencies (job_id, parent_id, outcome)"
-        " VALUES (%s, %s, 'completed') RETURNING id", child, parent,
-    )  # fmt: skip
+        " VALUES (%s, %s, 'completed') RETURNING id",
+        child,
+        parent,
+    )
     ran(sql, child, 11, 12, "completed")
     assert shape(trace_of(connection, child)) == [
-        ("blocked", 0, 8), ("lane", 8, 10), ("queue", 10, 11), ("running", 11, 12),
-    ]  # fmt: skip
+        ("blocked", 0, 8),
+        ("lane", 8, 10),
+        ("queue", 10, 11),
+        ("running", 11, 12),
+    ]
 
 
 def test_only_the_newest_executions(

@@ -85,10 +85,14 @@ def test_a_root_that_is_no_job(sql: Sql, connection: Connection) -> None:
     root_id, sender = str(uuid4()), str(uuid4())
     job_id = made(sql, root_id=root_id, parent_id=sender)
     assert shape(tree_of(connection, job_id)) == (
-        "task not tracked", ("task not tracked", "job completed")
-    )  # fmt: skip
-    sql("INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding) "
-        "VALUES (%s, 'SUCCESS', 'application/json', 'utf-8')", sender)  # fmt: skip
+        "task not tracked",
+        ("task not tracked", "job completed"),
+    )
+    sql(
+        "INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding) "
+        "VALUES (%s, 'SUCCESS', 'application/json', 'utf-8')",
+        sender,
+    )
     assert tree_of(connection, job_id).children[0].state == "completed"
     sql("UPDATE pgbeat.jobs SET created_by = 'user:alice'")
     assert tree_of(connection, job_id, ALICE).children[0].state == "not tracked"
@@ -101,8 +105,10 @@ def test_many_siblings_are_folded(sql: Sql, connection: Connection) -> None:
         "INSERT INTO pgbeat.jobs (id, task, job_source, created_by, is_system_job, state, "
         "finished_at, root_id, parent_id) SELECT gen_random_uuid(), 't', 'system', 'me', true, "
         "CASE WHEN n %% 100 = 0 THEN 'failed' ELSE 'completed' END, now(), %s, %s "
-        "FROM generate_series(1, 500) AS n", root, root,
-    )  # fmt: skip
+        "FROM generate_series(1, 500) AS n",
+        root,
+        root,
+    )
     asked = made(sql, root_id=root, parent_id=root)
     found = tree_of(connection, asked, siblings=10)
     assert len(found.children) == 11

@@ -30,9 +30,10 @@ def app(database: str) -> Iterator[Celery]:
     app.conf.pgbeat_web_user_jobs = 3
 
     @app.task(
-        name="jobs.policed", shared=False,
+        name="jobs.policed",
+        shared=False,
         pgbeat={"max_attempts": 2, "priority": 4, "unique": True, "tags": ["a"]},
-    )  # fmt: skip
+    )
     def policed(x: int) -> None:
         """Has a policy."""
 
@@ -50,9 +51,14 @@ def job_control(make_job_control: MakeJobControl, sql: Sql) -> JobControl:
     make_lane(sql, "gpu")
     with job_control.unit().transaction() as unit:
         template_control.put(
-            unit, "t", task="jobs.add", args=[1], queue="slow",
-            options={"expires": 60}, job_policy={"lane": "gpu", "max_attempts": 2},
-        )  # fmt: skip
+            unit,
+            "t",
+            task="jobs.add",
+            args=[1],
+            queue="slow",
+            options={"expires": 60},
+            job_policy={"lane": "gpu", "max_attempts": 2},
+        )
     return job_control
 
 
@@ -68,13 +74,15 @@ def test_a_key_is_one_of_a_task_s(job_control: JobControl, sql: Sql) -> None:
         ids = submit_many.submit(
             unit,
             [{"task": f"jobs.{task}", "args": [1], "unique_key": "k"} for task in ("add", "other")],
-            NO_POLICY, job_source="user_api",
-        )  # fmt: skip
+            NO_POLICY,
+            job_source="user_api",
+        )
     assert ids == [str(first.job.id), str(other.job.id)]
     again = "SELECT pgbeat.submit('jobs.%s', '[1]', unique_key => 'k')"
     assert [sql(again % task) for task in ("add", "other")] == [
-        [(first.job.id,)], [(other.job.id,)],
-    ]  # fmt: skip
+        [(first.job.id,)],
+        [(other.job.id,)],
+    ]
     job_control.do(control.cancel, first.job)
     job_control.do(control.cancel, other.job)
     assert job_control.order(1, actor=ADMIN, unique_key="k").is_new
@@ -115,11 +123,15 @@ def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -
 @pytest.mark.parametrize(
     ("field", "given"),
     [
-        ("lane", {"lane": "gpu"}), ("priority", {"priority": 9}), ("queue", {"queue": "celery"}),
-        ("options", {"options": {"link": []}}), ("max_attempts", {"max_attempts": 9}),
-        ("unique_key", {"unique_key": "k"}), ("tags", {"tags": ["b"]}),
+        ("lane", {"lane": "gpu"}),
+        ("priority", {"priority": 9}),
+        ("queue", {"queue": "celery"}),
+        ("options", {"options": {"link": []}}),
+        ("max_attempts", {"max_attempts": 9}),
+        ("unique_key", {"unique_key": "k"}),
+        ("tags", {"tags": ["b"]}),
     ],
-)  # fmt: skip
+)
 def test_what_a_template_says_is_final(
     job_control: JobControl, field: str, given: dict[str, Any]
 ) -> None:
@@ -131,9 +143,14 @@ def test_what_a_template_says_is_final(
 
 def test_users_give_a_template_s_jobs_arguments_and_a_time(job_control: JobControl) -> None:
     made = job_control.order(
-        7, actor=ALICE, template="t", kwargs={"y": 3}, countdown=timedelta(minutes=5),
-        description="now and then", labels={"team": "a"},
-    ).job  # fmt: skip
+        7,
+        actor=ALICE,
+        template="t",
+        kwargs={"y": 3},
+        countdown=timedelta(minutes=5),
+        description="now and then",
+        labels={"team": "a"},
+    ).job
     assert (made.args, made.kwargs, made.lane, made.queue) == ([7], {"y": 3}, "gpu", "slow")
     assert (made.max_attempts, made.options) == (2, {"expires": 60})
     changed = job_control.do(changes.update, made, ALICE, values={"countdown": timedelta(hours=1)})
@@ -167,9 +184,11 @@ def test_a_user_s_job_like_one_of_a_template_is_made_from_that(job_control: JobC
 def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -> None:
     sql("UPDATE pgbeat.lanes SET paused_at = now() RETURNING name")
     for field, given in (
-        ("max_attempts", {"max_attempts": 3}), ("priority", {"options": {"priority": 9}}),
-        ("unique_key", {"unique_key": "k"}), ("tags", {"tags": ["b"]}),
-    ):  # fmt: skip
+        ("max_attempts", {"max_attempts": 3}),
+        ("priority", {"options": {"priority": 9}}),
+        ("unique_key", {"unique_key": "k"}),
+        ("tags", {"tags": ["b"]}),
+    ):
         with pytest.raises(Forbidden) as refused:
             job_control.order(1, actor=ALICE, task="jobs.policed", **given)
         assert refused.value.field == field
@@ -181,8 +200,13 @@ def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -
         with pytest.raises(Forbidden):
             job_control.do(changes.update, made, ALICE, values=values)
     with pytest.raises(Forbidden):
-        job_control.do(lambda *args, **more: control.move(*args, **more)[0], made, ALICE,
-                where="front", priority=9)  # fmt: skip
+        job_control.do(
+            lambda *args, **more: control.move(*args, **more)[0],
+            made,
+            ALICE,
+            where="front",
+            priority=9,
+        )
     job_control.do(changes.update, made, ALICE, values={"retry_base": timedelta(seconds=9)})
 
 
@@ -191,8 +215,11 @@ def test_what_a_task_s_policy_says_is_final(job_control: JobControl, sql: Sql) -
 
 def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql) -> None:
     link = {"task": "jobs.add", "args": [], "kwargs": {}, "options": {"queue": "nowhere"}}
-    for given in ({"queue": "nowhere"}, {"options": {"queue": "nowhere"}},
-                  {"options": {"link": link}}):  # fmt: skip
+    for given in (
+        {"queue": "nowhere"},
+        {"options": {"queue": "nowhere"}},
+        {"options": {"link": link}},
+    ):
         with pytest.raises(InvalidJob) as refused:
             job_control.order(1, actor=ALICE, **given)
         assert [(p.field, p.code) for p in refused.value.problems] == [("queue", "unknown")]

@@ -37,28 +37,44 @@ def put(sql: Sql, job: str, changes: str) -> None:
 @pytest.mark.parametrize(
     ("state", "changes", "cause", "sentence"),
     [
-        ("pending", f"queue = 'slow', dispatched_at = {AGO}", "queue",
-         "waits in queue 'slow' for a worker, for 2 h"),
-        ("pending", f"dispatched_at = {AGO}", "queue",
-         "waits in the broker for a worker, for 2 h"),
+        (
+            "pending",
+            f"queue = 'slow', dispatched_at = {AGO}",
+            "queue",
+            "waits in queue 'slow' for a worker, for 2 h",
+        ),
+        ("pending", f"dispatched_at = {AGO}", "queue", "waits in the broker for a worker, for 2 h"),
         ("pending", "task = task", "outbox", "waits for beat, which sends its message"),
-        ("pending", "is_blocked = true, group_id = '00000000-0000-0000-0000-000000000007'",
-         "group", "waits for the job before it in group 00000000-0000-0000-0000-000000000007"),
+        (
+            "pending",
+            "is_blocked = true, group_id = '00000000-0000-0000-0000-000000000007'",
+            "group",
+            "waits for the job before it in group 00000000-0000-0000-0000-000000000007",
+        ),
         ("scheduled", "run_at = now() + interval '2 hours 30 s'", "scheduled", "comes in 2 h"),
         ("scheduled", f"run_at = {AGO}", "scheduled", "has been due for 2 h"),
-        ("scheduled", "run_at = now() + interval '2 hours 30 s', retry_of = id, attempt = 2, "
-         "max_attempts = 3", "retry", "is tried again in 2 h, attempt 2 of 3"),
+        (
+            "scheduled",
+            "run_at = now() + interval '2 hours 30 s', retry_of = id, attempt = 2, "
+            "max_attempts = 3",
+            "retry",
+            "is tried again in 2 h, attempt 2 of 3",
+        ),
         ("scheduled", "run_at = NULL", "retry", "is retried by Celery for its task"),
         ("running", f"worker = 'w@h', started_at = {AGO}", "running", "runs on w@h, for 2 h"),
-        ("running", f"worker = 'w@h', cancel_requested_at = {AGO}", "cancelling",
-         "was cancelled 2 h ago, and still runs on w@h"),
+        (
+            "running",
+            f"worker = 'w@h', cancel_requested_at = {AGO}",
+            "cancelling",
+            "was cancelled 2 h ago, and still runs on w@h",
+        ),
         ("paused", "task = task", "paused", "is paused"),
         ("paused", "awaits_approval = true", "approval", "awaits a person's approval"),
         ("completed", "task = task", "ended", "has completed"),
         ("cancelled", "task = task", "ended", "is cancelled"),
         ("skipped", "task = task", "ended", "was skipped"),
     ],
-)  # fmt: skip
+)
 def test_where_it_is(
     connection: Connection, sql: Sql, state: str, changes: str, cause: str, sentence: str
 ) -> None:
@@ -80,8 +96,9 @@ def test_in_the_line_of_a_lane(connection: Connection, sql: Sql) -> None:
     assert where(connection, first) == ("lane", "waits in lane 'l' at place 2")
     sql("UPDATE pgbeat.lanes SET paused_at = now()")
     assert where(connection, first) == (
-        "lane_paused", "waits in lane 'l' at place 2; the lane is paused",
-    )  # fmt: skip
+        "lane_paused",
+        "waits in lane 'l' at place 2; the lane is paused",
+    )
     sql("DELETE FROM pgbeat.lanes")
     assert where(connection, first)[1].endswith("; the lane was removed, and beat dispatches it")
 

@@ -202,8 +202,9 @@ def test_executions_are_counted_when_their_end_is_told(
 def _executions(found: Sample) -> dict[str, float]:
     return {
         dict(labels)["state"]: number
-        for (name, labels), number in found.items() if name == "pgbeat_executions_total"
-    }  # fmt: skip
+        for (name, labels), number in found.items()
+        if name == "pgbeat_executions_total"
+    }
 
 
 def test_a_beat_tells_of_its_ticks_and_of_taking_over(

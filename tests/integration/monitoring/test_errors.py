@@ -58,8 +58,10 @@ def test_jobs_are_grouped_by_pattern(
     assert (found.jobs, found.is_lower_bound, found.has_more) == (4, False, False)
     boom = found.groups[0]
     assert (boom.tasks, boom.schedules, boom.has_more_schedules) == (
-        ["a", "b"], ["nightly", "hourly"], False,
-    )  # fmt: skip
+        ["a", "b"],
+        ["nightly", "hourly"],
+        False,
+    )
     assert (boom.since, boom.last_at, str(boom.job_id)) == (first, now - 7 * MINUTE, last)
     steps = [number for number, count in enumerate(boom.counts) if count]
     assert [found.since + number * found.step for number in steps] == sorted(
@@ -89,11 +91,15 @@ def test_days_are_read_by_hours(
 ) -> None:
     for hours in (1, 5, 20, 47, 60):
         failed(sql, now - hours * HOUR, schedule=f"s{hours}")
-    sql("INSERT INTO pgbeat.rollup_progress SELECT 'default', since, since "
-        "FROM date_trunc('hour', now() - interval '3 days', 'UTC') AS since")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.rollup_progress SELECT 'default', since, since "
+        "FROM date_trunc('hour', now() - interval '3 days', 'UTC') AS since"
+    )
     keep(connection, settings)
-    assert sql("SELECT count(*) FROM pgbeat.error_rollups WHERE step = 60 AND at < now() - "
-               "interval '26 hours'") == [(0,)]  # fmt: skip
+    assert sql(
+        "SELECT count(*) FROM pgbeat.error_rollups WHERE step = 60 AND at < now() - "
+        "interval '26 hours'"
+    ) == [(0,)]
     found = errors(connection, "default", since=timedelta(days=2))
     assert found.step == HOUR
     assert counted(found) == {"Boom: *": 4}

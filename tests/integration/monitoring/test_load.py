@@ -38,12 +38,21 @@ def route(task: str) -> str | None:
     return None if task == "elsewhere" else "celery"
 
 
-def ended(sql: Sql, at: datetime, state: str = "completed", *, waited: float = 1, ran: float = 2,
-          **values: object) -> str:  # fmt: skip
+def ended(
+    sql: Sql,
+    at: datetime,
+    state: str = "completed",
+    *,
+    waited: float = 1,
+    ran: float = 2,
+    **values: object,
+) -> str:
     began = at - timedelta(seconds=ran)
     given = {
-        "created_at": began - timedelta(seconds=waited), "started_at": began, "finished_at": at,
-    }  # fmt: skip
+        "created_at": began - timedelta(seconds=waited),
+        "started_at": began,
+        "finished_at": at,
+    }
     return make_job(sql, state, **(given | values))
 
 
@@ -155,8 +164,10 @@ def test_a_gap_is_caught_up_in_steps(
     connection: Connection, settings: Settings, sql: Sql, now: datetime
 ) -> None:
     keep(connection, settings)
-    sql("UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '3 days', "
-        "settled_until = settled_until - interval '3 days'")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '3 days', "
+        "settled_until = settled_until - interval '3 days'"
+    )
     for hours in range(0, 70, 7):
         ended(sql, now - hours * HOUR - 30 * MINUTE)
     steps = 0
@@ -166,8 +177,9 @@ def test_a_gap_is_caught_up_in_steps(
     found = load(connection, "default", since=timedelta(days=3))
     assert counts(found) == (10, 0, 0, 0)
     rollups.prune(connection, "default")
-    assert sql("SELECT count(*) FROM pgbeat.rollups WHERE step = 60 AND at < now() - "
-               "interval '26 hours'") == [(0,)]  # fmt: skip
+    assert sql(
+        "SELECT count(*) FROM pgbeat.rollups WHERE step = 60 AND at < now() - interval '26 hours'"
+    ) == [(0,)]
     assert counts(load(connection, "default", since=timedelta(days=3))) == (10, 0, 0, 0)
 
 
@@ -176,8 +188,10 @@ def test_hours_go_on_in_minutes(
 ) -> None:
     for minutes in (3, 30, 90, 600, 1500):
         ended(sql, now - minutes * MINUTE, ran=minutes)
-    sql("INSERT INTO pgbeat.rollup_progress SELECT 'default', since, since "
-        "FROM date_trunc('hour', now() - interval '2 days', 'UTC') AS since")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.rollup_progress SELECT 'default', since, since "
+        "FROM date_trunc('hour', now() - interval '2 days', 'UTC') AS since"
+    )
     keep(connection, settings)
     found = load(connection, "default", since=timedelta(days=7), step=HOUR)
     assert counts(found) == (5, 0, 0, 0)
@@ -212,11 +226,15 @@ def test_one_that_is_killed_has_counted_nothing_twice(
 ) -> None:
     """Its server process ends after the counts are written, before they are committed."""
     ended(sql, now - 20 * MINUTE)
-    sql("CREATE FUNCTION pg_temp_wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$")  # fmt: skip
-    sql("CREATE TRIGGER wait BEFORE UPDATE ON pgbeat.rollup_progress FOR EACH ROW "
+    sql(
+        "CREATE FUNCTION pg_temp_wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$"
+    )
+    sql(
+        "CREATE TRIGGER wait BEFORE UPDATE ON pgbeat.rollup_progress FOR EACH ROW "
         "WHEN (NEW.settled_until > now() - interval '20 minutes') "
-        "EXECUTE FUNCTION pg_temp_wait()")  # fmt: skip
+        "EXECUTE FUNCTION pg_temp_wait()"
+    )
     errors: list[Exception] = []
 
     def maintain() -> None:
@@ -257,8 +275,10 @@ def test_depth_is_of_jobs_that_wait(
     keep(connection, settings)
     sql("UPDATE pgbeat.rollups SET at = at - interval '5 minutes'")
     ended(sql, now - 5 * MINUTE, task="a")
-    sql("UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '10 minutes', "
-        "settled_until = settled_until - interval '10 minutes'")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.rollup_progress SET counted_until = counted_until - interval '10 minutes', "
+        "settled_until = settled_until - interval '10 minutes'"
+    )
     keep(connection, settings)
     found = load(connection, "default", task="a")
     assert (found.total.depth, found.total.completed) == (3, 1)

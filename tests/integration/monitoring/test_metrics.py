@@ -102,8 +102,10 @@ def test_what_made_a_job_is_told_beside_its_state(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     """Those of schedules apart from those that people make."""
-    ids = [make_job(sql, dispatched_at="now", job_source=source)
-           for source in ("scheduled_task", "scheduled_task", "user_api")]  # fmt: skip
+    ids = [
+        make_job(sql, dispatched_at="now", job_source=source)
+        for source in ("scheduled_task", "scheduled_task", "user_api")
+    ]
     make_job(sql, job_source="system")
     found = scrape(connection, settings)
     assert value(found, "pgbeat_jobs", state="pending", job_source="scheduled_task") == 2
@@ -127,8 +129,9 @@ def test_what_made_a_job_is_told_beside_its_state(
     found = scrape(connection, settings)
     by_source = {
         dict(labels)["job_source"]: number
-        for (name, labels), number in found.items() if name == "pgbeat_executions_total"
-    }  # fmt: skip
+        for (name, labels), number in found.items()
+        if name == "pgbeat_executions_total"
+    }
     assert by_source == {"scheduled_task": 2, "user_api": 1, "": 5}
 
 

@@ -16,8 +16,14 @@ schedule = partial(make_schedule, task="t")
 
 def job(sql: Sql, state: str = "completed", **columns: Any) -> str:
     """A job made so many minutes ago (`ago`); its id."""
-    values = {"schedule_id": None, "namespace": "default", "retry_of": None, "run_at": None,
-              "ago": 60, **columns}  # fmt: skip
+    values = {
+        "schedule_id": None,
+        "namespace": "default",
+        "retry_of": None,
+        "run_at": None,
+        "ago": 60,
+        **columns,
+    }
     made = str(uuid4())
     sql(
         """
@@ -26,16 +32,28 @@ def job(sql: Sql, state: str = "completed", **columns: Any) -> str:
         VALUES (%s, %s, %s, 't', %s, 'system', 'tests', true, %s, %s,
                 now() - %s * interval '1 minute', now(), now())
         """,
-        made, values["schedule_id"], values["namespace"], state, values["retry_of"],
-        values["run_at"], values["ago"],
-    )  # fmt: skip
+        made,
+        values["schedule_id"],
+        values["namespace"],
+        state,
+        values["retry_of"],
+        values["run_at"],
+        values["ago"],
+    )
     if values["retry_of"]:
         sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", made, values["retry_of"])
     return made
 
 
-def execution(sql: Sql, job_id: str, state: str = "completed", ms: float | None = None,
-              ago: float = 50, *, lost: bool = False) -> None:  # fmt: skip
+def execution(
+    sql: Sql,
+    job_id: str,
+    state: str = "completed",
+    ms: float | None = None,
+    ago: float = 50,
+    *,
+    lost: bool = False,
+) -> None:
     """An execution that began so many minutes ago."""
     sql(
         """
@@ -47,8 +65,14 @@ def execution(sql: Sql, job_id: str, state: str = "completed", ms: float | None 
                CASE WHEN %s <> 'running' THEN now() - %s * interval '1 minute' END, %s
           FROM pgbeat.jobs j WHERE id = %s
         """,
-        state, lost, ago, state, ago, ms, job_id,
-    )  # fmt: skip
+        state,
+        lost,
+        ago,
+        state,
+        ago,
+        ms,
+        job_id,
+    )
 
 
 def test_of_a_schedule(connection: Connection, sql: Sql) -> None:
@@ -63,10 +87,20 @@ def test_of_a_schedule(connection: Connection, sql: Sql) -> None:
     found = statistics.of_schedule(connection, key)
     ((last,),) = sql("SELECT max(started_at) FROM pgbeat.executions WHERE schedule_id = %s", key)
     assert found == statistics.ExecutionStatistics(
-        total=106, running=1, completed=100, failed=3, cancelled=1, skipped=1, lost=1,
-        average_ms=50.5, p95_ms=95.05, last_at=last, last_state="failed",
-        next_at=due, is_whole=True,
-    )  # fmt: skip
+        total=106,
+        running=1,
+        completed=100,
+        failed=3,
+        cancelled=1,
+        skipped=1,
+        lost=1,
+        average_ms=50.5,
+        p95_ms=95.05,
+        last_at=last,
+        last_state="failed",
+        next_at=due,
+        is_whole=True,
+    )
     # Skips, and what was cancelled, are aside.
     assert found.success_rate == pytest.approx(100 / 103)
 
@@ -139,9 +173,15 @@ def test_of_all(connection: Connection, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 7)")
     found = statistics.of_all(connection, "default")
     assert found.jobs == {
-        "pending": 2, "scheduled": 1, "running": 1, "paused": 1, "completed": 2, "failed": 1,
-        "cancelled": 0, "skipped": 0,
-    }  # fmt: skip
+        "pending": 2,
+        "scheduled": 1,
+        "running": 1,
+        "paused": 1,
+        "completed": 2,
+        "failed": 1,
+        "cancelled": 0,
+        "skipped": 0,
+    }
     assert (found.runs.total, found.runs.running, found.runs.completed) == (4, 1, 2)
     assert found.runs.success_rate == pytest.approx(2 / 3)
     assert found.runs.p95_ms == 100

@@ -33,26 +33,56 @@ def only(found: Timeline) -> Row:
     return row
 
 
-def make_run(sql: Sql, key: int, begin: datetime, end: datetime | None = None,
-             state: str = "completed", **values: Any) -> UUID:  # fmt: skip
+def make_run(
+    sql: Sql,
+    key: int,
+    begin: datetime,
+    end: datetime | None = None,
+    state: str = "completed",
+    **values: Any,
+) -> UUID:
     """An execution of a job of the schedule."""
-    job = make_job(sql, state if end else "running", schedule_id=key, created_at=begin,
-                   started_at=begin, finished_at=end)  # fmt: skip
+    job = make_job(
+        sql,
+        state if end else "running",
+        schedule_id=key,
+        created_at=begin,
+        started_at=begin,
+        finished_at=end,
+    )
     insert(
-        sql, "executions",
-        {"job_id": job, "schedule_id": key, "number": 1, "state": state if end else "running",
-         "worker": "w", "started_at": begin, "finished_at": end} | values, "id",
-    )  # fmt: skip
+        sql,
+        "executions",
+        {
+            "job_id": job,
+            "schedule_id": key,
+            "number": 1,
+            "state": state if end else "running",
+            "worker": "w",
+            "started_at": begin,
+            "finished_at": end,
+        }
+        | values,
+        "id",
+    )
     return UUID(job)
 
 
 def make_tick(sql: Sql, key: int, at: datetime, outcome: str, said: str) -> None:
     column = "reason" if outcome == "skipped" else "error"
     insert(
-        sql, "ticks",
-        {"schedule_id": key, "schedule": "s", "due_at": at, "decided_at": at,
-         "outcome": outcome, column: said}, "id",
-    )  # fmt: skip
+        sql,
+        "ticks",
+        {
+            "schedule_id": key,
+            "schedule": "s",
+            "due_at": at,
+            "decided_at": at,
+            "outcome": outcome,
+            column: said,
+        },
+        "id",
+    )
 
 
 # -- the past
@@ -92,8 +122,9 @@ def test_jobs_that_wait_and_jobs_that_never_began(
 ) -> None:
     key = make_schedule(sql, task="jobs.add")
     waits = make_job(sql, "pending", schedule_id=key, created_at=ago(3))
-    ended = make_job(sql, "failed", schedule_id=key, created_at=ago(9), finished_at=ago(8),
-                     error="expired")  # fmt: skip
+    ended = make_job(
+        sql, "failed", schedule_id=key, created_at=ago(9), finished_at=ago(8), error="expired"
+    )
     found = {each.kind: each for each in only(draw(connection)).pieces}
     assert (str(found["waiting"].job_id), found["waiting"].end) == (waits, None)
     assert (str(found["failed"].job_id), found["failed"].begin) == (ended, ago(8))
@@ -201,8 +232,16 @@ def test_a_failing_one_is_found_behind_those_that_recovered(
 
 
 def test_a_schedule_that_gave_up_is_failing(connection: Connection, sql: Sql) -> None:
-    make_schedule(sql, "s", task="jobs.add", enabled=False, retry_count=5, max_retries=5,
-                  last_error="no table", disabled_reason="failed 5 times")  # fmt: skip
+    make_schedule(
+        sql,
+        "s",
+        task="jobs.add",
+        enabled=False,
+        retry_count=5,
+        max_retries=5,
+        last_error="no table",
+        disabled_reason="failed 5 times",
+    )
     row = only(draw(connection))
     assert (row.health.code, row.health.severity) == ("launch_failing", "fail")
 

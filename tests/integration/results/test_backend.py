@@ -154,9 +154,16 @@ def test_pickle_is_read_only_where_it_is_accepted(make_app: Callable[..., Celery
 def test_extended_results(make_app: Callable[..., Celery], sql: Sql) -> None:
     app = make_app(result_extended=True)
     request = Context(
-        id="t1", task="shop.sell", args=(1, "\0"), kwargs={"n": 2}, hostname="w1@h", retries=3,
-        delivery_info={"routing_key": "q1"}, stamps={"s": ["x"]}, stamped_headers=["s"],
-    )  # fmt: skip
+        id="t1",
+        task="shop.sell",
+        args=(1, "\0"),
+        kwargs={"n": 2},
+        hostname="w1@h",
+        retries=3,
+        delivery_info={"routing_key": "q1"},
+        stamps={"s": ["x"]},
+        stamped_headers=["s"],
+    )
     backend_of(app).mark_as_done("t1", 1, request=request)
     result = app.AsyncResult("t1")
     assert (result.name, result.args, result.kwargs) == ("shop.sell", [1, "\0"], {"n": 2})

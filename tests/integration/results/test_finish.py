@@ -30,10 +30,13 @@ def engine(database: str, sql: Sql) -> Iterator[Engine]:
 
 @pytest.mark.parametrize(
     "opened",
-    [lambda engine: Session(engine), lambda engine: engine.connect(),
-     lambda engine: scoped_session(sessionmaker(engine))],
+    [
+        lambda engine: Session(engine),
+        lambda engine: engine.connect(),
+        lambda engine: scoped_session(sessionmaker(engine)),
+    ],
     ids=["session", "connection", "scoped_session"],
-)  # fmt: skip
+)
 def test_without_a_message_the_block_commits(
     engine: Engine, sql: Sql, opened: Callable[[Engine], Any]
 ) -> None:

@@ -30,8 +30,10 @@ def test_a_result_that_is_not_json_is_not_loaded(app: Celery, database: str) -> 
         assert lookup.find(connection, "t\0") is None
     assert found is not None
     assert (found.value, found.is_readable, found.content_type) == (
-        None, False, "application/x-python-serialize",
-    )  # fmt: skip
+        None,
+        False,
+        "application/x-python-serialize",
+    )
 
 
 def test_the_command_line(app: Celery, sql: Sql, database: str, monkeypatch: Any) -> None:
@@ -71,8 +73,10 @@ def check_api(web: Web, mine: str, other: str, task: str) -> None:
     for shown in (mine, other, task):
         found = done(web.admin.get(f"/results/{shown}"))
         assert (found["status"], found["value"], found["task"]) == (
-            "SUCCESS", {"of": shown}, "shop.sell",
-        )  # fmt: skip
+            "SUCCESS",
+            {"of": shown},
+            "shop.sell",
+        )
     assert "there is no result" in problem(web.admin.get("/results/a%00b"), 404)
 
 

@@ -12,13 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.errors import (
-    AlreadyExists,
-    InvalidCalendar,
-    InvalidSchedule,
-    NotFound,
-    PgbeatError,
-)
+from pgbeat.errors import AlreadyExists, InvalidCalendar, InvalidSchedule, NotFound, PgbeatError
 from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.exclusions import Rules
@@ -80,9 +74,14 @@ def use(connection: Connection, calendar: str, *names: str, namespace: str = "de
     """Schedules that name the calendar."""
     for name in names:
         writes.add(
-            connection, name, source="cli", namespace=namespace, task="tests.add",
-            every=timedelta(hours=1), calendar=calendar,
-        )  # fmt: skip
+            connection,
+            name,
+            source="cli",
+            namespace=namespace,
+            task="tests.add",
+            every=timedelta(hours=1),
+            calendar=calendar,
+        )
 
 
 def test_add_and_get(connection: Connection) -> None:

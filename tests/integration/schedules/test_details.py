@@ -50,12 +50,17 @@ def test_what_is_refused_and_by_the_database_too(
     cast = "::jsonb" if field != "description" else ""
     for table, columns, values in (
         ("schedules", "name, task, every", "'s', 't', '1 hour'"),
-        ("jobs", "id, task, job_source, created_by, is_system_job",
-         "gen_random_uuid(), 't', 'system', 'x', true"),
-    ):  # fmt: skip
+        (
+            "jobs",
+            "id, task, job_source, created_by, is_system_job",
+            "gen_random_uuid(), 't', 'system', 'x', true",
+        ),
+    ):
         with pytest.raises(psycopg.errors.CheckViolation) as caught:
-            sql(f"INSERT INTO pgbeat.{table} ({columns}, {field}) VALUES ({values}, %s{cast})",
-                value)  # fmt: skip
+            sql(
+                f"INSERT INTO pgbeat.{table} ({columns}, {field}) VALUES ({values}, %s{cast})",
+                value,
+            )
         said = str(caught.value.diag.message_primary)
         assert said.startswith(("schedule ", "job ")) and field.rstrip("s") in said
 
@@ -98,9 +103,25 @@ def test_a_schedules_jobs_have_its_labels(database: str, sql: Sql) -> None:
 
 
 def test_the_command_line(database: str, app: Celery) -> None:
-    made = run(database, "add", "s", "--task", "t", "--every", "1h", "--label", "team=billing",
-               "--label", "tier=1", "--description", "Sends it", "--metadata", '{"run": "book"}',
-               "--pause-after-failures", "3")  # fmt: skip
+    made = run(
+        database,
+        "add",
+        "s",
+        "--task",
+        "t",
+        "--every",
+        "1h",
+        "--label",
+        "team=billing",
+        "--label",
+        "tier=1",
+        "--description",
+        "Sends it",
+        "--metadata",
+        '{"run": "book"}',
+        "--pause-after-failures",
+        "3",
+    )
     assert made.exit_code == 0, made.output
     run(database, "add", "other", "--task", "t", "--every", "1h")
     [row] = read(database, "list", "--label", "team=billing")
@@ -109,8 +130,15 @@ def test_the_command_line(database: str, app: Celery) -> None:
     assert read(database, "list", "--label", "team=billing", "--label", "tier=2") == []
     shown = run(database, "status", "s").stdout
     assert "team=billing, tier=1" in shown and "3 failed jobs in a row" in shown
-    run(database, "update", "s", "--label", "tier=2", "--no-description",
-        "--no-pause-after-failures")  # fmt: skip
+    run(
+        database,
+        "update",
+        "s",
+        "--label",
+        "tier=2",
+        "--no-description",
+        "--no-pause-after-failures",
+    )
     [row] = read(database, "list", "--label", "tier=2")
     assert (row["labels"], row["description"]) == ({"team": "billing", "tier": "2"}, None)
     assert row["pause_after_failures"] is None
@@ -118,8 +146,18 @@ def test_the_command_line(database: str, app: Celery) -> None:
     assert read(database, "status", "s")["labels"] == {}
     said = refused(run(database, "update", "s", "--label", "team"))
     assert said.endswith("'team' has no '='; write for example 'team=billing'")
-    done_ = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]", "--label", "team=billing",
-                     "--description", "Once more")  # fmt: skip
+    done_ = run_with(
+        app,
+        "jobs",
+        "run",
+        "jobs.add",
+        "--args",
+        "[1]",
+        "--label",
+        "team=billing",
+        "--description",
+        "Once more",
+    )
     assert done_.exit_code == 0, done_.output
     [job] = read(database, "jobs", "list", "--label", "team=billing")
     assert (job["labels"], job["description"]) == ({"team": "billing"}, "Once more")
@@ -127,8 +165,16 @@ def test_the_command_line(database: str, app: Celery) -> None:
 
 
 def test_the_api(web: Web, sql: Sql) -> None:
-    body = {"name": "s", "task": "jobs.add", "args": [1], "every": "1 hour", "labels": BILLING,
-            "description": "Sends it", "metadata": {"a": 1}, "pause_after_failures": 2}  # fmt: skip
+    body = {
+        "name": "s",
+        "task": "jobs.add",
+        "args": [1],
+        "every": "1 hour",
+        "labels": BILLING,
+        "description": "Sends it",
+        "metadata": {"a": 1},
+        "pause_after_failures": 2,
+    }
     made = done(web.admin.post(PATH, json=body), 201)
     assert {key: made[key] for key in body} == body | {"every": 3600}
     assert made["health"]["code"] == "new"

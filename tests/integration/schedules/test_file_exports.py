@@ -32,28 +32,43 @@ def random_values(chance: random.Random) -> dict[str, Any]:
     moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**16))
     base = length()
     made = {
-        "task": "t", "launcher": chance.choice(["GenericLauncher", "Other"]),
+        "task": "t",
+        "launcher": chance.choice(["GenericLauncher", "Other"]),
         "after_outcome": chance.choice(["completed", "failed", "finished"]),
         "timezone": chance.choice([None, "UTC", "Europe/Oslo"]),
         "args": [text(), chance.random() * 10 ** chance.randrange(-20, 30), None, [True, {}]],
         "kwargs": {text(): {text(): [text()]}, "n": chance.randrange(10**20)},
-        "queue": text(), "options": {"headers": {text(): text()}}, "condition_sql": text(),
-        "starts_at": moment, "ends_at": moment + length(), "max_runs": chance.randrange(1, 9),
-        "jitter": length(), "catch_up": chance.choice(["latest", "all", "none"]),
-        "catch_up_limit": chance.randrange(1, 10_000), "grace": length(),
+        "queue": text(),
+        "options": {"headers": {text(): text()}},
+        "condition_sql": text(),
+        "starts_at": moment,
+        "ends_at": moment + length(),
+        "max_runs": chance.randrange(1, 9),
+        "jitter": length(),
+        "catch_up": chance.choice(["latest", "all", "none"]),
+        "catch_up_limit": chance.randrange(1, 10_000),
+        "grace": length(),
         "overlap": chance.choice(["allow", "skip", "queue_one", "cancel_previous"]),
-        "min_interval": length(), "max_retries": chance.randrange(99), "retry_base": base,
-        "retry_factor": 1 + chance.random(), "retry_cap": base + length(),
-        "probe_after": length(), "owner": text(), "calendar": chance.choice([None, "office"]),
+        "min_interval": length(),
+        "max_retries": chance.randrange(99),
+        "retry_base": base,
+        "retry_factor": 1 + chance.random(),
+        "retry_cap": base + length(),
+        "probe_after": length(),
+        "owner": text(),
+        "calendar": chance.choice([None, "office"]),
         "job_policy": chance.choice([{}, {"lane": "gpu"}, random_policy(chance)]),
-    }  # fmt: skip
+    }
     for name in list(made):
         if name not in ("task", "launcher", "retry_base", "retry_cap") and chance.random() < 0.4:
             del made[name]
     when = {
-        "cron": "0 2 * * mon#1", "every": length(), "once_at": moment,
-        "solar": "sunset 59.91 10.75", "rrule": "FREQ=DAILY;INTERVAL=3",
-    }  # fmt: skip
+        "cron": "0 2 * * mon#1",
+        "every": length(),
+        "once_at": moment,
+        "solar": "sunset 59.91 10.75",
+        "rrule": "FREQ=DAILY;INTERVAL=3",
+    }
     chosen = chance.choice(list(when))
     return made | {chosen: when[chosen]}
 
@@ -62,12 +77,18 @@ def random_policy(chance: random.Random) -> dict[str, Any]:
     """Something for every key of a job policy, as people write it."""
     base = chance.randrange(10**6)
     made = {
-        "lane": "gpu", "priority": chance.randrange(256), "max_attempts": chance.randrange(1, 9),
-        "retry_base": base / 10, "retry_cap": base, "tags": ["1", "no", "a: b"],
+        "lane": "gpu",
+        "priority": chance.randrange(256),
+        "max_attempts": chance.randrange(1, 9),
+        "retry_base": base / 10,
+        "retry_cap": base,
+        "tags": ["1", "no", "a: b"],
         "resources": {"gpu": 1, "memory_gb": chance.random() + 0.1, "~": 2.0},
-        "unique": chance.random() < 0.5, "unique_key": chance.choice(["k", "5", "true"]),
-        "unique_for": f"{chance.randrange(1, 99)} minutes", "requires_approval": True,
-    }  # fmt: skip
+        "unique": chance.random() < 0.5,
+        "unique_key": chance.choice(["k", "5", "true"]),
+        "unique_for": f"{chance.randrange(1, 99)} minutes",
+        "requires_approval": True,
+    }
     dropped = [name for name in made if not name.startswith("retry") and chance.random() < 0.4]
     return {name: value for name, value in made.items() if name not in dropped}
 
@@ -166,9 +187,11 @@ schedules:
 
 
 def test_what_no_file_can_say_is_not_exported(connection: Connection, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, source, task, args, every) VALUES "
+    sql(
+        "INSERT INTO pgbeat.schedules (name, source, task, args, every) VALUES "
         "('in/code', 'code', 't', '[]', '5 s'), ('lazy', 'code', 't', NULL, '5 s'), "
-        "('relative', 'code', 't', '[]', NULL)")  # fmt: skip
+        "('relative', 'code', 't', '[]', NULL)"
+    )
     for row in schedules.listing(connection):
         with pytest.raises(InvalidSchedule, match="can't be in a file: "):
             exports.document([row])

@@ -98,9 +98,11 @@ def test_the_same_again_writes_nothing(connection: Connection) -> None:
 
 def test_what_the_file_changed_is_changed(connection: Connection, sql: Sql) -> None:
     synced(connection, ONE)
-    sql("UPDATE pgbeat.schedules SET next_run = '2030-01-01Z', last_run = '2025-01-02Z', "
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = '2030-01-01Z', last_run = '2025-01-02Z', "
         "last_success = '2025-01-03Z', retry_count = 2, last_error = 'oops', cursor = '7', "
-        "run_count = 3")  # fmt: skip
+        "run_count = 3"
+    )
     before = everything(connection)
     plan = synced(connection, ONE.replace("ops", "me").replace("every", "kwargs: {x: 1}, every"))
     assert changes(plan) == {"kwargs": ({}, {"x": 1}), "owner": ("ops", "me")}
@@ -200,9 +202,12 @@ def test_a_row_whose_file_is_not_known_has_no_drift(connection: Connection, sql:
 def test_names_made_elsewhere_are_taken_over_only_if_told(
     connection: Connection, sql: Sql, source: str
 ) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, source, task, every, last_run) "
+    sql(
+        "INSERT INTO pgbeat.schedules (name, source, task, every, last_run) "
         "VALUES ('s', %s, 'theirs', '1 h', '2025-01-01Z'), ('same', %s, 't', '1 h', NULL)",
-        source, source)  # fmt: skip
+        source,
+        source,
+    )
     text = ONE.replace("}}", "}, same: {task: t, every: 1 h}, new: {task: t, every: 1 h}}")
     before = everything(connection)
     plan = synced(connection, text)
@@ -215,8 +220,10 @@ def test_names_made_elsewhere_are_taken_over_only_if_told(
     assert (changes(plan, "same"), plan.unchanged, plan.drifted) == ({}, 1, [])
     after = everything(connection)
     assert (after["source"], after["task"], after["last_run"]) == (
-        "file", "tests.add", before["last_run"],
-    )  # fmt: skip
+        "file",
+        "tests.add",
+        before["last_run"],
+    )
     assert everything(connection, "same")["source"] == "file"
     assert not synced(connection, text)
 
@@ -295,8 +302,10 @@ def test_what_failed_and_then_is_disabled_by_the_file_is_not_probed(
     connection: Connection, sql: Sql
 ) -> None:
     synced(connection, ONE)
-    sql("UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'failed', "
-        "probe_at = '2030-01-01Z'")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'failed', "
+        "probe_at = '2030-01-01Z'"
+    )
     assert not synced(connection, OFF)
     row = everything(connection)
     assert (row["disabled_reason"], row["probe_at"]) == ("disabled by its file", None)
@@ -329,13 +338,10 @@ def test_after_names_what_is_there(connection: Connection) -> None:
     add(connection, "theirs", every=timedelta(1))
     text = "schedules:\n  a: {task: t, after: theirs}\n  b: {task: t, after: their}\n"
     text += "  c: {task: t, after: zzz}\n"
-    assert refused(connection, text) == [
-        "3:23: b: after",
-        "4:23: c: after",
-    ]
+    assert refused(connection, text) == ["3:23: b: after", "4:23: c: after"]
     synced(connection, text.replace("their}", "a}").replace("zzz", "b"))
     assert refused(connection, "schedules: {b: {task: t, after: a}}", prune=True) == [
-        "1:33: b: after",
+        "1:33: b: after"
     ]
 
 
@@ -343,7 +349,7 @@ def test_circles_through_rows_made_elsewhere(connection: Connection) -> None:
     synced(connection, "schedules: {a: {task: t, every: 5}}")
     add(connection, "theirs", after="a")
     assert refused(connection, "schedules: {a: {task: t, after: theirs}}") == [
-        "1:33: a: after goes in a circle: a after theirs after a",
+        "1:33: a: after goes in a circle: a after theirs after a"
     ]
 
 
@@ -384,11 +390,15 @@ def test_what_only_the_database_refuses_is_told_by_its_line(
     connection: Connection, sql: Sql
 ) -> None:
     sql("ALTER TABLE pgbeat.schedules ADD CHECK (owner <> 'nobody')")
-    sql("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.owner = 'me' THEN RAISE EXCEPTION 'schedule \"%\": not you', NEW.name USING "
-        "ERRCODE = 'check_violation', DATATYPE = NEW.name; END IF; RETURN NEW; END $$")  # fmt: skip
-    sql("CREATE TRIGGER refuse BEFORE INSERT ON pgbeat.schedules FOR EACH ROW "
-        "EXECUTE FUNCTION refuse()")  # fmt: skip
+        "ERRCODE = 'check_violation', DATATYPE = NEW.name; END IF; RETURN NEW; END $$"
+    )
+    sql(
+        "CREATE TRIGGER refuse BEFORE INSERT ON pgbeat.schedules FOR EACH ROW "
+        "EXECUTE FUNCTION refuse()"
+    )
     text = "schedules:\n  a: {task: t, every: 5}\n  s: {task: t, every: 5, owner: OWNER}\n"
     assert refused(connection, text.replace("OWNER", "me")) == ["3:3: s: not you"]
     assert refused(connection, text.replace("OWNER", "nobody"))[0].startswith("1:1: new row for")

@@ -41,8 +41,11 @@ def end(sql: Sql, job_id: str, state: str, error: str = "ValueError: no") -> Non
     sql(
         "UPDATE pgbeat.jobs SET state = %s, finished_at = clock_timestamp(), "
         "error = CASE %s WHEN 'failed' THEN %s END WHERE id = %s",
-        state, state, error, job_id,
-    )  # fmt: skip
+        state,
+        state,
+        error,
+        job_id,
+    )
 
 
 def launched(sql: Sql) -> None:
@@ -94,10 +97,13 @@ def test_one_that_completes_ends_it_and_skips_and_cancels_say_nothing(
 def test_of_a_retried_job_the_last_attempt_counts(connection: Connection, sql: Sql) -> None:
     key = add(sql)
     first = job(sql, key, "running", max_attempts=2)
-    again = make_job(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2,
-                        max_attempts=2)  # fmt: skip
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
-        "WHERE id = %s", again, first)  # fmt: skip
+    again = make_job(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2, max_attempts=2)
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
+        "WHERE id = %s",
+        again,
+        first,
+    )
     found = health(connection)
     assert (found.code, found.severity, str(found.job_id)) == ("retrying", "warn", again)
     end(sql, again, "failed")
@@ -157,8 +163,10 @@ def test_skipping_without_kept_ticks(connection: Connection, sql: Sql) -> None:
     sql("UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour', last_run = now()")
     found = health(connection)
     assert (found.code, found.since, found.reason) == (
-        "skipping", schedules.get(connection, "s").last_run, None,
-    )  # fmt: skip
+        "skipping",
+        schedules.get(connection, "s").last_run,
+        None,
+    )
 
 
 def test_a_launch_or_a_failure_is_no_skip(connection: Connection, sql: Sql) -> None:
@@ -173,19 +181,28 @@ def test_a_launch_or_a_failure_is_no_skip(connection: Connection, sql: Sql) -> N
 
 
 def test_the_worst_sorts_first() -> None:
-    kinds = [Health("ok", ""), Health("skipping", ""), Health("failing", "", 2),
-             Health("failing", "", 6), Health("late", "")]  # fmt: skip
+    kinds = [
+        Health("ok", ""),
+        Health("skipping", ""),
+        Health("failing", "", 2),
+        Health("failing", "", 6),
+        Health("late", ""),
+    ]
     assert [(each.code, each.failures) for each in sorted(kinds, key=lambda each: each.rank)] == [
-        ("late", 0), ("failing", 6), ("failing", 2), ("skipping", 0), ("ok", 0),
-    ]  # fmt: skip
+        ("late", 0),
+        ("failing", 6),
+        ("failing", 2),
+        ("skipping", 0),
+        ("ok", 0),
+    ]
 
 
 def test_those_that_fail_are_found_among_the_others(
     connection: Connection, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, states in enumerate((
-        ("completed", "failed"), ("failed", "completed"), ("failed", "failed"), ("completed",), (),
-    )):  # fmt: skip
+    for number, states in enumerate(
+        (("completed", "failed"), ("failed", "completed"), ("failed", "failed"), ("completed",), ())
+    ):
         key = add(sql, f"s{number}")
         for state in states:
             job(sql, key, state)
@@ -210,10 +227,13 @@ def test_it_is_looked_up_not_counted(connection: Connection, sql: Sql) -> None:
     sql("ANALYZE pgbeat.jobs")
     plan = sql(
         "EXPLAIN (ANALYZE, FORMAT JSON) "
-        + schedule_health._OUTCOMES.text.replace(":ids", "%s").replace(":most", "%s")
+        + schedule_health._OUTCOMES.text.replace(":ids", "%s")
+        .replace(":most", "%s")
         .replace(":unfinished", "%s"),
-        keys, 1000, 20,
-    )[0][0][0]["Plan"]  # fmt: skip
+        keys,
+        1000,
+        20,
+    )[0][0][0]["Plan"]
     scanned: list[tuple[str, float]] = []
 
     def walk(node: dict[str, Any]) -> None:
@@ -267,8 +287,12 @@ def test_a_failure_that_is_tried_again_does_not_count(sql: Sql) -> None:
     key = add(sql, pause_after_failures=1)
     first = job(sql, key, "running")
     again = make_job(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2)
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
-        "WHERE id = %s", again, first)  # fmt: skip
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
+        "WHERE id = %s",
+        again,
+        first,
+    )
     assert paused(sql) == (False, None)
     end(sql, again, "failed")
     assert paused(sql)[0]
@@ -283,8 +307,12 @@ def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: 
         one.execute(failed, [ids[0]])
         second = threading.Thread(target=lambda: two.execute(failed, [ids[1]]))
         second.start()
-        until(lambda: sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-                          "AND datname = current_database()"))  # fmt: skip
+        until(
+            lambda: sql(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                "AND datname = current_database()"
+            )
+        )
         one.commit()
         second.join(30)
     assert paused(sql) == (True, "2 jobs in a row failed; last: no error was recorded")
@@ -305,8 +333,9 @@ def test_a_disabled_one_stays_as_it_is(sql: Sql) -> None:
 def test_out_of_range(connection: Connection) -> None:
     said = 'schedule "x": pause_after_failures is 0; it must be 1 to 1000, or NULL for never'
     with pytest.raises(InvalidSchedule, match=said), connections.transaction(connection):
-        writes.add(connection, "x", source="cli", task="t", every=timedelta(1),
-                      pause_after_failures=0)  # fmt: skip
+        writes.add(
+            connection, "x", source="cli", task="t", every=timedelta(1), pause_after_failures=0
+        )
 
 
 # -- events
@@ -343,8 +372,9 @@ def skip(sql: Sql, key: int, reason: str = "no") -> None:
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
         "VALUES (%s, 's', clock_timestamp(), 'skipped', %s)",
-        key, reason,
-    )  # fmt: skip
+        key,
+        reason,
+    )
 
 
 def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
@@ -356,8 +386,11 @@ def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
     skip(sql, other)
     first, second = told(sql)
     assert (first["schedule"], first["reason"], first["skips"], first["since"]) == (
-        "s", "no", 1, None,
-    )  # fmt: skip
+        "s",
+        "no",
+        1,
+        None,
+    )
     assert second["skips"] == 1
     sql("UPDATE pgbeat.skip_notices SET sent_at = sent_at - interval '61 minutes'")
     skip(sql, key, "still no")
@@ -372,8 +405,9 @@ def test_nobody_waits_to_tell_of_a_skip(database: str, sql: Sql) -> None:
     with psycopg.connect(database) as one:
         one.execute(
             "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
-            "VALUES (%s, 's', now(), 'skipped', 'first')", [key]
-        )  # fmt: skip
+            "VALUES (%s, 's', now(), 'skipped', 'first')",
+            [key],
+        )
         sql("SET lock_timeout = '2s'")
         skip(sql, key, "second")  # would wait for the row of the first
         one.commit()

@@ -200,8 +200,9 @@ def test_the_connection_does_not_write(beat: Beat, sql: Sql, statement: str) -> 
 def test_the_connection_is_under_a_timeout(beat: Beat, sql: Sql, app: Celery) -> None:
     app.conf.pgbeat_condition_timeout = 0.1
     assert decided(beat, sql, asking("SELECT pg_sleep(60)")) == (
-        "failed", "the condition took longer than 0.1 s (pgbeat_condition_timeout)",
-    )  # fmt: skip
+        "failed",
+        "the condition took longer than 0.1 s (pgbeat_condition_timeout)",
+    )
 
 
 def test_every_decision_has_a_connection_as_new(beat: Beat, sql: Sql) -> None:
@@ -263,8 +264,9 @@ def test_the_queue_is_the_rows_where_the_request_has_none(beat: Beat, sql: Sql) 
     add(sql, "other", queue="slow")
     beat().run_due()
     assert sql("SELECT schedule, queue FROM pgbeat.jobs ORDER BY schedule") == [
-        ("other", "slow"), ("s", "optional"),
-    ]  # fmt: skip
+        ("other", "slow"),
+        ("s", "optional"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -330,8 +332,10 @@ def test_nothing_that_a_launcher_gives_holds_up_other_schedules(
 
 def test_generic_job_launcher_is_an_alias(database: str, sql: Sql, tmp_path: Path) -> None:
     assert pgbeat.GenericJobLauncher is pgbeat.GenericLauncher
-    sql("INSERT INTO pgbeat.schedules (name, launcher, task, every) "
-        "VALUES ('s', 'GenericJobLauncher', 'tests.add', '1 hour')")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, launcher, task, every) "
+        "VALUES ('s', 'GenericJobLauncher', 'tests.add', '1 hour')"
+    )
     assert sql("SELECT launcher FROM pgbeat.schedules") == [("GenericLauncher",)]
     path = tmp_path / "s.yml"
     path.write_text("schedules:\n  f: {launcher: GenericJobLauncher, task: t, every: 1 hour}\n")

@@ -87,13 +87,19 @@ def test_the_least_that_a_person_would_type(sql: Sql, connection: Connection) ->
     )
     row = schedules.get(connection, "nightly")
     assert (row.task, row.cron, row.every, row.timezone) == (
-        "tasks.maintenance.backup", "0 2 * * *", None, None,
-    )  # fmt: skip
+        "tasks.maintenance.backup",
+        "0 2 * * *",
+        None,
+        None,
+    )
     assert (row.launcher, row.args, row.kwargs, row.options) == ("GenericLauncher", [], {}, {})
     assert (row.enabled, row.paused_at, row.next_run, row.source) == (True, None, None, "sql")
     assert (row.max_retries, row.retry_base, row.retry_cap, row.retry_count) == (
-        5, timedelta(minutes=1), timedelta(hours=1), 0,
-    )  # fmt: skip
+        5,
+        timedelta(minutes=1),
+        timedelta(hours=1),
+        0,
+    )
     assert row.is_plain
 
 
@@ -477,8 +483,11 @@ def test_only_plain_leaves_out_what_has_to_be_asked(sql: Sql, connection: Connec
     rows = due.oldest(connection, NOW, limit=10, only_plain=True)
     assert [row.name for row in rows] == ["plain"]
     assert {row.name: row.is_plain for row in due.oldest(connection, NOW, limit=10)} == {
-        "plain": True, "condition": False, "launcher": False, "code": False,
-    }  # fmt: skip
+        "plain": True,
+        "condition": False,
+        "launcher": False,
+        "code": False,
+    }
 
 
 def test_the_outlook(sql: Sql, connection: Connection) -> None:
@@ -629,10 +638,14 @@ def test_a_pause_begins_once(sql: Sql, connection: Connection) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        control.enable, control.disable, control.pause, control.resume, control.remove,
+        control.enable,
+        control.disable,
+        control.pause,
+        control.resume,
+        control.remove,
         partial(control.edit, values={}),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_is_not_found(connection: Connection, verb: Callable[..., Any]) -> None:
     unit = unit_on(connection)
     with raises(NotFound, ("schedule", "not_found")):
@@ -649,14 +662,20 @@ def test_listing_and_count(sql: Sql, connection: Connection) -> None:
     insert(sql, "a", next_run="9000-01-01Z")
     insert(sql, "c", enabled=False)
     insert(sql, "d", paused_at="2025-01-01")
-    names = [[row.name for row in schedules.listing(connection, enabled=which)] for which in (
-        None, True, False,
-    )]  # fmt: skip
+    names = [
+        [row.name for row in schedules.listing(connection, enabled=which)]
+        for which in (None, True, False)
+    ]
     assert names == [["a", "b", "c", "d"], ["a", "b", "d"], ["c"]]
     assert dict(schedules.count(connection)) == {
-        "total": 4, "active": 2, "paused": 1, "disabled": 1, "due": 1,
-        "unplanned": 0, "oldest_due": datetime(2025, 1, 1, tzinfo=UTC),
-    }  # fmt: skip
+        "total": 4,
+        "active": 2,
+        "paused": 1,
+        "disabled": 1,
+        "due": 1,
+        "unplanned": 0,
+        "oldest_due": datetime(2025, 1, 1, tzinfo=UTC),
+    }
 
 
 # -- what a row computes -------------------------------------------------------------------------

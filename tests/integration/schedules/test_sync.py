@@ -29,9 +29,15 @@ HOUR = timedelta(hours=1)
 def entry(name: str = "s", **changes: Any) -> CodeEntry:
     """An entry of every hour, unless told otherwise."""
     values: dict[str, Any] = {
-        "task": "tests.add", "cron": None, "every": HOUR, "timezone": None, "args": [],
-        "kwargs": {}, "options": {}, **changes,
-    }  # fmt: skip
+        "task": "tests.add",
+        "cron": None,
+        "every": HOUR,
+        "timezone": None,
+        "args": [],
+        "kwargs": {},
+        "options": {},
+        **changes,
+    }
     return CodeEntry(name, **values)
 
 
@@ -60,14 +66,18 @@ def test_what_the_code_has_is_added_out_of_service_if_it_says_so(
     """And is left as people switch it afterwards."""
     hourly = {"task": "tests.add", "schedule": 3600.0}
     app.conf.beat_schedule = {
-        "off": hourly | {"enabled": False}, "held": hourly | {"paused": True}, "on": hourly,
-    }  # fmt: skip
+        "off": hourly | {"enabled": False},
+        "held": hourly | {"paused": True},
+        "on": hourly,
+    }
     added = entries.from_app(app, {})
     apply(connection, added)
     rows = {row.name: row for row in schedules.listing(connection)}
     assert {name: row.state for name, row in rows.items()} == {
-        "off": "disabled", "held": "paused", "on": "active"
-    }  # fmt: skip
+        "off": "disabled",
+        "held": "paused",
+        "on": "active",
+    }
     assert rows["off"].disabled_reason == sync.BY_CODE
     control.enable(unit_on(connection), "off")
     control.resume(unit_on(connection), "held")
@@ -178,15 +188,15 @@ def test_a_beat_keeps_another_apps_schedules_and_warns(
     first.close()
     other = Celery("blog", broker=app.conf.broker_url, set_as_current=False)
     other.conf.update(
-        result_expires=None,
-        beat_schedule={"theirs": {"task": "blog.publish", "schedule": 3600.0}},
+        result_expires=None, beat_schedule={"theirs": {"task": "blog.publish", "schedule": 3600.0}}
     )
     caplog.clear()
     with other:
         beat(app=other).run_due()
     assert sql("SELECT name, app FROM pgbeat.schedules ORDER BY 1") == [
-        ("ours", "tests"), ("theirs", "blog"),
-    ]  # fmt: skip
+        ("ours", "tests"),
+        ("theirs", "blog"),
+    ]
     warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert any(
         line.startswith("Other apps use the namespace 'default' too: 'tests' (1 schedule)")
@@ -341,11 +351,25 @@ def test_what_json_gives_back_is_faithful(
 @pytest.mark.parametrize(
     "value",
     [
-        {1: "a"}, {None: 1}, {True: 1}, {(1, 2): 3}, {"a": {1: 2}}, {1, 2}, b"bytes",
-        Decimal("1.5"), timedelta(1), object(), float("nan"), float("inf"), [float("-inf")],
-        "a\0b", {"a\0b": 1}, "half a pair: \ud83c", [10**5000],
+        {1: "a"},
+        {None: 1},
+        {True: 1},
+        {(1, 2): 3},
+        {"a": {1: 2}},
+        {1, 2},
+        b"bytes",
+        Decimal("1.5"),
+        timedelta(1),
+        object(),
+        float("nan"),
+        float("inf"),
+        [float("-inf")],
+        "a\0b",
+        {"a\0b": 1},
+        "half a pair: \ud83c",
+        [10**5000],
     ],
-)  # fmt: skip
+)
 def test_what_json_or_jsonb_would_change_is_refused(value: Any) -> None:
     with pytest.raises(ValueError):
         faithful(value)

@@ -70,8 +70,19 @@ def split(table: str) -> list[str]:
     return [part.strip() for line in table.strip().splitlines() for part in line.split(" | ")]
 
 
-STRANGE = ["", " ", "  0   2 * * *  ", "*\t*\t* * *", "* * * * *\n", " @daily\t", "*\u00a0* * * *",
-           "* *\u3000* * *", "*\x1c* * * *", "\u0661 * * * *", "\uff11 * * * *"]  # fmt: skip
+STRANGE = [
+    "",
+    " ",
+    "  0   2 * * *  ",
+    "*\t*\t* * *",
+    "* * * * *\n",
+    " @daily\t",
+    "*\u00a0* * * *",
+    "* *\u3000* * *",
+    "*\x1c* * * *",
+    "\u0661 * * * *",
+    "\uff11 * * * *",
+]
 
 
 @pytest.mark.parametrize("expression", [*split(GOOD), *split(BAD), *STRANGE])
@@ -82,8 +93,15 @@ def test_cron_expressions(in_database: Problem, expression: str) -> None:
 
 
 def test_solar_timetables(in_database: Problem) -> None:
-    more = ["sunset .5 5", "sunset 5. 5", "sunset 1e1 5", "sunset 90.0001 0", "sunset --1 2",
-            "sunset 1.1234567890123456 2", "sunset\u00a01 2"]  # fmt: skip
+    more = [
+        "sunset .5 5",
+        "sunset 5. 5",
+        "sunset 1e1 5",
+        "sunset 90.0001 0",
+        "sunset --1 2",
+        "sunset 1.1234567890123456 2",
+        "sunset\u00a01 2",
+    ]
     for text in test_solar.BAD + more:
         said = in_database("solar", text)
         assert said is not None and said == solar_problem(text)
@@ -93,14 +111,26 @@ def test_solar_timetables(in_database: Problem) -> None:
 
 def test_the_shape_of_recurrence_rules(in_database: Problem) -> None:
     """The database takes whatever Python takes, and leaves the values to it."""
-    more = ["FREQ=", "FREQ", "FREQ=DAILY=3", ";FREQ=DAILY", "FREQ=DA\u0131LY", "FREQ=DAILY;;",
-            "RRULE:RRULE:FREQ=DAILY", "COUNT=3;FREQ=NO;FREQ=DAILY",
-            "FREQ=DAILY;BYHOUR=9.5"]  # fmt: skip
+    more = [
+        "FREQ=",
+        "FREQ",
+        "FREQ=DAILY=3",
+        ";FREQ=DAILY",
+        "FREQ=DA\u0131LY",
+        "FREQ=DAILY;;",
+        "RRULE:RRULE:FREQ=DAILY",
+        "COUNT=3;FREQ=NO;FREQ=DAILY",
+        "FREQ=DAILY;BYHOUR=9.5",
+    ]
     found = {text: in_database("rrule", text) for text in test_rrule.BAD + more}
     assert None not in map(rrule_problem, found)
     said = {text: problem for text, problem in found.items() if problem is not None}
     assert len(said) == 16
     assert said == {text: rrule_problem(text) for text in said}
-    for text in ("FREQ=DAILY", " freq=daily; count=3; ", "RRULE:FREQ=DAILY",
-                 "DTSTART:20250101T090000Z\nRRULE:FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"):  # fmt: skip
+    for text in (
+        "FREQ=DAILY",
+        " freq=daily; count=3; ",
+        "RRULE:FREQ=DAILY",
+        "DTSTART:20250101T090000Z\nRRULE:FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9",
+    ):
         assert in_database("rrule", text) is rrule_problem(text) is None

@@ -55,8 +55,10 @@ def tick(sql: Sql, schedule: int, outcome: str = "launched", **values: Any) -> A
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, "
         f"{', '.join(given)}) VALUES (%s, 's', clock_timestamp(), %s, "
         f"{', '.join(['%s'] * len(given))}) RETURNING due_at",
-        schedule, outcome, *given.values(),
-    )[0][0]  # fmt: skip
+        schedule,
+        outcome,
+        *given.values(),
+    )[0][0]
 
 
 def ended(sql: Sql, schedule: int, state: str, due_at: Any, **values: Any) -> None:
@@ -97,8 +99,11 @@ def test_each_end_of_a_run(sql: Sql, deliver: Deliver, receiver: Receiver) -> No
     schedule = make_schedule(sql, check_in_url=url)
     ids = set()
     for state, path in (
-        ("completed", "/x"), ("failed", "/x/fail"), ("cancelled", "/x/fail"), ("skipped", "/x"),
-    ):  # fmt: skip
+        ("completed", "/x"),
+        ("failed", "/x/fail"),
+        ("cancelled", "/x/fail"),
+        ("skipped", "/x"),
+    ):
         due_at = tick(sql, schedule)
         ended(sql, schedule, state, due_at)
         first, second = deliver()

@@ -108,8 +108,10 @@ def happen(sql: Sql, times: int = 1, namespace: str = "default") -> None:
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
         "SELECT id, name, now() + n * interval '1 second', 'failed', 'because ' || n "
         "  FROM s, generate_series(1, %s) n",
-        namespace, name, times,
-    )  # fmt: skip
+        namespace,
+        name,
+        times,
+    )
 
 
 def told(sql: Sql) -> list[tuple[str, str]]:
@@ -227,10 +229,11 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
     sql(
         "WITH e AS (UPDATE pgbeat.executions SET state = %s, finished_at = now(), "
         "    duration_ms = 12.5, error = 'oops', "
-        "    metadata = '{\"items\": 3, \"artifacts\": [\"a\"]}') "
+        '    metadata = \'{"items": 3, "artifacts": ["a"]}\') '
         "UPDATE pgbeat.jobs SET state = %s, finished_at = now(), error = 'oops'",
-        state, state,
-    )  # fmt: skip
+        state,
+        state,
+    )
     assert sorted(event for _, event in told(sql)) == events
     for event, payload in sql("SELECT event, payload FROM pgbeat.deliveries"):
         assert payload["type"] == event
@@ -337,9 +340,15 @@ def test_a_webhook_that_is_deleted_meanwhile_fails_nothing(
         other.execute("DELETE FROM pgbeat.webhooks")
         teller.start()
         with psycopg.connect(database, autocommit=True) as watch:
-            until(lambda: watch.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                "AND wait_event_type = 'Lock'").fetchone() == (1,))  # fmt: skip
+            until(
+                lambda: (
+                    watch.execute(
+                        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                        "AND wait_event_type = 'Lock'"
+                    ).fetchone()
+                    == (1,)
+                )
+            )
         other.commit()
     teller.join(30)
     assert sql("SELECT outcome FROM pgbeat.ticks") == [("failed",)]
@@ -376,8 +385,9 @@ def test_a_schedule_that_is_done_is_not_disabled(beat: Beat, add: Add, sql: Sql)
     add()
     make_schedule(sql, "once", once_at=datetime.now(UTC) - timedelta(seconds=1))
     scheduler = beat()
-    until(lambda: scheduler.run_due() >= 0 and sql("SELECT 1 FROM pgbeat.schedules "
-                                                   "WHERE NOT enabled"))  # fmt: skip
+    until(
+        lambda: scheduler.run_due() >= 0 and sql("SELECT 1 FROM pgbeat.schedules WHERE NOT enabled")
+    )
     assert "schedule.disabled" not in [event for _, event in told(sql)]
     sql("UPDATE pgbeat.schedules SET enabled = true, disabled_reason = NULL")
     sql("UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'I say so'")
@@ -676,9 +686,13 @@ def test_no_lock_and_no_transaction_while_the_receiver_is_asked(
 
 
 def test_redirects_and_private_networks(
-    app: Celery, deliver: Callable[[], int], add: Add, sql: Sql, receiver: Receiver,
+    app: Celery,
+    deliver: Callable[[], int],
+    add: Add,
+    sql: Sql,
+    receiver: Receiver,
     connection: Connection,
-) -> None:  # fmt: skip
+) -> None:
     add(url=f"http://localhost:{receiver.port}/")
     receiver.answers.append(answering(302, Location=receiver.url("/elsewhere")))
     happen(sql)
@@ -739,8 +753,10 @@ def test_redeliver_all_that_failed(connection: Connection, add: Add, sql: Sql) -
         call(connection, "other", by="user:alice", namespace="default")
     with pytest.raises(NotFound):
         deliveries.redeliver(connection, [uuid.uuid4()], by="user:alice")
-    [(key,)] = sql("SELECT d.id FROM pgbeat.deliveries d JOIN pgbeat.webhooks w "
-                   "ON w.id = webhook_id WHERE w.name = 'other' LIMIT 1")  # fmt: skip
+    [(key,)] = sql(
+        "SELECT d.id FROM pgbeat.deliveries d JOIN pgbeat.webhooks w "
+        "ON w.id = webhook_id WHERE w.name = 'other' LIMIT 1"
+    )
     with pytest.raises(NotFound):
         deliveries.redeliver(connection, [key], by="user:alice", namespace="elsewhere")
 

@@ -219,8 +219,9 @@ def test_the_next_job_of_a_lane_has_its_message_with_the_end(
     # Not later: the end was recorded in the transaction that wrote the message.
     assert fake_workers.sql(
         "SELECT j.dispatched_at IS NOT NULL, m.visible FROM pgbeat.jobs j "
-        "JOIN kombu_message m ON m.job_id = j.id WHERE j.id = %s", waiting
-    ) == [(True, True)]  # fmt: skip
+        "JOIN kombu_message m ON m.job_id = j.id WHERE j.id = %s",
+        waiting,
+    ) == [(True, True)]
 
 
 def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
@@ -245,8 +246,9 @@ def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
     other.rollback()
     until(lambda: ("failed", False, None) in fake_workers.of(blocks.job_id))
     assert (ends.state, fake_workers.state(ends.job_id)) in [
-        ("completed", "running"), ("completed", "pending"),
-    ]  # fmt: skip
+        ("completed", "running"),
+        ("completed", "pending"),
+    ]
     ends.end("failed", "pending")  # it was rolled back
     recorder.record(ends)
     until(lambda: [state for state, *_ in fake_workers.of(ends.job_id)] == ["failed"])

@@ -16,12 +16,7 @@ from tests.support.apps.steps import between
 
 __all__ = ["STEPS", "app"]
 
-STEPS = (
-    "before the slot",
-    "after the slot",
-    "after the message",
-    "after the commit",
-)
+STEPS = ("before the slot", "after the slot", "after the message", "after the commit")
 
 
 def _reached(step: str) -> None:

@@ -119,9 +119,12 @@ def poison(self: Any, victim: str) -> None:
 
 
 poison_rejected = app.task(
-    name="transport.poison_rejected", bind=True, shared=False, acks_late=True,
+    name="transport.poison_rejected",
+    bind=True,
+    shared=False,
+    acks_late=True,
     reject_on_worker_lost=True,
-)(poison.run.__func__)  # fmt: skip
+)(poison.run.__func__)
 
 
 @app.task(name="transport.add", shared=False)

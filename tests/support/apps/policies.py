@@ -15,9 +15,10 @@ FOLDER = Path(os.environ["TESTS_FOLDER"])
 
 app = Celery("policies", broker=URL, backend=URL)
 app.conf.update(
-    result_expires=None, worker_prefetch_multiplier=1,
+    result_expires=None,
+    worker_prefetch_multiplier=1,
     **json.loads(os.environ.get("TESTS_SETTINGS", "{}")),
-)  # fmt: skip
+)
 
 
 def _note(what: str) -> None:
@@ -64,8 +65,12 @@ def late_flaky(marker: str) -> str:
     return "done"
 
 
-@app.task(name="policies.late_tries", bind=True, acks_late=True,
-          pgbeat={"max_attempts": 2, "retry_base": 0.1})  # fmt: skip
+@app.task(
+    name="policies.late_tries",
+    bind=True,
+    acks_late=True,
+    pgbeat={"max_attempts": 2, "retry_base": 0.1},
+)
 def late_tries(self: Any, how: str) -> str:
     """Is to be tried again, the first time and when a test says so: by its policy, or itself."""
     first = FOLDER / f"first-{how}"

@@ -75,9 +75,12 @@ def die_once(self: Any, gate: str) -> str:
 
 
 die_once_rejected = app.task(
-    name="tests.die_once_rejected", bind=True, shared=False, acks_late=True,
+    name="tests.die_once_rejected",
+    bind=True,
+    shared=False,
+    acks_late=True,
     reject_on_worker_lost=True,
-)(die_once.run.__func__)  # fmt: skip
+)(die_once.run.__func__)
 
 
 @app.task(name="tests.retry", bind=True, max_retries=1, shared=False)

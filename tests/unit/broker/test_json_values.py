@@ -28,7 +28,13 @@ def test_what_kombu_reads_is_accepted() -> None:
     circular: list[Any] = []
     circular.append(circular)
     for value in (
-        None, [], {"__type__": "nope"}, {**marked("nope", 1), "more": 2}, [datetime.now(UTC)],
-        [marked("datetime", "2026-12-24T09:00:00+00:00")], marked("decimal", "1.5"), circular,
-    ):  # fmt: skip
+        None,
+        [],
+        {"__type__": "nope"},
+        {**marked("nope", 1), "more": 2},
+        [datetime.now(UTC)],
+        [marked("datetime", "2026-12-24T09:00:00+00:00")],
+        marked("decimal", "1.5"),
+        circular,
+    ):
         assert unreadable(value) is None

@@ -27,9 +27,13 @@ def signature(**options: Any) -> dict[str, Any]:
 
 def workflow(kind: str, **kwargs: Any) -> dict[str, Any]:
     return {
-        "task": f"celery.{kind}", "args": [], "kwargs": kwargs, "options": {},
-        "subtask_type": kind, "immutable": False,
-    }  # fmt: skip
+        "task": f"celery.{kind}",
+        "args": [],
+        "kwargs": kwargs,
+        "options": {},
+        "subtask_type": kind,
+        "immutable": False,
+    }
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -102,11 +106,18 @@ def test_options_that_reach_another_message_are_invalid(options: dict[str, Any])
 
 
 def test_the_apps_own_options_are_valid() -> None:
-    check_options({
-        "headers": {"traceparent": "00-1-2-01", "tenant": "a"}, "queue": "mails", "expires": 60,
-        "link": signature(queue="mails", countdown=5, headers={"tenant": "a"}),
-        "link_error": [nested(10), {**signature(), "kwargs": {"data": {"task": 1, "options": 2}}}],
-    })  # fmt: skip
+    check_options(
+        {
+            "headers": {"traceparent": "00-1-2-01", "tenant": "a"},
+            "queue": "mails",
+            "expires": 60,
+            "link": signature(queue="mails", countdown=5, headers={"tenant": "a"}),
+            "link_error": [
+                nested(10),
+                {**signature(), "kwargs": {"data": {"task": 1, "options": 2}}},
+            ],
+        }
+    )
     add = celery_signature("jobs.add", (1,))
     several = chain(add, group(add, chain(add, add)), chord([add, add], add.clone()))
     for canvas in (several, json.loads(json.dumps(several)), several.clone(), chord(several, add)):
@@ -153,8 +164,9 @@ def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     several = st.lists(inner, min_size=1, max_size=2)
     linked = st.builds(
         lambda key, value: signature(**{key: value}),
-        st.sampled_from(("link", "link_error")), st.one_of(inner, several),
-    )  # fmt: skip
+        st.sampled_from(("link", "link_error")),
+        st.one_of(inner, several),
+    )
     return st.one_of(
         linked,
         st.builds(lambda tasks: workflow("chain", tasks=tasks), several),
@@ -165,8 +177,9 @@ def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 _canvases = st.recursive(
     st.builds(lambda task: {**signature(), "task": task}, st.sampled_from(ALLOWED)),
-    _grown, max_leaves=5,
-)  # fmt: skip
+    _grown,
+    max_leaves=5,
+)
 
 
 def _mappings(value: Any) -> Iterator[dict[str, Any]]:

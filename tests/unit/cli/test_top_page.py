@@ -26,11 +26,16 @@ def busy(jobs: int = 30, queues: int = 5, workers: int = 3) -> Snapshot:
     since = NOW - timedelta(minutes=3)
     running = [
         blank(
-            Job, id=f"{number:08x}-0000-4000-8000-000000000000", task=TASK, state="running",
-            worker=f"celery@w{number % 3}.eu.example.com", started_at=since, created_at=since,
+            Job,
+            id=f"{number:08x}-0000-4000-8000-000000000000",
+            task=TASK,
+            state="running",
+            worker=f"celery@w{number % 3}.eu.example.com",
+            started_at=since,
+            created_at=since,
         )
         for number in range(jobs)
-    ]  # fmt: skip
+    ]
     status = Status(None, [], blank(Backlog), None, ["no beat leads: " + "start one " * 9])
     return Snapshot(
         NOW,

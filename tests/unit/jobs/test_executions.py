@@ -21,10 +21,25 @@ def test_a_new_execution_is_recorded_with_all_fields() -> None:
 
 def test_a_known_execution_is_recorded_with_what_may_change() -> None:
     fixed = {
-        "is_new", "worker", "worker_id", "pid", "acks_late", "retry_attempt", "began",
-        "is_repeated", "makes_job", "namespace", "task", "args", "kwargs", "queue", "created_by",
-        "root_id", "parent_id", "canvas",
-    }  # fmt: skip
+        "is_new",
+        "worker",
+        "worker_id",
+        "pid",
+        "acks_late",
+        "retry_attempt",
+        "began",
+        "is_repeated",
+        "makes_job",
+        "namespace",
+        "task",
+        "args",
+        "kwargs",
+        "queue",
+        "created_by",
+        "root_id",
+        "parent_id",
+        "canvas",
+    }
     assert set(fields(GO_ON)) == set(ExecutionRecord._fields) - fixed
 
 

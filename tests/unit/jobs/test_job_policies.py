@@ -13,18 +13,40 @@ from tests.support.problems import raises
 
 def test_everything_there_is() -> None:
     given = {
-        "template": "x", "lane": "gpu", "priority": 5, "max_attempts": 4, "retry_base": "1 min",
-        "retry_cap": 90.5, "tags": ["a", "b", "a"], "resources": {"gpu": 1.0, "gb": 0.5},
-        "unique": True, "unique_key": "k", "unique_for": 3600, "requires_approval": False,
-    }  # fmt: skip
+        "template": "x",
+        "lane": "gpu",
+        "priority": 5,
+        "max_attempts": 4,
+        "retry_base": "1 min",
+        "retry_cap": 90.5,
+        "tags": ["a", "b", "a"],
+        "resources": {"gpu": 1.0, "gb": 0.5},
+        "unique": True,
+        "unique_key": "k",
+        "unique_for": 3600,
+        "requires_approval": False,
+    }
     policy = parse(given)
     assert policy == JobPolicy(
-        "x", "gpu", 5, 4, timedelta(minutes=1), timedelta(seconds=90.5), ("a", "b"),
-        {"gpu": 1, "gb": 0.5}, True, "k", timedelta(hours=1), False,
-    )  # fmt: skip
+        "x",
+        "gpu",
+        5,
+        4,
+        timedelta(minutes=1),
+        timedelta(seconds=90.5),
+        ("a", "b"),
+        {"gpu": 1, "gb": 0.5},
+        True,
+        "k",
+        timedelta(hours=1),
+        False,
+    )
     assert policy.as_json() == {
-        **given, "retry_base": 60, "tags": ["a", "b"], "resources": {"gpu": 1, "gb": 0.5},
-    }  # fmt: skip
+        **given,
+        "retry_base": 60,
+        "tags": ["a", "b"],
+        "resources": {"gpu": 1, "gb": 0.5},
+    }
     assert parse(policy.as_json()) == policy
     assert parse({}) == parse(dict.fromkeys(JobPolicy._fields)) == JobPolicy()
 

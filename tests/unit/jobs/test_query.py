@@ -19,24 +19,27 @@ GROUP = "9d0c1a52-7c56-4c6e-9f0c-0c7f4a5d1a11"
         ("state:failed", {"state": "failed"}),
         ("state:failed,cancelled", {"states": ("failed", "cancelled")}),
         ("task:prices*", {"task": "prices*"}),
-        ("lane:gpu queue:q template:t by:user:alice",
-         {"lane": "gpu", "queue": "q", "template": "t", "created_by": "user:alice"}),
+        (
+            "lane:gpu queue:q template:t by:user:alice",
+            {"lane": "gpu", "queue": "q", "template": "t", "created_by": "user:alice"},
+        ),
         (f"group:{GROUP}", {"group_id": GROUP}),
         ("label:team=billing label:a=b=c", {"labels": {"team": "billing", "a": "b=c"}}),
         ("tag:eu tag:uk", {"tags": ["eu", "uk"]}),
-        ("arg.site=x arg.order.id:5 arg.0=a=b",
-         {"arguments": [("site", "x"), ("order.id", "5"), ("0", "a=b")]}),
+        (
+            "arg.site=x arg.order.id:5 arg.0=a=b",
+            {"arguments": [("site", "x"), ("order.id", "5"), ("0", "a=b")]},
+        ),
         ("error:503", {"error": "503", "state": "failed"}),
         ('error:"timed out" state:cancelled', {"error": "timed out", "state": "cancelled"}),
         ("since:2h", {"created_from": NOW - timedelta(hours=2)}),
         ("before:2026-12-24T09:00", {"created_until": datetime(2026, 12, 24, 9, tzinfo=UTC)}),
         ("since:2026-12-24T09:00+01:00", {"created_from": datetime(2026, 12, 24, 8, tzinfo=UTC)}),
-        ("is:late is:retried is:system",
-         {"late": True, "is_retried": True, "is_system_job": True}),
+        ("is:late is:retried is:system", {"late": True, "is_retried": True, "is_system_job": True}),
         ("state:failed is:final", {"state": "failed", "is_retried": False}),
         ('prices 4fe1 "http://x"', {"words": ["prices", "4fe1", "http://x"]}),
     ],
-)  # fmt: skip
+)
 def test_a_query_is_a_filter(text: str, fields: dict[str, object]) -> None:
     asked = query.parse(text)
     assert asked.filter("default", NOW) == Filter("default", **fields)  # type: ignore[arg-type]

@@ -20,10 +20,17 @@ def at(seconds: float) -> datetime:
 def job(**given: Any) -> Job:
     """A job that was created, and sent, at the start. Times are seconds after it."""
     values: dict[str, Any] = dict.fromkeys(Job._fields) | {
-        "id": ID, "state": "pending", "created_at": 0, "dispatched_at": 0, "queue": "celery",
-        "attempt": 1, "max_attempts": 1, "is_blocked": False, "requires_approval": False,
+        "id": ID,
+        "state": "pending",
+        "created_at": 0,
+        "dispatched_at": 0,
+        "queue": "celery",
+        "attempt": 1,
+        "max_attempts": 1,
+        "is_blocked": False,
+        "requires_approval": False,
         "awaits_approval": False,
-    }  # fmt: skip
+    }
     values |= given
     for name in ("created_at", "dispatched_at", "finished_at", "run_at", "approved_at"):
         if values[name] is not None:
@@ -76,8 +83,11 @@ def test_a_plain_job() -> None:
     ]
     assert (found.since, found.until, found.is_whole) == (at(0), at(5), True)
     assert [each.words for each in found.phases] == [
-        "created", "in queue celery", "running on w1", "completed",
-    ]  # fmt: skip
+        "created",
+        "in queue celery",
+        "running on w1",
+        "completed",
+    ]
     assert found.phases[1].lasts(at(100)) == timedelta(seconds=2)
 
 
@@ -90,8 +100,9 @@ def test_what_lasts_has_no_end() -> None:
     assert shape(Attempt(job())) == [("queue", 0, None)]
     assert shape(Attempt(job(lane="gpu", dispatched_at=None))) == [("lane", 0, None)]
     assert shape(Attempt(job(state="running"), [run(3, None, "running")])) == [
-        ("queue", 0, 3), ("running", 3, None),
-    ]  # fmt: skip
+        ("queue", 0, 3),
+        ("running", 3, None),
+    ]
     assert trace([Attempt(job())], at(100)).until == at(100)
 
 
@@ -105,8 +116,10 @@ def test_not_due_yet() -> None:
     due = job(state="scheduled", run_at=200)
     assert shape(Attempt(due, run_at=at(200))) == [("scheduled", 0, None)]
     assert shape(Attempt(ended(12), [run(11, 12)], run_at=at(10))) == [
-        ("scheduled", 0, 10), ("queue", 10, 11), ("running", 11, 12, "completed"),
-    ]  # fmt: skip
+        ("scheduled", 0, 10),
+        ("queue", 10, 11),
+        ("running", 11, 12, "completed"),
+    ]
 
 
 def test_an_approval_then_a_dependency_then_its_lane() -> None:
@@ -116,9 +129,12 @@ def test_an_approval_then_a_dependency_then_its_lane() -> None:
         blocked_until=at(5),
     )
     assert shape(each) == [
-        ("approval", 0, 2), ("blocked", 2, 5), ("lane", 5, 7), ("queue", 7, 8),
+        ("approval", 0, 2),
+        ("blocked", 2, 5),
+        ("lane", 5, 7),
+        ("queue", 7, 8),
         ("running", 8, 9, "completed"),
-    ]  # fmt: skip
+    ]
     waits = job(state="paused", requires_approval=True, awaits_approval=True, dispatched_at=None)
     assert shape(Attempt(waits)) == [("approval", 0, None)]
 
@@ -134,9 +150,12 @@ def test_pauses() -> None:
         ended(12, lane="gpu", dispatched_at=10), [run(11, 12)], holds=[Hold(at(3), at(6))]
     )
     assert shape(each) == [
-        ("lane", 0, 3), ("paused", 3, 6), ("lane", 6, 10), ("queue", 10, 11),
+        ("lane", 0, 3),
+        ("paused", 3, 6),
+        ("lane", 6, 10),
+        ("queue", 10, 11),
         ("running", 11, 12, "completed"),
-    ]  # fmt: skip
+    ]
     held = job(state="paused", lane="gpu", dispatched_at=None)
     assert shape(Attempt(held, holds=[Hold(at(3), None)])) == [("lane", 0, 3), ("paused", 3, None)]
     many = held._replace(paused_at=at(3))  # with many others: the log doesn't name it
@@ -146,10 +165,14 @@ def test_pauses() -> None:
 def test_snoozes() -> None:
     runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "completed", 3)]
     assert shape(Attempt(ended(16, dispatched_at=14), runs)) == [
-        ("queue", 0, 1), ("running", 1, 2, "snoozed"), ("snoozed", 2, 8),
-        ("running", 8, 9, "snoozed"), ("snoozed", 9, 14), ("queue", 14, 15),
+        ("queue", 0, 1),
+        ("running", 1, 2, "snoozed"),
+        ("snoozed", 2, 8),
+        ("running", 8, 9, "snoozed"),
+        ("snoozed", 9, 14),
+        ("queue", 14, 15),
         ("running", 15, 16, "completed"),
-    ]  # fmt: skip
+    ]
     again = job(state="scheduled", run_at=200, dispatched_at=None)
     assert shape(Attempt(again, runs[:1]))[-1] == ("snoozed", 2, None)
     in_lane = job(run_at=50, lane="gpu", dispatched_at=None)
@@ -159,25 +182,34 @@ def test_snoozes() -> None:
 def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:
     runs = [run(5, 6, "snoozed", 1), run(10, 11, "completed", 2)]
     assert shape(Attempt(ended(11, lane="gpu", dispatched_at=9), runs)) == [
-        ("lane_or_queue", 0, 5), ("running", 5, 6, "snoozed"), ("snoozed", 6, 9), ("queue", 9, 10),
+        ("lane_or_queue", 0, 5),
+        ("running", 5, 6, "snoozed"),
+        ("snoozed", 6, 9),
+        ("queue", 9, 10),
         ("running", 10, 11, "completed"),
-    ]  # fmt: skip
+    ]
 
 
 def test_celerys_retries() -> None:
     runs = [run(1, 2, "failed", 1), run(5, 6, "failed", 2, retry=1)]
     assert shape(Attempt(job(state="scheduled"), runs)) == [
-        ("queue", 0, 1), ("running", 1, 2, "failed"), ("backoff", 2, 5),
-        ("running", 5, 6, "failed"), ("backoff", 6, None),
-    ]  # fmt: skip
+        ("queue", 0, 1),
+        ("running", 1, 2, "failed"),
+        ("backoff", 2, 5),
+        ("running", 5, 6, "failed"),
+        ("backoff", 6, None),
+    ]
     assert shape(Attempt(ended(9, "cancelled"), runs))[-1] == ("queue", 6, 9)
 
 
 def test_a_lost_execution_is_delivered_again() -> None:
     runs = [run(1, 4, "lost", 1), run(6, 7, "completed", 2)]
     assert shape(Attempt(ended(7), runs)) == [
-        ("queue", 0, 1), ("running", 1, 4, "lost"), ("queue", 4, 6), ("running", 6, 7, "completed"),
-    ]  # fmt: skip
+        ("queue", 0, 1),
+        ("running", 1, 4, "lost"),
+        ("queue", 4, 6),
+        ("running", 6, 7, "completed"),
+    ]
     late = [run(1, 8, "lost", 1), run(6, 7, "completed", 2)]  # it was alive after all
     assert ("queue", 4, 6) not in shape(Attempt(ended(7), late))
     assert [line for line in shape(Attempt(ended(7), late)) if line[0] == "queue"] == [
@@ -190,8 +222,7 @@ def test_a_chain_of_retries_backs_off() -> None:
     found = trace(
         [
             Attempt(
-                ended(2, "failed", id=first, retried_by=second),
-                [run(1, 2, "failed", job_id=first)],
+                ended(2, "failed", id=first, retried_by=second), [run(1, 2, "failed", job_id=first)]
             ),
             Attempt(
                 ended(64, id=second, created_at=2, dispatched_at=2, attempt=2, retry_of=first),
@@ -202,9 +233,12 @@ def test_a_chain_of_retries_backs_off() -> None:
         at(100),
     )
     assert lines(found)[4:] == [
-        ("created", 2, 2), ("backoff", 2, 62), ("queue", 62, 63), ("running", 63, 64, "completed"),
+        ("created", 2, 2),
+        ("backoff", 2, 62),
+        ("queue", 62, 63),
+        ("running", 63, 64, "completed"),
         ("ended", 64, 64, "completed"),
-    ]  # fmt: skip
+    ]
     assert [each.attempt for each in found.phases] == [1] * 4 + [2] * 5
 
 

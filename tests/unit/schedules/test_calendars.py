@@ -7,11 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pgbeat.errors import (
-    InvalidCalendar,
-    InvalidSchedule,
-    InvalidTimetable,
-)
+from pgbeat.errors import InvalidCalendar, InvalidSchedule, InvalidTimetable
 from pgbeat.schedules import exclusions
 from pgbeat.schedules.calendar_definitions import parse
 from tests.support.problems import raises
@@ -52,41 +48,57 @@ def test_days_of_the_week() -> None:
     times = ("2026-07-03 23:59:59", "2026-07-04 00:00", "2026-07-05 23:59", "2026-07-06 00:00")
     assert why(WEEKEND, *times) == [None, "Saturday", "Sunday", None]
     assert why({"weekdays": ["Friday", "MON-tue"]}, "2026-07-06", "2026-07-07", "2026-07-08") == [
-        "Monday", "Tuesday", None,
-    ]  # fmt: skip
+        "Monday",
+        "Tuesday",
+        None,
+    ]
     # Over the end of the week.
     assert why({"weekdays": ["sat-mon"]}, "2026-07-05", "2026-07-06", "2026-07-07") == [
-        "Sunday", "Monday", None,
-    ]  # fmt: skip
+        "Sunday",
+        "Monday",
+        None,
+    ]
 
 
 def test_dates() -> None:
     definition = {"dates": ["2026-12-24", "05-17", "2026-07-06/2026-07-10", "12-27/01-02"]}
     assert why(definition, "2026-12-24 12:00", "2027-12-24 12:00") == ["2026-12-24", None]
     assert why(definition, "2026-05-17", "2031-05-17") == [
-        "2026-05-17 (05-17 every year)", "2031-05-17 (05-17 every year)",
-    ]  # fmt: skip
+        "2026-05-17 (05-17 every year)",
+        "2031-05-17 (05-17 every year)",
+    ]
     holiday = "2026-07-06 to 2026-07-10"
     assert why(definition, *(f"2026-07-{day:02} 23:00" for day in (5, 6, 10, 11))) == [
-        None, f"2026-07-06 ({holiday})", f"2026-07-10 ({holiday})", None,
-    ]  # fmt: skip
+        None,
+        f"2026-07-06 ({holiday})",
+        f"2026-07-10 ({holiday})",
+        None,
+    ]
     new_year = "12-27 to 01-02 every year"
     assert why(definition, "2030-12-26", "2030-12-31", "2031-01-02", "2031-01-03") == [
-        None, f"2030-12-31 ({new_year})", f"2031-01-02 ({new_year})", None,
-    ]  # fmt: skip
+        None,
+        f"2030-12-31 ({new_year})",
+        f"2031-01-02 ({new_year})",
+        None,
+    ]
 
 
 def test_the_29th_of_february_of_every_year_is_in_leap_years() -> None:
     assert why({"dates": ["02-29"]}, "2027-02-28", "2027-03-01", "2028-02-29") == [
-        None, None, "2028-02-29 (02-29 every year)",
-    ]  # fmt: skip
+        None,
+        None,
+        "2028-02-29 (02-29 every year)",
+    ]
 
 
 def test_holidays_of_a_country() -> None:
     definition = {"holidays": {"country": "NO"}}
     assert why(definition, "2026-12-24", "2026-12-25", "2026-05-17", "2026-04-03") == [
-        None, "Christmas Day (NO)", "Constitution Day (NO)", "Good Friday (NO)",
-    ]  # fmt: skip
+        None,
+        "Christmas Day (NO)",
+        "Constitution Day (NO)",
+        "Good Friday (NO)",
+    ]
 
 
 @pytest.mark.parametrize("country", ["DE", "FR", "JP", "TH", "UA"])
@@ -132,9 +144,14 @@ def test_windows() -> None:
     }
     times = ("11:59:59.999999", "12:00", "12:30:14.9", "12:30:15", "22:00", "23:59:59", "00:00")
     assert why(definition, *(f"2026-07-06 {time}" for time in times)) == [
-        None, "within 12:00–12:30:15", "within 12:00–12:30:15", None,
-        "within 22:00–24:00", "within 22:00–24:00", None,
-    ]  # fmt: skip
+        None,
+        "within 12:00–12:30:15",
+        "within 12:00–12:30:15",
+        None,
+        "within 22:00–24:00",
+        "within 22:00–24:00",
+        None,
+    ]
 
 
 def test_a_window_across_midnight() -> None:
@@ -142,8 +159,12 @@ def test_a_window_across_midnight() -> None:
     times = ("21:59", "22:00", "00:00", "05:59:59", "06:00")
     night = "within 22:00–06:00"
     assert why(definition, *(f"2026-07-06 {time}" for time in times)) == [
-        None, night, night, night, None,
-    ]  # fmt: skip
+        None,
+        night,
+        night,
+        night,
+        None,
+    ]
 
 
 def test_a_window_across_midnight_is_of_the_day_on_which_it_starts() -> None:
@@ -172,8 +193,10 @@ def test_windows_are_by_the_clock_on_the_wall_when_it_is_put_back() -> None:
     hour = "within 02:00–03:00"
     # 02:30 comes twice in autumn, and never in spring.
     assert why(definition, "2026-10-25 00:30", "2026-10-25 01:30", "2026-10-25 02:00") == [
-        hour, hour, None,
-    ]  # fmt: skip
+        hour,
+        hour,
+        None,
+    ]
     assert why(definition, "2026-03-29 00:59", "2026-03-29 01:00") == [None, None]
 
 
@@ -183,20 +206,26 @@ def test_business_hours() -> None:
     in_oslo = [f"{time}+02:00" for time in times]
     assert why(OFFICE, *in_oslo) == [hours, None, None, hours]
     assert why(OFFICE, "2026-07-04 12:00", "2026-12-25 12:00", "2026-12-28 12:00") == [
-        "Saturday", "Christmas Day (NO)", None,
-    ]  # fmt: skip
+        "Saturday",
+        "Christmas Day (NO)",
+        None,
+    ]
 
 
 def test_only_some_days() -> None:
     payday = {"only": {"dates": ["2026-07-15", "12-15"]}}
     assert why(payday, "2026-07-15", "2026-07-16", "2030-12-15") == [
-        None, "2026-07-16 is none of its days", None,
-    ]  # fmt: skip
+        None,
+        "2026-07-16 is none of its days",
+        None,
+    ]
     # Days of several kinds: any of them will do.
     free = {"only": WEEKEND | {"holidays": {"country": "NO"}}}
     assert why(free, "2026-07-04", "2026-12-25", "2026-12-23") == [
-        None, None, "2026-12-23 is none of its days",
-    ]  # fmt: skip
+        None,
+        None,
+        "2026-12-23 is none of its days",
+    ]
 
 
 def test_only_some_hours_of_some_days() -> None:
@@ -212,8 +241,11 @@ def test_only_some_hours_of_some_days() -> None:
 def test_what_is_excluded_is_so_even_where_it_is_allowed() -> None:
     definition = {"only": {"weekdays": ["mon-fri"]}, "weekdays": ["wed"], "dates": ["2026-07-06"]}
     assert why(definition, "2026-07-06", "2026-07-07", "2026-07-08", "2026-07-11") == [
-        "2026-07-06", None, "Wednesday", "Saturday",
-    ]  # fmt: skip
+        "2026-07-06",
+        None,
+        "Wednesday",
+        "Saturday",
+    ]
 
 
 @pytest.mark.parametrize("definition", [{}, {"dates": []}, {"only": None, "weekdays": None}])
@@ -228,16 +260,22 @@ def test_without_rules_nothing_is_excluded(definition: Any) -> None:
         (WEEKEND, "not sat, sun"),
         (OFFICE, "only mon–fri at 09:00–17:00; not holidays of NO"),
         ({"weekdays": ["sun", "tue", "wed", "thu"]}, "not tue–thu, sun"),
-        ({"dates": ["2026-12-24", "05-17", "12-27/01-02"]},
-         "not 2026-12-24, 05-17 every year, 12-27 to 01-02 every year"),
+        (
+            {"dates": ["2026-12-24", "05-17", "12-27/01-02"]},
+            "not 2026-12-24, 05-17 every year, 12-27 to 01-02 every year",
+        ),
         ({"dates": ["01-01", "01-02", "01-03", "01-04"]}, "not 4 dates"),
-        ({"holidays": [{"country": "DE", "subdivision": "BY"}, {"market": "NYSE"}]},
-         "not holidays of DE-BY, holidays of NYSE"),
-        ({"windows": [{"from": "22:00", "to": "06:00", "weekdays": ["mon-fri"]}]},
-         "not mon–fri 22:00–06:00"),
+        (
+            {"holidays": [{"country": "DE", "subdivision": "BY"}, {"market": "NYSE"}]},
+            "not holidays of DE-BY, holidays of NYSE",
+        ),
+        (
+            {"windows": [{"from": "22:00", "to": "06:00", "weekdays": ["mon-fri"]}]},
+            "not mon–fri 22:00–06:00",
+        ),
         ({"only": {"windows": [{"from": "09:00", "to": "17:00"}]}}, "only 09:00–17:00"),
     ],
-)  # fmt: skip
+)
 def test_rules_in_words(definition: Any, words: str) -> None:
     assert str(parse("c", definition)) == words
 
@@ -258,10 +296,24 @@ def windows(**window: Any) -> dict[str, Any]:
         ("timezone", "unknown", [{"timezone": "Mars/Olympus"}, {"timezone": ""}]),
         ("timezone", "malformed", [{"timezone": 1}]),
         ("dates", "malformed", [{"dates": "12-24"}]),
-        ("dates[0]", "malformed", [{"dates": [date]} for date in (
-            20261224, "2026-02-29", "20261224", "24.12.2026", "0000-01-01", "12-24/",
-            "01-01/01-02/01-03", "12-24/2027-01-02", "2027-01-02/2026-12-24",
-        )]),
+        (
+            "dates[0]",
+            "malformed",
+            [
+                {"dates": [date]}
+                for date in (
+                    20261224,
+                    "2026-02-29",
+                    "20261224",
+                    "24.12.2026",
+                    "0000-01-01",
+                    "12-24/",
+                    "01-01/01-02/01-03",
+                    "12-24/2027-01-02",
+                    "2027-01-02/2026-12-24",
+                )
+            ],
+        ),
         ("weekdays[0]", "malformed", [{"weekdays": [day]} for day in ("sunay", "7", True)]),
         ("holidays", "malformed", [{"holidays": "NO"}]),
         ("holidays[0]", "malformed", [{"holidays": ["NO"]}, {"holidays": [None]}]),
@@ -269,13 +321,19 @@ def windows(**window: Any) -> dict[str, Any]:
         ("holidays.contry", "unknown_field", [holidays(contry="NO")]),
         ("holidays.country", "unknown", [holidays(country="no"), holidays(country="Norwegen")]),
         ("holidays.market", "unknown", [holidays(market="nyse")]),
-        ("holidays.subdivision", "unknown", [
-            holidays(country="DE", subdivision="by"), holidays(country="SE", subdivision="Lund"),
-        ]),
-        ("holidays.categories[0]", "unknown", [
-            holidays(country="DK", categories=["optionals"]),
-            holidays(country="DK", categories=["tax"]),
-        ]),
+        (
+            "holidays.subdivision",
+            "unknown",
+            [holidays(country="DE", subdivision="by"), holidays(country="SE", subdivision="Lund")],
+        ),
+        (
+            "holidays.categories[0]",
+            "unknown",
+            [
+                holidays(country="DK", categories=["optionals"]),
+                holidays(country="DK", categories=["tax"]),
+            ],
+        ),
         ("windows", "malformed", [{"windows": {"from": "22:00", "to": "06:00"}}]),
         ("windows[0]", "malformed", [{"windows": ["22:00-06:00"]}]),
         ("windows[0].form", "unknown_field", [windows(form="22:00")]),
@@ -289,7 +347,7 @@ def windows(**window: Any) -> dict[str, Any]:
         ("only.only", "unknown_field", [{"only": {"only": {}}}]),
         ("only.weekdays", "malformed", [{"only": {"weekdays": "sat"}}]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_has_its_field_and_code(field: str, code: str, definitions: list[Any]) -> None:
     for definition in definitions:
         with raises(InvalidCalendar, (field, code)):
@@ -299,22 +357,39 @@ def test_a_mistake_has_its_field_and_code(field: str, code: str, definitions: li
 @pytest.mark.parametrize(
     ("definition", "mistake"),
     [
-        (None, "a calendar is null; it must be an object with timezone, dates, weekdays, "
-               "holidays, windows or only"),
-        ({"x": 1}, "there is no key 'x'; there are timezone, dates, weekdays, holidays, windows, "
-                   "only"),
-        ({"dates": ["12-24/2027-01-02"]}, "dates: '12-24/2027-01-02' has a year at one end only; "
-         "write '2026-12-24', '12-25' (every year), '2026-12-24/2027-01-02' or '12-24/01-02'"),
-        ({"weekdays": ["sunay"]}, "weekdays: 'sunay' is not a day of the week; did you mean "
-                                  "'Sunday'?"),
-        ({"holidays": {"country": "DK", "categories": ["tax"]}},
-         "holidays: category 'tax' is not one of DK's; there are optional, public"),
-        ({"windows": [{"from": "9:00", "to": "17:00"}]},
-         "windows: from '9:00' is not a time of day; write '09:00' or '17:30:00'"),
-        ({"only": {}}, "only: it is empty, which leaves no time at all; give it dates, weekdays, "
-                       "holidays or windows"),
+        (
+            None,
+            "a calendar is null; it must be an object with timezone, dates, weekdays, "
+            "holidays, windows or only",
+        ),
+        (
+            {"x": 1},
+            "there is no key 'x'; there are timezone, dates, weekdays, holidays, windows, only",
+        ),
+        (
+            {"dates": ["12-24/2027-01-02"]},
+            "dates: '12-24/2027-01-02' has a year at one end only; "
+            "write '2026-12-24', '12-25' (every year), '2026-12-24/2027-01-02' or '12-24/01-02'",
+        ),
+        (
+            {"weekdays": ["sunay"]},
+            "weekdays: 'sunay' is not a day of the week; did you mean 'Sunday'?",
+        ),
+        (
+            {"holidays": {"country": "DK", "categories": ["tax"]}},
+            "holidays: category 'tax' is not one of DK's; there are optional, public",
+        ),
+        (
+            {"windows": [{"from": "9:00", "to": "17:00"}]},
+            "windows: from '9:00' is not a time of day; write '09:00' or '17:30:00'",
+        ),
+        (
+            {"only": {}},
+            "only: it is empty, which leaves no time at all; give it dates, weekdays, "
+            "holidays or windows",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_told_with_what_would_be_right(definition: Any, mistake: str) -> None:
     assert wrong(definition) == [mistake]
 
@@ -331,11 +406,19 @@ def test_every_mistake_is_told_at_once() -> None:
     }
     starts = [mistake.split(";")[0].split(" is ")[0] for mistake in wrong(definition)]
     assert starts == [
-        "there", "dates: 'x'", "dates: 'y'",
-        "holidays: category 'x1'", "holidays: category 'x2'", "holidays: subdivision 'XX1'",
-        "holidays: country 'XX1'", "windows: from 'x'", "windows: to 'y'", "weekdays: 'z'",
-        "weekdays: 'xyz'", "only: dates: 'z'",
-    ]  # fmt: skip
+        "there",
+        "dates: 'x'",
+        "dates: 'y'",
+        "holidays: category 'x1'",
+        "holidays: category 'x2'",
+        "holidays: subdivision 'XX1'",
+        "holidays: country 'XX1'",
+        "windows: from 'x'",
+        "windows: to 'y'",
+        "weekdays: 'z'",
+        "weekdays: 'xyz'",
+        "only: dates: 'z'",
+    ]
 
 
 def test_an_invalid_calendar_is_an_invalid_schedule_of_those_that_name_it() -> None:

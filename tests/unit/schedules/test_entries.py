@@ -156,10 +156,18 @@ def clock() -> datetime:
         Fridays(30),
     ],
     ids=[
-        "day and weekday", "days and weekdays", "clock of a crontab", "subclass of crontab",
-        "relative", "clock", "nothing", "less than nothing", "too long", "subclass",
+        "day and weekday",
+        "days and weekdays",
+        "clock of a crontab",
+        "subclass of crontab",
+        "relative",
+        "clock",
+        "nothing",
+        "less than nothing",
+        "too long",
+        "subclass",
     ],
-)  # fmt: skip
+)
 def test_what_a_row_can_not_say_stays_in_the_code(plain: Celery, timetable: Any) -> None:
     entry = made(plain, timetable)
     assert (entry.cron, entry.every, entry.timezone) == (None, None, None)

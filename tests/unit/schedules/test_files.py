@@ -103,22 +103,42 @@ schedules:
 
 def test_everything_there_is() -> None:
     assert values(EVERYTHING) == {
-        "task": "shop.backup", "launcher": "Nightly", "every": timedelta(hours=1.5),
-        "after_outcome": "finished", "timezone": "Europe/Oslo",
+        "task": "shop.backup",
+        "launcher": "Nightly",
+        "every": timedelta(hours=1.5),
+        "after_outcome": "finished",
+        "timezone": "Europe/Oslo",
         "args": [1, "two", {"three": None}],
-        "kwargs": {"area": "DK1", "deep": {"er": [1.5, True]}}, "queue": "slow",
-        "options": {"priority": 3}, "condition_sql": "SELECT count(*) > 0\n  FROM orders\n",
+        "kwargs": {"area": "DK1", "deep": {"er": [1.5, True]}},
+        "queue": "slow",
+        "options": {"priority": 3},
+        "condition_sql": "SELECT count(*) > 0\n  FROM orders\n",
         "starts_at": datetime(2026, 2, 28, 23, tzinfo=UTC),
-        "ends_at": datetime(2027, 3, 1, 6, 30, tzinfo=UTC), "max_runs": 7,
-        "jitter": timedelta(seconds=90), "calendar": "holidays", "catch_up": "all",
-        "catch_up_limit": 5, "grace": timedelta(minutes=10), "overlap": "queue_one",
-        "min_interval": timedelta(seconds=0.5), "max_retries": 0, "retry_base": timedelta(0),
-        "retry_factor": 1.5, "retry_cap": timedelta(days=2), "probe_after": timedelta(hours=6),
-        "owner": "data team", "enabled": False, "paused": True,
+        "ends_at": datetime(2027, 3, 1, 6, 30, tzinfo=UTC),
+        "max_runs": 7,
+        "jitter": timedelta(seconds=90),
+        "calendar": "holidays",
+        "catch_up": "all",
+        "catch_up_limit": 5,
+        "grace": timedelta(minutes=10),
+        "overlap": "queue_one",
+        "min_interval": timedelta(seconds=0.5),
+        "max_retries": 0,
+        "retry_base": timedelta(0),
+        "retry_factor": 1.5,
+        "retry_cap": timedelta(days=2),
+        "probe_after": timedelta(hours=6),
+        "owner": "data team",
+        "enabled": False,
+        "paused": True,
         "job_policy": {
-            "lane": "gpu", "max_attempts": 5, "retry_base": 60, "tags": ["heavy"], "unique": True,
+            "lane": "gpu",
+            "max_attempts": 5,
+            "retry_base": 60,
+            "tags": ["heavy"],
+            "unique": True,
         },
-    }  # fmt: skip
+    }
 
 
 def test_all_that_people_may_set_is_a_field() -> None:
@@ -148,11 +168,24 @@ def test_ways_to_say_when(written: str, field: str, expected: object) -> None:
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("no", "no"), ("on", "on"), ("1:30", "1:30"), ("2026-01-01", "2026-01-01"), ("0x1F", 31),
-        ("010", 10), ("1e3", 1000.0), ("~", None), ("", None), ("TRUE", True), ("'5'", "5"),
-        ("1_000", "1_000"), (".5", 0.5), ("!!str 5", "5"), ("0o17", 15), ("-7", -7),
+        ("no", "no"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("0x1F", 31),
+        ("010", 10),
+        ("1e3", 1000.0),
+        ("~", None),
+        ("", None),
+        ("TRUE", True),
+        ("'5'", "5"),
+        ("1_000", "1_000"),
+        (".5", 0.5),
+        ("!!str 5", "5"),
+        ("0o17", 15),
+        ("-7", -7),
     ],
-)  # fmt: skip
+)
 def test_words_mean_what_they_mean_in_yaml_1_2(word: str, expected: object) -> None:
     found = values(f"schedules:\n  s:\n    task: t\n    every: 5\n    kwargs: {{x: {word}}}\n")
     assert found["kwargs"] == {"x": expected}
@@ -168,16 +201,24 @@ def test_defaults_hold_where_a_schedule_says_nothing() -> None:
           none: {task: t, queue: null, timezone: null}
     """
     assert values(text, "plain") == {
-        "task": "t", "timezone": "Europe/Oslo", "every": timedelta(minutes=5), "queue": "slow",
+        "task": "t",
+        "timezone": "Europe/Oslo",
+        "every": timedelta(minutes=5),
+        "queue": "slow",
         "options": {"priority": 1},
-    }  # fmt: skip
+    }
     assert values(text, "other") == {
-        "task": "t", "timezone": "Europe/Oslo", "cron": "@daily", "queue": "quick",
+        "task": "t",
+        "timezone": "Europe/Oslo",
+        "cron": "@daily",
+        "queue": "quick",
         "options": {"expires": 9},
-    }  # fmt: skip
+    }
     assert values(text, "none") == {
-        "task": "t", "every": timedelta(minutes=5), "options": {"priority": 1},
-    }  # fmt: skip
+        "task": "t",
+        "every": timedelta(minutes=5),
+        "options": {"priority": 1},
+    }
 
 
 def test_a_time_without_an_offset_is_of_the_schedules_zone() -> None:
@@ -196,8 +237,11 @@ def test_anchors_and_merges() -> None:
           two: {<<: [*common, {owner: me, queue: never}], every: 5}
     """
     assert values(text) == {
-        "task": "t", "queue": "quick", "owner": "ops", "every": timedelta(seconds=5),
-    }  # fmt: skip
+        "task": "t",
+        "queue": "quick",
+        "owner": "ops",
+        "every": timedelta(seconds=5),
+    }
     assert values(text, "two")["queue"] == "slow"
     assert values(text, "two")["owner"] == "me"
 
@@ -246,15 +290,21 @@ schedulers:
 
 def test_functions_and_how_often() -> None:
     assert values(SEEDS, "electricity_price_fetcher", functions=FUNCTIONS) == {
-        "task": "shop.prices", "every": timedelta(minutes=15), "kwargs": {"area": "DK1"},
-        "job_policy": {"max_attempts": 4}, "options": {"time_limit": 300},
-    }  # fmt: skip
+        "task": "shop.prices",
+        "every": timedelta(minutes=15),
+        "kwargs": {"area": "DK1"},
+        "job_policy": {"max_attempts": 4},
+        "options": {"time_limit": 300},
+    }
     assert values(SEEDS, "daily_report", functions=FUNCTIONS) == {
-        "task": "shop.report", "cron": "0 8 * * *",
-    }  # fmt: skip
+        "task": "shop.report",
+        "cron": "0 8 * * *",
+    }
     assert values(SEEDS, "cleanup_old_data", functions=FUNCTIONS) == {
-        "task": "maintenance.cleanup", "cron": "0 3 * * 0", "kwargs": {"retention_days": 365},
-    }  # fmt: skip
+        "task": "maintenance.cleanup",
+        "cron": "0 3 * * 0",
+        "kwargs": {"retention_days": 365},
+    }
 
 
 def test_functions_with_what_else_a_schedule_has() -> None:
@@ -268,11 +318,16 @@ def test_functions_with_what_else_a_schedule_has() -> None:
           other: {task: t, after: s}
     """
     assert values(text, functions=FUNCTIONS) == {
-        "task": "maintenance.cleanup", "every": timedelta(seconds=30), "args": [1, 2],
+        "task": "maintenance.cleanup",
+        "every": timedelta(seconds=30),
+        "args": [1, 2],
         "job_policy": {"lane": "gpu", "max_attempts": 1},
-        "options": {"priority": 2, "time_limit": 5}, "enabled": False,
-        "overlap": "skip", "timezone": "Europe/Oslo", "owner": "ops",
-    }  # fmt: skip
+        "options": {"priority": 2, "time_limit": 5},
+        "enabled": False,
+        "overlap": "skip",
+        "timezone": "Europe/Oslo",
+        "owner": "ops",
+    }
     assert values(text, "other", functions=FUNCTIONS)["after"] == "s"
 
 
@@ -291,8 +346,9 @@ def test_functions_say_how_often_a_job_is_tried_again() -> None:
     assert job("retry_on_failure: true") is None
     assert job("retry_on_failure: null, max_retries: null") is None
     assert job("retry_on_failure: false", "{job_policy: {lane: a, max_attempts: 7}}") == {
-        "lane": "a", "max_attempts": 1,
-    }  # fmt: skip
+        "lane": "a",
+        "max_attempts": 1,
+    }
 
 
 # -- mistakes --------------------------------------------------------------------------------------
@@ -821,7 +877,10 @@ def is_valid() -> Callable[[str], bool]:
 @pytest.mark.parametrize(
     "text",
     [
-        EVERYTHING, SEEDS, "schedules: {}", "schedulers: []\nversion: 1\nnamespace: a-b\n",
+        EVERYTHING,
+        SEEDS,
+        "schedules: {}",
+        "schedulers: []\nversion: 1\nnamespace: a-b\n",
         "x-any: {a: 1}\nschedules:\n- {name: a b, task: t, every: 5, queue: null}\n",
         "$schema: x\ndefaults: {every: 5 min}\ncalendars: {c: {weekdays: [sat], only: {windows: "
         "[{from: '09:00', to: '17:00'}]}}}\nschedules: {s: {task: t, solar: sunset 1 2}}",
@@ -829,7 +888,7 @@ def is_valid() -> Callable[[str], bool]:
         "retry_cap: null, tags: [a], resources: {gpu: 0.5}, unique: true}}, "
         "u: {task: t, every: 5, job_policy: }}",
     ],
-)  # fmt: skip
+)
 def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], text: str) -> None:
     loaded(text, functions=FUNCTIONS)
     assert is_valid(text)
@@ -838,15 +897,26 @@ def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], 
 @pytest.mark.parametrize(
     "text",
     [
-        WRONG.replace("  7:", "  '7':"), "version: 1", "[]", "schedules: null", "schedulers: {}",
-        "schedules: {s: {task: 5, every: 5}}", "schedules: {s: {task: t, evry: 5}}",
-        "schedules: {s: {task: t, every: 0}}", "schedules: {s: {task: t, every: true}}",
-        "schedules: {s: {task: t, every: 5, overlap: never}}", "schedules: {a/b: {}}",
-        "schedules: {s: {task: t, every: 5, max_runs: 0}}", "schedules: [{task: t, every: 5}]",
-        "schedules: {s: {task: t, every: 5, enabled: 'no'}}", "schedules: {}\nnamespace: a b",
-        "schedulers: [{name: s, function: f, interval_minutes: 0}]", "schedules: {' s': {}}",
+        WRONG.replace("  7:", "  '7':"),
+        "version: 1",
+        "[]",
+        "schedules: null",
+        "schedulers: {}",
+        "schedules: {s: {task: 5, every: 5}}",
+        "schedules: {s: {task: t, evry: 5}}",
+        "schedules: {s: {task: t, every: 0}}",
+        "schedules: {s: {task: t, every: true}}",
+        "schedules: {s: {task: t, every: 5, overlap: never}}",
+        "schedules: {a/b: {}}",
+        "schedules: {s: {task: t, every: 5, max_runs: 0}}",
+        "schedules: [{task: t, every: 5}]",
+        "schedules: {s: {task: t, every: 5, enabled: 'no'}}",
+        "schedules: {}\nnamespace: a b",
+        "schedulers: [{name: s, function: f, interval_minutes: 0}]",
+        "schedules: {' s': {}}",
         "schedulers: [{name: s, function: f, interval_minutes: 5, task: t}]",
-        "schedulers: [{name: s, interval_minutes: 5}]", "schedules: {}\nfoo: 1",
+        "schedulers: [{name: s, interval_minutes: 5}]",
+        "schedules: {}\nfoo: 1",
         "schedules: {}\ncalendars: {c: {week: 1}}",
         "schedules: {s: {task: t, every: 5, job_policy: {lan: x}}}",
         "schedules: {s: {task: t, every: 5, job_policy: {priority: 256}}}",
@@ -854,7 +924,7 @@ def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], 
         "schedules: {s: {task: t, every: 5, job_policy: {resources: {gpu: 0}}}}",
         "schedules: {s: {task: t, every: 5, job_policy: gpu}}",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_file_is_not_valid(is_valid: Callable[[str], bool], text: str) -> None:
     with pytest.raises(InvalidFile):
         loaded(text.replace("a/b: {}", "a/b: {task: t, every: 5}"), functions={"f": "f"})

@@ -21,13 +21,30 @@ NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DEFAULTS: dict[str, Any] = {
-    "namespace": "default", "launcher": "GenericLauncher", "task": "tests.add", "args": [],
-    "kwargs": {}, "options": {}, "after_outcome": "completed", "run_count": 0,
-    "jitter": timedelta(0), "catch_up": "latest", "catch_up_limit": 100, "overlap": "allow",
-    "enabled": True, "max_retries": 5, "retry_base": MINUTE, "retry_factor": 2.0,
-    "retry_cap": HOUR, "retry_count": 0, "upstream_ended": 0, "source": "sql",
-    "created_at": NOW - DAY, "updated_at": NOW - DAY, "version": 1,
-}  # fmt: skip
+    "namespace": "default",
+    "launcher": "GenericLauncher",
+    "task": "tests.add",
+    "args": [],
+    "kwargs": {},
+    "options": {},
+    "after_outcome": "completed",
+    "run_count": 0,
+    "jitter": timedelta(0),
+    "catch_up": "latest",
+    "catch_up_limit": 100,
+    "overlap": "allow",
+    "enabled": True,
+    "max_retries": 5,
+    "retry_base": MINUTE,
+    "retry_factor": 2.0,
+    "retry_cap": HOUR,
+    "retry_count": 0,
+    "upstream_ended": 0,
+    "source": "sql",
+    "created_at": NOW - DAY,
+    "updated_at": NOW - DAY,
+    "version": 1,
+}
 
 
 def row(name: str = "s", **values: Any) -> Schedule:
@@ -48,9 +65,12 @@ WEEKENDS = {"weekends": calendar("weekends", {"weekdays": ["sat", "sun"]})}
 
 
 def expect(
-    *rows: Schedule, length: timedelta = DAY, known: dict[str, Calendar] | None = None,
-    timetable: Callable[[Schedule], Timetable] | None = None, **options: Any,
-) -> Forecast:  # fmt: skip
+    *rows: Schedule,
+    length: timedelta = DAY,
+    known: dict[str, Calendar] | None = None,
+    timetable: Callable[[Schedule], Timetable] | None = None,
+    **options: Any,
+) -> Forecast:
     """The forecast of rows, for so long."""
 
     def own(row: Schedule) -> Timetable:
@@ -151,8 +171,13 @@ def test_min_interval_of_what_may_be_launched_counts_from_what_was() -> None:
 def test_a_calendar_skips_with_its_reason() -> None:
     found = expect(row(every=DAY, calendar="weekends"), known=WEEKENDS, length=7 * DAY)
     assert [due.skip for due in found.times] == [
-        None, None, None, None, "calendar 'weekends': Saturday", "calendar 'weekends': Sunday",
-    ]  # fmt: skip
+        None,
+        None,
+        None,
+        None,
+        "calendar 'weekends': Saturday",
+        "calendar 'weekends': Sunday",
+    ]
     assert (found.launches, found.skipped) == (4, 2)
 
 
@@ -170,8 +195,10 @@ def test_what_is_overdue_comes_now_by_its_catch_up() -> None:
     late: dict[str, Any] = {"next_run": NOW - 3 * HOUR}
     [due] = expect(row(**late), length=HOUR).times
     assert (due.at, due.due_at, due.note) == (
-        NOW, NOW, "3 due times before it, since 2030-01-07 09:00:00 UTC, missed (catch_up latest)",
-    )  # fmt: skip
+        NOW,
+        NOW,
+        "3 due times before it, since 2030-01-07 09:00:00 UTC, missed (catch_up latest)",
+    )
     found = expect(row(catch_up="all", **late), length=2 * HOUR)
     assert hours(found) == [0, 0, 0, 0, 1]
     assert [(due.due_at - NOW) / HOUR for due in found.times] == [-3, -2, -1, 0, 1]
@@ -179,9 +206,7 @@ def test_what_is_overdue_comes_now_by_its_catch_up() -> None:
         row(catch_up="none", starts_at=NOW - DAY + 10 * MINUTE, next_run=NOW - 170 * MINUTE),
         length=HOUR,
     )
-    assert [due.skip for due in found.times] == [
-        "50 min late, more than its grace of 1 min", None,
-    ]  # fmt: skip
+    assert [due.skip for due in found.times] == ["50 min late, more than its grace of 1 min", None]
 
 
 def test_a_retry_comes_first_and_the_timetable_goes_on_after_it() -> None:
@@ -262,12 +287,12 @@ def test_what_jitter_puts_off_into_the_period_counts() -> None:
 
 def test_the_load_by_minute() -> None:
     found = expect(
-        row("a", cron="*/30 * * * *"), row("b", cron="0 * * * *", condition_sql="SELECT true"),
-        row("c", cron="0 13 * * *"), length=90 * MINUTE,
-    )  # fmt: skip
-    assert found.minutes == [
-        Load(NOW + 30 * MINUTE, 1, 0), Load(NOW + HOUR, 2, 1),
-    ]  # fmt: skip
+        row("a", cron="*/30 * * * *"),
+        row("b", cron="0 * * * *", condition_sql="SELECT true"),
+        row("c", cron="0 13 * * *"),
+        length=90 * MINUTE,
+    )
+    assert found.minutes == [Load(NOW + 30 * MINUTE, 1, 0), Load(NOW + HOUR, 2, 1)]
     assert found.peak == Load(NOW + HOUR, 2, 1)
 
 
@@ -286,19 +311,28 @@ def mixed(seed: int, number: int = 60) -> list[Schedule]:
         seconds = dice.choice([7, 30, 60, 61, 90, 900, 3600, 5400, 86_400, 2 * 86_400])
         timetable = dice.choice(
             [
-                {"cron": "*/7 * * * *"}, {"cron": f"{dice.randrange(60)} * * * *"},
-                {"cron": "* * * * * */20"}, {"every": timedelta(seconds=seconds)},
-                {"rrule": "FREQ=HOURLY;INTERVAL=3;BYMINUTE=5,25"}, {"once_at": NOW + 7 * HOUR},
+                {"cron": "*/7 * * * *"},
+                {"cron": f"{dice.randrange(60)} * * * *"},
+                {"cron": "* * * * * */20"},
+                {"every": timedelta(seconds=seconds)},
+                {"rrule": "FREQ=HOURLY;INTERVAL=3;BYMINUTE=5,25"},
+                {"once_at": NOW + 7 * HOUR},
             ]
-        )  # fmt: skip
+        )
         timetable["starts_at"] = NOW - DAY + timedelta(seconds=dice.randrange(2 * 86_400))
         policy = dice.choice(
             [
-                {}, {}, {"jitter": 10 * MINUTE}, {"max_runs": 20}, {"min_interval": 45 * MINUTE},
-                {"calendar": "nights"}, {"calendar": "nights", "jitter": 10 * MINUTE},
-                {"ends_at": NOW + 20 * HOUR + DAY}, {"next_run": NOW - 30 * MINUTE},
+                {},
+                {},
+                {"jitter": 10 * MINUTE},
+                {"max_runs": 20},
+                {"min_interval": 45 * MINUTE},
+                {"calendar": "nights"},
+                {"calendar": "nights", "jitter": 10 * MINUTE},
+                {"ends_at": NOW + 20 * HOUR + DAY},
+                {"next_run": NOW - 30 * MINUTE},
             ]
-        )  # fmt: skip
+        )
         condition = dice.choice([None, "SELECT true"])
         made.append(row(f"s{index}", **timetable | policy, condition_sql=condition))
     return made
@@ -322,8 +356,9 @@ def test_what_is_counted_is_what_is_listed(seed: int, start: datetime | None) ->
         (load.minute, False): load.uncertain for load in found.minutes
     }
     assert minutes == {key: number for key, number in wanted.items() if number}
-    few = expect(*mixed(seed), known=NIGHTS, start=start,
-                 length=timedelta(hours=11, seconds=31), limit=25)  # fmt: skip
+    few = expect(
+        *mixed(seed), known=NIGHTS, start=start, length=timedelta(hours=11, seconds=31), limit=25
+    )
     assert [due[:3] for due in few.times] == [due[:3] for due in found.times[:25]]
     assert few.minutes == found.minutes
 

@@ -95,9 +95,12 @@ def test_only_launchers_are_registered(thing: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("Alway", "did you mean 'Always'? "), ("GenericLaunch", "did you mean 'GenericLauncher'? "),
-     ("zzz", "")],
-)  # fmt: skip
+    [
+        ("Alway", "did you mean 'Always'? "),
+        ("GenericLaunch", "did you mean 'GenericLauncher'? "),
+        ("zzz", ""),
+    ],
+)
 def test_an_unknown_launcher_is_told_what_there_is(name: str, hint: str) -> None:
     launcher(Always)
     with pytest.raises(UnknownLauncher) as raised:
@@ -164,11 +167,7 @@ def test_a_request_is_all_there_is_to_say() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "in_row", "in_class", "launched"),
-    [
-        ("asked", "row", "class", "asked"),
-        ("", "row", "class", "row"),
-        ("", None, "class", "class"),
-    ],
+    [("asked", "row", "class", "asked"), ("", "row", "class", "row"), ("", None, "class", "class")],
 )
 def test_the_task_is_the_requests_then_the_rows_then_the_launchers(
     asked: str, in_row: str | None, in_class: str, launched: str

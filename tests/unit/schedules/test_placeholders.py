@@ -57,8 +57,9 @@ def test_placeholders_anywhere_in_a_value() -> None:
         "{{ key }}": {"deep": "{{ schedule }}"},
     }
     assert fill(value, FACTS) == {
-        "days": ["2026-03-30", 5, None, True], "{{ key }}": {"deep": "nightly"},
-    }  # fmt: skip
+        "days": ["2026-03-30", 5, None, True],
+        "{{ key }}": {"deep": "nightly"},
+    }
     assert in_use(value)
     assert not in_use([{"a": "{ b }"}, 5, None])
 

@@ -38,8 +38,10 @@ def test_a_fixed_time_in_the_gap_comes_once_right_after_it(expression: str) -> N
 
 def test_several_fixed_times_in_the_gap_come_once_together() -> None:
     assert shown("0,15,30 2,3 * * *", OSLO, "2025-03-29 23:00", 3) == [
-        "30 03:00:00 +0200", "30 03:15:00 +0200", "30 03:30:00 +0200",
-    ]  # fmt: skip
+        "30 03:00:00 +0200",
+        "30 03:15:00 +0200",
+        "30 03:30:00 +0200",
+    ]
     assert (
         cron("30 2 * * * 0-59", OSLO).count(utc("2025-03-29 12:00"), utc("2025-03-30 12:00")) == 1
     )
@@ -47,8 +49,9 @@ def test_several_fixed_times_in_the_gap_come_once_together() -> None:
 
 def test_a_fixed_time_in_the_repeated_hour_comes_the_first_time() -> None:
     assert shown("30 2 * * *", OSLO, "2025-10-25 12:00", 2) == [
-        "26 02:30:00 +0200", "27 02:30:00 +0100",
-    ]  # fmt: skip
+        "26 02:30:00 +0200",
+        "27 02:30:00 +0100",
+    ]
     daily = cron("30 2 * * *", OSLO)
     assert daily.next_after(utc("2025-10-26 01:15")) == utc("2025-10-27 01:30")
     assert daily.previous(utc("2025-10-26 01:45")) == utc("2025-10-26 00:30")
@@ -67,11 +70,14 @@ def test_a_repeating_time_goes_by_elapsed_time_in_both_hours(expression: str, st
 
 def test_a_repeating_time_has_nothing_in_the_gap() -> None:
     assert shown("*/30 2 * * *", OSLO, "2025-03-29 00:00", 3) == [
-        "29 02:00:00 +0100", "29 02:30:00 +0100", "31 02:00:00 +0200",
-    ]  # fmt: skip
+        "29 02:00:00 +0100",
+        "29 02:30:00 +0100",
+        "31 02:00:00 +0200",
+    ]
     assert shown("30 */2 * * *", OSLO, "2025-03-29 23:00", 2) == [
-        "30 00:30:00 +0100", "30 04:30:00 +0200",
-    ]  # fmt: skip
+        "30 00:30:00 +0100",
+        "30 04:30:00 +0200",
+    ]
 
 
 def test_what_repeats_has_a_star_at_the_head_of_minute_or_hour() -> None:
@@ -94,30 +100,41 @@ def test_seconds_come_in_both_hours_and_not_in_the_gap() -> None:
 def test_half_an_hour_is_left_out_and_repeated_in_lord_howe() -> None:
     there = "Australia/Lord_Howe"
     assert shown("15 2 * * *", there, "2025-10-04 12:00", 2) == [
-        "05 02:30:00 +1100", "06 02:15:00 +1100",
-    ]  # fmt: skip
+        "05 02:30:00 +1100",
+        "06 02:15:00 +1100",
+    ]
     assert shown("45 1 * * *", there, "2025-04-05 12:00", 2) == [
-        "06 01:45:00 +1100", "07 01:45:00 +1030",
-    ]  # fmt: skip
+        "06 01:45:00 +1100",
+        "07 01:45:00 +1030",
+    ]
     assert shown("*/15 1-2 * * *", there, "2025-04-05 14:29", 5) == [
-        "06 01:30:00 +1100", "06 01:45:00 +1100", "06 01:30:00 +1030", "06 01:45:00 +1030",
+        "06 01:30:00 +1100",
+        "06 01:45:00 +1100",
+        "06 01:30:00 +1030",
+        "06 01:45:00 +1030",
         "06 02:00:00 +1030",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_day_that_is_left_out_comes_at_its_end_in_apia() -> None:
     """Samoa had no 30 December 2011."""
     there = "Pacific/Apia"
     assert shown("30 9 * * *", there, "2011-12-29 12:00", 4) == [
-        "29 09:30:00 -1000", "31 00:00:00 +1400", "31 09:30:00 +1400", "01 09:30:00 +1400",
-    ]  # fmt: skip
+        "29 09:30:00 -1000",
+        "31 00:00:00 +1400",
+        "31 09:30:00 +1400",
+        "01 09:30:00 +1400",
+    ]
     assert shown("0 0 * * *", there, "2011-12-29 12:00", 2) == [
-        "31 00:00:00 +1400", "01 00:00:00 +1400",
-    ]  # fmt: skip
+        "31 00:00:00 +1400",
+        "01 00:00:00 +1400",
+    ]
     assert shown("0 9 30 12 *", there, "2011-12-01 12:00", 1) == ["31 00:00:00 +1400"]
     assert shown("0 */12 * * *", there, "2011-12-29 21:00", 3) == [
-        "29 12:00:00 -1000", "31 00:00:00 +1400", "31 12:00:00 +1400",
-    ]  # fmt: skip
+        "29 12:00:00 -1000",
+        "31 00:00:00 +1400",
+        "31 12:00:00 +1400",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +151,9 @@ def test_a_midnight_that_is_left_out_comes_at_one(timezone: str, after: str, mid
 
 def test_a_midnight_that_comes_twice_is_the_first_in_santiago() -> None:
     assert shown("30 23 * * *", "America/Santiago", "2025-04-05 12:00", 2) == [
-        "05 23:30:00 -0300", "06 23:30:00 -0400",
-    ]  # fmt: skip
+        "05 23:30:00 -0300",
+        "06 23:30:00 -0400",
+    ]
     assert shown("0 0 * * *", "America/Santiago", "2025-04-05 12:00", 1) == ["06 00:00:00 -0400"]
 
 

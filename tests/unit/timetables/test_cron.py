@@ -34,7 +34,7 @@ def shown(expression: str, after: datetime = START, timezone: str = "UTC", n: in
         ("@hourly", ["Wed 2025-01-01 13:00", "Wed 2025-01-01 14:00", "Wed 2025-01-01 15:00"]),
         (" @Daily ", ["Thu 2025-01-02 00:00", "Fri 2025-01-03 00:00", "Sat 2025-01-04 00:00"]),
     ],
-)  # fmt: skip
+)
 def test_cron(expression: str, expected: list[str]) -> None:
     assert shown(expression) == expected
 
@@ -66,11 +66,15 @@ def test_either_day_or_weekday_with_neither_a_star(expression: str) -> None:
 
 def test_a_day_or_weekday_that_begins_with_a_star_must_match_as_well() -> None:
     assert shown("0 0 */2 * mon") == [
-        "Mon 2025-01-13 00:00", "Mon 2025-01-27 00:00", "Mon 2025-02-03 00:00",
-    ]  # fmt: skip
+        "Mon 2025-01-13 00:00",
+        "Mon 2025-01-27 00:00",
+        "Mon 2025-02-03 00:00",
+    ]
     assert shown("0 0 1,2 * */6") == [
-        "Sat 2025-02-01 00:00", "Sun 2025-02-02 00:00", "Sat 2025-03-01 00:00",
-    ]  # fmt: skip
+        "Sat 2025-02-01 00:00",
+        "Sun 2025-02-02 00:00",
+        "Sat 2025-03-01 00:00",
+    ]
     assert shown("0 0 ? * fri#2") == shown("0 0 * * fri#2")
 
 
@@ -110,10 +114,17 @@ def test_a_field_means_these_numbers(expression: str, field: str, numbers: tuple
 @pytest.mark.parametrize(
     ("days", "weekdays"),
     [
-        ("*", "*"), ("L", "*"), ("31", "*"), ("1,15,L", "*"), ("*", "L5"), ("*", "L0,L3"),
-        ("*", "2#1,5#5"), ("13", "5"), ("30-31", "1-5"),
+        ("*", "*"),
+        ("L", "*"),
+        ("31", "*"),
+        ("1,15,L", "*"),
+        ("*", "L5"),
+        ("*", "L0,L3"),
+        ("*", "2#1,5#5"),
+        ("13", "5"),
+        ("30-31", "1-5"),
     ],
-)  # fmt: skip
+)
 def test_the_days_are_those_that_croniter_finds(days: str, weekdays: str) -> None:
     """Of twelve years: a month of each kind."""
     start, end = START - timedelta(hours=13), START + timedelta(days=12 * 366)
@@ -125,8 +136,10 @@ def test_the_days_are_those_that_croniter_finds(days: str, weekdays: str) -> Non
 
 def test_most_days_and_the_last_are_not_every_day() -> None:
     assert shown("0 0 3-1,L * *", START + timedelta(days=29)) == [
-        "Fri 2025-01-31 00:00", "Sat 2025-02-01 00:00", "Mon 2025-02-03 00:00",
-    ]  # fmt: skip
+        "Fri 2025-01-31 00:00",
+        "Sat 2025-02-01 00:00",
+        "Mon 2025-02-03 00:00",
+    ]
 
 
 @pytest.mark.parametrize(

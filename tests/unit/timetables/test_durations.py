@@ -12,11 +12,22 @@ from tests.support.problems import raises
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90), ("0.5", 0.5), (".5", 0.5), ("0", 0), ("15 minutes", 900), ("1h30m", 5400),
-        ("1 hour, 30 mins", 5400), ("1.5 h", 5400), (" 2 DAYS ", 172_800), ("1w", 604_800),
-        ("1 sec", 1), ("2 hrs 3 s", 7203), ("500ms", 0.5), ("1 s 500 milliseconds", 1.5),
+        ("90", 90),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("0", 0),
+        ("15 minutes", 900),
+        ("1h30m", 5400),
+        ("1 hour, 30 mins", 5400),
+        ("1.5 h", 5400),
+        (" 2 DAYS ", 172_800),
+        ("1w", 604_800),
+        ("1 sec", 1),
+        ("2 hrs 3 s", 7203),
+        ("500ms", 0.5),
+        ("1 s 500 milliseconds", 1.5),
     ],
-)  # fmt: skip
+)
 def test_a_length_of_time(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
@@ -49,10 +60,16 @@ def test_what_is_no_duration_is_told_examples(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "units", "said"),
     [
-        (0, 2, "0 s"), (0.0002, 2, "0 s"), (0.038, 3, "0.038 s"),
-        (0.4, 2, "0.4 s"), (9.96, 2, "10 s"), (-75, 2, "1 min 15 s"), (86_400 + 60, 2, "1 d"),
-        (90_061, 4, "1 d 1 h 1 min 1 s"), (3700, 1, "1 h"),
+        (0, 2, "0 s"),
+        (0.0002, 2, "0 s"),
+        (0.038, 3, "0.038 s"),
+        (0.4, 2, "0.4 s"),
+        (9.96, 2, "10 s"),
+        (-75, 2, "1 min 15 s"),
+        (86_400 + 60, 2, "1 d"),
+        (90_061, 4, "1 d 1 h 1 min 1 s"),
+        (3700, 1, "1 h"),
     ],
-)  # fmt: skip
+)
 def test_a_length_is_shown(seconds: float, units: int, said: str) -> None:
     assert span(timedelta(seconds=seconds), units) == said

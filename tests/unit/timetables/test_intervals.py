@@ -65,8 +65,10 @@ def test_an_interval_is_longer_than_nothing(every: timedelta) -> None:
 def test_hours_go_by_elapsed_time_whatever_the_clock_does() -> None:
     interval = Interval(timedelta(hours=12), utc("2025-03-29 07:00"), OSLO)
     assert shown(interval, "2025-03-29 12:00", 3) == [
-        "29 20:00 +0100", "30 09:00 +0200", "30 21:00 +0200",
-    ]  # fmt: skip
+        "29 20:00 +0100",
+        "30 09:00 +0200",
+        "30 21:00 +0200",
+    ]
 
 
 def test_days_keep_the_time_of_day_whatever_the_clock_does() -> None:
@@ -79,8 +81,10 @@ def test_days_keep_the_time_of_day_whatever_the_clock_does() -> None:
 def test_weeks_are_days() -> None:
     interval = Interval(timedelta(weeks=2), utc("2025-03-20 08:00"), OSLO)
     assert shown(interval, "2025-03-20 08:00", 3) == [
-        "03 09:00 +0200", "17 09:00 +0200", "01 09:00 +0200",
-    ]  # fmt: skip
+        "03 09:00 +0200",
+        "17 09:00 +0200",
+        "01 09:00 +0200",
+    ]
 
 
 def test_the_time_of_a_day_that_is_left_out_comes_right_after_the_gap() -> None:

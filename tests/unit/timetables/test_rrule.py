@@ -59,9 +59,11 @@ def test_positions_of_a_week_are_of_the_whole_week() -> None:
     """Wherever in it the rule starts."""
     text = "DTSTART=20250101;FREQ=WEEKLY;BYDAY=MO,TU,TH,FR;BYSETPOS=2,-1"
     assert shown(text, "2024-12-25 00:00", 4) == [
-        "Fri 2025-01-03 00:00:00", "Tue 2025-01-07 00:00:00", "Fri 2025-01-10 00:00:00",
+        "Fri 2025-01-03 00:00:00",
+        "Tue 2025-01-07 00:00:00",
+        "Fri 2025-01-10 00:00:00",
         "Tue 2025-01-14 00:00:00",
-    ]  # fmt: skip
+    ]
 
 
 # -- what the rule leaves open -------------------------------------------------------------------
@@ -89,8 +91,10 @@ def test_an_anchor_gives_a_rule_its_time_of_day_unless_it_has_its_own(
 
 def test_a_start_in_utc_is_wall_time_of_the_zone_from_then_on() -> None:
     assert shown("DTSTART:20250301T080000Z FREQ=DAILY", "2025-03-29 00:00", 3, OSLO) == [
-        "Sat 2025-03-29 09:00:00", "Sun 2025-03-30 09:00:00", "Mon 2025-03-31 09:00:00",
-    ]  # fmt: skip
+        "Sat 2025-03-29 09:00:00",
+        "Sun 2025-03-30 09:00:00",
+        "Mon 2025-03-31 09:00:00",
+    ]
 
 
 def test_nothing_is_due_before_the_start() -> None:

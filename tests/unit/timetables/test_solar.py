@@ -135,9 +135,15 @@ def test_an_event_and_a_place(text: str, expected: Solar) -> None:
 
 
 BAD = [
-    "", "sunset", "sunset 59,91 10,75 0", "moonrise 59.91 10.75", "sunset 91 0", "sunset 59,91 0",
-    "sunset 0 180.5", "sunset 0 nan",
-]  # fmt: skip
+    "",
+    "sunset",
+    "sunset 59,91 10,75 0",
+    "moonrise 59.91 10.75",
+    "sunset 91 0",
+    "sunset 59,91 0",
+    "sunset 0 180.5",
+    "sunset 0 nan",
+]
 
 
 @pytest.mark.parametrize("text", BAD)

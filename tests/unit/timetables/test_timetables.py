@@ -8,17 +8,7 @@ from random import Random
 import pytest
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.timetables import (
-    NEVER,
-    Interval,
-    Once,
-    RRule,
-    Solar,
-    Timetable,
-    bounded,
-    cron,
-    zone,
-)
+from pgbeat.timetables import NEVER, Interval, Once, RRule, Solar, Timetable, bounded, cron, zone
 from tests.support.problems import raises
 
 START = datetime(2025, 1, 1, 12, 30, 15, 500_000, tzinfo=UTC)
@@ -119,8 +109,11 @@ def test_both_ends_of_a_window_belong_to_it() -> None:
     hourly = cron("@hourly", "UTC")
     window = bounded(hourly, utc("2025-01-01 10:00"), utc("2025-01-01 13:00"))
     assert [f"{moment:%H}" for moment in times(window, utc("2024-01-01 00:00"))] == [
-        "10", "11", "12", "13",
-    ]  # fmt: skip
+        "10",
+        "11",
+        "12",
+        "13",
+    ]
     assert window.previous(utc("2026-01-01 00:00")) == utc("2025-01-01 13:00")
     assert window.previous(utc("2025-01-01 10:00")) is None
     assert window.count(utc("2024-01-01 00:00"), utc("2026-01-01 00:00")) == 4
@@ -150,9 +143,13 @@ def test_a_window_between_two_times_has_none() -> None:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("Europe/Olso", "Europe/Oslo"), ("oslo", "Europe/Oslo"), ("new york", "America/New_York"),
-     ("europe/oslo2", "Europe/Oslo")],
-)  # fmt: skip
+    [
+        ("Europe/Olso", "Europe/Oslo"),
+        ("oslo", "Europe/Oslo"),
+        ("new york", "America/New_York"),
+        ("europe/oslo2", "Europe/Oslo"),
+    ],
+)
 def test_a_zone_is_suggested(written: str, meant: str) -> None:
     with pytest.raises(InvalidTimetable, match=f"did you mean '{meant}'"):
         zone(written)

@@ -268,17 +268,35 @@ def test_addresses_that_are_refused(address: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700:4700::1111", "::ffff:8.8.8.8",
-     "64:ff9b::808:808", "2002:808:808::", "example.com"],
-)  # fmt: skip
+    [
+        "8.8.8.8",
+        "172.32.0.1",
+        "100.128.0.1",
+        "2606:4700:4700::1111",
+        "::ffff:8.8.8.8",
+        "64:ff9b::808:808",
+        "2002:808:808::",
+        "example.com",
+    ],
+)
 def test_addresses_that_are_public(address: str) -> None:
     assert refusal(address) is None
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "127.0.0.1", "127.1", "2130706433", "0x7f.1", "0177.0.0.1", "[::1]",
-             "[::ffff:127.0.0.1]", "0"],
-)  # fmt: skip
+    "host",
+    [
+        "localhost",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f.1",
+        "0177.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0",
+    ],
+)
 def test_a_name_of_this_machine_is_refused(host: str, receiver: Receiver, send: Send) -> None:
     """However it is written, and whatever has to be asked for its address."""
     answer = send(f"http://{host}:{receiver.port}/hook", private=False)
@@ -380,11 +398,29 @@ def secured(
         pytest.skip("there is no openssl to make a certificate with")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=hook.example",
-         "-addext", "subjectAltName=DNS:hook.example"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=hook.example",
+            "-addext",
+            "subjectAltName=DNS:hook.example",
+        ],
+        check=True,
+        capture_output=True,
+    )
     asked: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -11,8 +11,9 @@ def test_the_last_lines_are_kept() -> None:
     for number in range(5):
         log.add(number, "INFO", "shop", f"line {number}")
     assert log.document() == {
-        "omitted": 2, "lines": [[n, "INFO", "shop", f"line {n}"] for n in (2, 3, 4)],
-    }  # fmt: skip
+        "omitted": 2,
+        "lines": [[n, "INFO", "shop", f"line {n}"] for n in (2, 3, 4)],
+    }
 
 
 def test_long_lines_leave_room_for_fewer() -> None:

@@ -35,8 +35,10 @@ def double_of(task: Any, x: int) -> tuple[Any, int]:
 def test_the_order_of_the_steps() -> None:
     """A retry by policy is published in the transaction that ends the task, so before that."""
     assert task_run._steps(is_retried=True, is_ending=True) == [
-        snoozes.settle, policy_retries.settle, endings.settle,
-    ]  # fmt: skip
+        snoozes.settle,
+        policy_retries.settle,
+        endings.settle,
+    ]
     assert task_run._steps(is_retried=False, is_ending=False) == [snoozes.settle]
 
 

@@ -182,8 +182,10 @@ def test_a_retry_waits_for_approval_again(web: Web, sql: Sql) -> None:
         done(who.post(f"/jobs/{made['id']}/cancel"))
         made = done(web.user.post(f"/jobs/{made['id']}/retry"))
         assert (made["state"], made["awaits_approval"], made["requires_approval"]) == (
-            "paused", True, True,
-        )  # fmt: skip
+            "paused",
+            True,
+            True,
+        )
         problem(web.user.post(f"/jobs/{made['id']}/resume"), 409)
         problem(web.user.post(f"/jobs/{made['id']}/approve"), 403)
     assert messages(sql) == []

@@ -64,8 +64,14 @@ def test_bad_input_is_refused_and_nothing_is_written(
 
 
 def test_all_mistakes_are_listed(admin: Any) -> None:
-    wrong = {"cron": "61 * * * *", "task": "tests.ad", "every": 0, "calendar": "nope",
-             "job_policy": {"lanes": "x"}, "condition_sql": "SELEC 1"}  # fmt: skip
+    wrong = {
+        "cron": "61 * * * *",
+        "task": "tests.ad",
+        "every": 0,
+        "calendar": "nope",
+        "job_policy": {"lanes": "x"},
+        "condition_sql": "SELEC 1",
+    }
     names = {"cron", "task", "every", "calendar", "job_policy.lanes", "condition_sql"}
     found = errors(admin.post(PATH, json={"name": "s", **wrong}))
     assert {field for field, _ in found} == names

@@ -45,12 +45,14 @@ def test_users_change_their_own_and_viewers_none(web: Web, sql: Sql) -> None:
 
 @pytest.mark.parametrize(
     ("order", "field"),
-    [({"verb": "retry", "filter": {}}, "filter"),
-     ({"verb": "update", "filter": {"state": "pending"}}, "changes"),
-     ({"verb": "burn", "filter": {"state": "failed"}}, "verb"),
-     ({"verb": "pause", "filter": {"state": "running"}}, "state"),
-     ({"verb": "retry", "filter": {"state": "failed"}, "next": "x"}, "after")],
-)  # fmt: skip
+    [
+        ({"verb": "retry", "filter": {}}, "filter"),
+        ({"verb": "update", "filter": {"state": "pending"}}, "changes"),
+        ({"verb": "burn", "filter": {"state": "failed"}}, "verb"),
+        ({"verb": "pause", "filter": {"state": "running"}}, "state"),
+        ({"verb": "retry", "filter": {"state": "failed"}, "next": "x"}, "after"),
+    ],
+)
 def test_what_is_refused_names_its_field(web: Web, order: dict[str, Any], field: str) -> None:
     refused = web.admin.post("/jobs/bulk", json=order)
     assert refused.status_code == 422

@@ -62,8 +62,10 @@ def test_a_calendar_is_changed_and_deleted_and_both_are_audited(admin: Any) -> N
     problem(admin.get("/calendars/office"), 404)
     changes = done(admin.get("/audit", params={"kind": "calendar"}))["changes"]
     assert [(each["verb"], each["actor"]) for each in reversed(changes)] == [
-        ("create", "user:root"), ("update", "user:root"), ("delete", "user:root"),
-    ]  # fmt: skip
+        ("create", "user:root"),
+        ("update", "user:root"),
+        ("delete", "user:root"),
+    ]
 
 
 def test_its_pages(web: Web, sql: Sql) -> None:

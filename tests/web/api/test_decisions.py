@@ -42,8 +42,12 @@ def test_a_trigger_is_skipped_or_fails(admin: Any, sql: Sql) -> None:
 def test_a_check_writes_nothing(admin: Any, sql: Sql) -> None:
     make(admin)
     assert done(admin.post(f"{PATH}/s/check")) == {
-        "outcome": "launched", "reason": None, "error": None, "objections": [], "jobs": 1,
-    }  # fmt: skip
+        "outcome": "launched",
+        "reason": None,
+        "error": None,
+        "objections": [],
+        "jobs": 1,
+    }
     done(admin.patch(f"{PATH}/s", json={"starts_at": "2999-01-01T00:00:00Z"}))
     found = done(admin.post(f"{PATH}/s/check"))
     assert found["outcome"] == "skipped"
@@ -69,9 +73,14 @@ def test_history_with_stats(admin: Any, sql: Sql) -> None:
     outcomes = [each["outcome"] for each in found["ticks"]]
     assert outcomes == ["failed", "skipped", "launched", "launched", "launched"]
     assert found["stats"] == {
-        "total": 5, "launched": 3, "skipped": 1, "failed": 1, "jobs_completed": 2,
-        "jobs_failed": 1, "success_rate": 0.5,
-    }  # fmt: skip
+        "total": 5,
+        "launched": 3,
+        "skipped": 1,
+        "failed": 1,
+        "jobs_completed": 2,
+        "jobs_failed": 1,
+        "success_rate": 0.5,
+    }
     seen: list[Any] = []
     after = None
     while True:
@@ -94,8 +103,9 @@ def test_history_has_when_each_run_began_and_ended(admin: Any, sql: Sql) -> None
     )
     [tick] = done(admin.get(f"{PATH}/s/history"))["ticks"]
     assert [datetime.fromisoformat(tick[name]) for name in ("started_at", "finished_at")] == [
-        began, ended,
-    ]  # fmt: skip
+        began,
+        ended,
+    ]
     assert tick["duration_ms"] == 1500
     [job] = tick["jobs"]
     assert (job["id"], job["finished_at"]) == (job_id, tick["finished_at"])
@@ -134,8 +144,10 @@ def test_the_forecast_of_all_schedules(admin: Any, sql: Sql) -> None:
     counts = [found[name] for name in ("total", "launches", "uncertain", "skipped")]
     assert (counts, found["disabled"]) == ([8, 4, 4, 0], ["off"])
     assert [(each["schedule"], each["certain"]) for each in found["times"]] == [
-        ("a", True), ("b", False), ("a", True),
-    ]  # fmt: skip
+        ("a", True),
+        ("b", False),
+        ("a", True),
+    ]
     assert found["times"][0]["kwargs"] == {"x": start.date().isoformat()}
     assert datetime.fromisoformat(found["from"]) == start
     assert found["peak"]["launches"] + found["peak"]["uncertain"] == 2

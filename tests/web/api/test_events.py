@@ -135,12 +135,15 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
         events = asyncio.run(follow(url, web.token("alice")))
         assert [event.kind for event in events] == 5 * ["job"] + ["end"]
         assert [e.data["state"] for e in events] == [
-            "pending", "running", "running", "running", "completed", "completed",
-        ]  # fmt: skip
+            "pending",
+            "running",
+            "running",
+            "running",
+            "completed",
+            "completed",
+        ]
         assert events[1].data["progress"] is None
-        assert events[2].data["progress"] == {
-            "done": 1, "total": 4, "percent": 25, "message": None,
-        }  # fmt: skip
+        assert events[2].data["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
         assert events[3].data["progress"]["message"] == "<b>done</b>\n\nid: end"
         assert events[3].id is None
         until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
@@ -163,8 +166,9 @@ def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
     with served(web) as url:
         events = asyncio.run(follow(url, web.token("alice")))
     assert [(event.kind, event.data["state"]) for event in events] == [
-        ("job", "pending"), ("end", None),
-    ]  # fmt: skip
+        ("job", "pending"),
+        ("end", None),
+    ]
 
 
 def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
@@ -293,8 +297,7 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
                 if len(found) == 1:
                     await asyncio.to_thread(sql, KILL)
                     await asyncio.to_thread(
-                        sql,
-                        "UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now()",
+                        sql, "UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now()"
                     )
         return found
 

@@ -26,9 +26,12 @@ def test_things_are_found_by_a_part_of_their_name(web: Web, admin: Any, sql: Sql
         }
 
     assert find("zebras") == {
-        ("lane", "Zebras"), ("task", "shop.zebras"), ("task", "old.zebras"),
-        ("template", "50%_zebras"), ("queue", "zebras_q"),
-    }  # fmt: skip
+        ("lane", "Zebras"),
+        ("task", "shop.zebras"),
+        ("task", "old.zebras"),
+        ("template", "50%_zebras"),
+        ("queue", "zebras_q"),
+    }
     assert find("50%_") == {("template", "50%_zebras")}
     assert find("%") == {("template", "50%_zebras")}
     assert find(job[:6]) == {("job", job)}
@@ -46,8 +49,10 @@ def test_the_palette_has_pages_and_actions(web: Web, sql: Sql) -> None:
         return [each.get("href") for each in page.all("#choices a")]
 
     assert lines("root", "admin", "lane") == [
-        "/console/lanes", "/console/new/lane", "/console/jobs?q=lane",
-    ]  # fmt: skip
+        "/console/lanes",
+        "/console/new/lane",
+        "/console/jobs?q=lane",
+    ]
     assert lines("root", "admin", "gp")[0] == "/console/lanes/gpu"
     assert lines("eve", "viewer", "lane") == ["/console/lanes", "/console/jobs?q=lane"]
     assert lines("alice", "user", "lane") == ["/console/jobs?q=lane"]

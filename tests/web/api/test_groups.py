@@ -22,12 +22,13 @@ def test_a_group_is_made_and_found(web: Web, admin: Any, sql: Sql) -> None:
     later = {"task": "jobs.add", "args": [1], "countdown": "1 hour", "retry_base": 5, "lane": None}
     made = group(alice, ORDER, later, name="report", on_failure="continue")
     wanted = {
-        "name": "report", "mode": "parallel", "on_failure": "continue", "state": "running",
+        "name": "report",
+        "mode": "parallel",
+        "on_failure": "continue",
+        "state": "running",
         "created_by": "user:alice",
-        "progress": {
-            "total": 2, "done": 0, "percent": 0, "counts": {"pending": 1, "scheduled": 1},
-        },
-    }  # fmt: skip
+        "progress": {"total": 2, "done": 0, "percent": 0, "counts": {"pending": 1, "scheduled": 1}},
+    }
     assert made.items() >= wanted.items()
     assert [job["state"] for job in made["jobs"]] == ["pending", "scheduled"]
     assert [job["retry_base"] for job in made["jobs"]] == [60, 5]

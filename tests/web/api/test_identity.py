@@ -34,9 +34,17 @@ def test_nobody_is_told_what_to_show(web: Web) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    ["Bearer", "Bearer ", "Bearer x", "Basic YTpi", "pgbeat_x", "Bearer pgbeat_12345678_x",
-     "Bearer a.b.c", "Bearer " + "x" * 5000],
-)  # fmt: skip
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer x",
+        "Basic YTpi",
+        "pgbeat_x",
+        "Bearer pgbeat_12345678_x",
+        "Bearer a.b.c",
+        "Bearer " + "x" * 5000,
+    ],
+)
 def test_what_is_no_token_is_refused(web: Web, header: str) -> None:
     problem(web.client(headers={"Authorization": header}).get(ANYBODY), 401)
 
@@ -92,9 +100,17 @@ def test_a_wrong_token_signs_nobody_in(web: Web, token: str) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["https://evil.test/", "//evil.test", "/\\evil.test", "\\\\evil.test", "javascript:alert(1)",
-     "/a\r\nSet-Cookie: x=y", "jobs", ""],
-)  # fmt: skip
+    [
+        "https://evil.test/",
+        "//evil.test",
+        "/\\evil.test",
+        "\\\\evil.test",
+        "javascript:alert(1)",
+        "/a\r\nSet-Cookie: x=y",
+        "jobs",
+        "",
+    ],
+)
 def test_a_sign_in_leads_nowhere_else(web: Web, place: str) -> None:
     answer = web.nobody.post("/login", data={"token": web.token("alice"), "next": place})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -164,9 +180,14 @@ def visitor(web: Web, client: str, host: str, **headers: str) -> Any:
 
 @pytest.mark.parametrize(
     ("client", "host"),
-    [("127.0.0.1", "127.0.0.1:8080"), ("127.0.0.1", "localhost:8080"), ("::1", "[::1]:8080"),
-     ("::ffff:127.0.0.1", "localhost"), ("127.0.0.2", "127.9.9.9")],
-)  # fmt: skip
+    [
+        ("127.0.0.1", "127.0.0.1:8080"),
+        ("127.0.0.1", "localhost:8080"),
+        ("::1", "[::1]:8080"),
+        ("::ffff:127.0.0.1", "localhost"),
+        ("127.0.0.2", "127.9.9.9"),
+    ],
+)
 def test_in_the_demo_this_machine_is_the_administrator(
     app: Celery, sql: Sql, client: str, host: str
 ) -> None:
@@ -177,10 +198,16 @@ def test_in_the_demo_this_machine_is_the_administrator(
 
 @pytest.mark.parametrize(
     ("client", "host"),
-    [("10.0.0.7", "127.0.0.1"), ("127.0.0.1", "evil.test"), ("127.0.0.1", "localhost.evil.test"),
-     ("127.0.0.1", "10.0.0.7"), ("testclient", "testserver"), ("", "localhost"),
-     ("127.0.0.1", "127.0.0.1.evil.test")],
-)  # fmt: skip
+    [
+        ("10.0.0.7", "127.0.0.1"),
+        ("127.0.0.1", "evil.test"),
+        ("127.0.0.1", "localhost.evil.test"),
+        ("127.0.0.1", "10.0.0.7"),
+        ("testclient", "testserver"),
+        ("", "localhost"),
+        ("127.0.0.1", "127.0.0.1.evil.test"),
+    ],
+)
 def test_in_the_demo_nobody_else_comes_in(app: Celery, client: str, host: str) -> None:
     with opened(app, demo=True) as web:
         answer = visitor(web, client, host).get(PATH)

@@ -16,14 +16,33 @@ from tests.web.api.made_jobs import audited, fails, make, tell
 
 def test_a_job_is_made_and_found(alice: Any, admin: Any, sql: Sql) -> None:
     sql("INSERT INTO kombu_queue (name) VALUES ('slow') RETURNING id")
-    made = make(alice, args=[1], kwargs={"y": 3}, priority=7, tags=["a"], max_attempts=4,
-                retry_base="30 seconds", queue="slow")  # fmt: skip
+    made = make(
+        alice,
+        args=[1],
+        kwargs={"y": 3},
+        priority=7,
+        tags=["a"],
+        max_attempts=4,
+        retry_base="30 seconds",
+        queue="slow",
+    )
     wanted = {
-        "state": "pending", "task": "jobs.add", "args": [1], "kwargs": {"y": 3}, "priority": 7,
-        "tags": ["a"], "max_attempts": 4, "retry_base": 30, "queue": "slow", "attempt": 1,
+        "state": "pending",
+        "task": "jobs.add",
+        "args": [1],
+        "kwargs": {"y": 3},
+        "priority": 7,
+        "tags": ["a"],
+        "max_attempts": 4,
+        "retry_base": 30,
+        "queue": "slow",
+        "attempt": 1,
         "created_by": "user:alice",
-        "job_source": "user_api", "is_system_job": False, "is_new": True, "error": None,
-    }  # fmt: skip
+        "job_source": "user_api",
+        "is_system_job": False,
+        "is_new": True,
+        "error": None,
+    }
     assert made.items() >= wanted.items()
     found = done(alice.get(f"/jobs/{made['id']}"))
     del made["is_new"]
@@ -113,10 +132,7 @@ BAD_ORDERS: list[tuple[Any, tuple[str, str]]] = [
     ({**ORDER, "options": {"countdown": 1}}, ("options", "conflict")),
     ({**ORDER, "options": {"serializer": "nope"}}, ("", "invalid_job")),
     ({**ORDER, "run_at": "2026-12-24T09:00:00"}, ("run_at", "malformed")),
-    (
-        {**ORDER, "run_at": "2999-01-01T00:00:00Z", "countdown": 5},
-        ("run_at", "conflict"),
-    ),
+    ({**ORDER, "run_at": "2999-01-01T00:00:00Z", "countdown": 5}, ("run_at", "conflict")),
     ({**ORDER, "countdown": "soon"}, ("countdown", "malformed")),
     ({**ORDER, "countdown": 1e300}, ("countdown", "malformed")),
     ({**ORDER, "countdown": 3e11}, ("countdown", "out_of_range")),

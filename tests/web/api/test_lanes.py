@@ -38,16 +38,24 @@ def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> N
     body = {"max_running": 2, "rate": "10/minute", "rate_key": "task"}
     made = done(admin.put("/lanes/gpu", json=body), 201)
     wanted = {
-        "name": "gpu", "max_running": 2, "rate": "10/minute of each task", "rate_limit": 10,
-        "rate_period": 60, "rate_key": "task", "policy": None, "options": {}, "paused_at": None,
-    }  # fmt: skip
+        "name": "gpu",
+        "max_running": 2,
+        "rate": "10/minute of each task",
+        "rate_limit": 10,
+        "rate_period": 60,
+        "rate_key": "task",
+        "policy": None,
+        "options": {},
+        "paused_at": None,
+    }
     assert made.items() >= wanted.items()
     changed = done(admin.put("/lanes/gpu", json={"max_running": None}))
     assert (changed["max_running"], changed["rate_limit"]) == (None, 10)
     changed = done(admin.put("/lanes/gpu", json={"rate": "1/m", "rate_for": "1 hour"}))
     assert (changed["rate"], changed["temporary_rate"]) == (
-        "10/minute of each task", "1/minute of each task"
-    )  # fmt: skip
+        "10/minute of each task",
+        "1/minute of each task",
+    )
     changed = done(admin.put("/lanes/gpu", json={"rate": "9/m", "rate_unit": "tokens"}))
     assert (changed["rate"], changed["temporary_until"]) == ("9 tokens/minute of each task", None)
     changed = done(admin.put("/lanes/gpu", json={"fair_by": "kwargs.n", "max_per_key": 2}))
@@ -166,9 +174,7 @@ def test_a_bad_lane_is_refused(admin: Any, sql: Sql) -> None:
 
 def test_a_lane_that_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
     make_lane(sql, "gpu")
-    for method, path in (
-        ("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"),
-    ):  # fmt: skip
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume")):
         said = problem(admin.request(method, f"/lanes/gpus{path}"), 404)
         assert said.startswith("there is no lane 'gpus'; did you mean 'gpu'? `pgbeat lanes list`")
 

@@ -32,11 +32,18 @@ def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any
 
 
 ON_A_JOB: list[tuple[str, str, Any]] = [
-        ("GET", "", None), ("GET", "/executions", None), ("GET", "/stats", None),
-        ("GET", "/events", None), ("POST", "/cancel", None), ("POST", "/retry", None),
-        ("POST", "/pause", None), ("POST", "/resume", None), ("POST", "/approve", None),
-        ("POST", "/move", {"where": "front"}), ("DELETE", "", None),
-]  # fmt: skip
+    ("GET", "", None),
+    ("GET", "/executions", None),
+    ("GET", "/stats", None),
+    ("GET", "/events", None),
+    ("POST", "/cancel", None),
+    ("POST", "/retry", None),
+    ("POST", "/pause", None),
+    ("POST", "/resume", None),
+    ("POST", "/approve", None),
+    ("POST", "/move", {"where": "front"}),
+    ("DELETE", "", None),
+]
 
 
 def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
@@ -135,32 +142,59 @@ def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: S
 def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:
     job_id = make(alice, max_attempts=1)["id"]
     run = tell(web, job_id)
-    tell(web, job_id, is_new=False, run=run, progress_done=3, progress_total=4,
-         progress_message="page 3")  # fmt: skip
+    tell(
+        web,
+        job_id,
+        is_new=False,
+        run=run,
+        progress_done=3,
+        progress_total=4,
+        progress_message="page 3",
+    )
     found = done(alice.get(f"/jobs/{job_id}"))
     assert found["state"] == "running"
     assert found["progress"] == {"done": 3, "total": 4, "percent": 75, "message": "page 3"}
     tell(
-        web, job_id, is_new=False, run=run, state="completed", job_state="completed",
-        duration_ms=1500.4, cpu_time_ms=20, memory_peak_mb=256, result="3",
+        web,
+        job_id,
+        is_new=False,
+        run=run,
+        state="completed",
+        job_state="completed",
+        duration_ms=1500.4,
+        cpu_time_ms=20,
+        memory_peak_mb=256,
+        result="3",
         metadata={"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    )  # fmt: skip
+    )
     listed = done(alice.get(f"/jobs/{job_id}/executions"))
     assert (listed["total"], listed["limit"], listed["next"]) == (1, 50, None)
     [execution] = listed["executions"]
     wanted = {
-        "id": run, "job_id": job_id, "number": 1, "state": "completed",
-        "duration_ms": 1500, "cpu_time_ms": 20, "memory_peak_mb": 256,
-        "retry_attempt": 0, "error": None, "result": "3", "traceback": None,
+        "id": run,
+        "job_id": job_id,
+        "number": 1,
+        "state": "completed",
+        "duration_ms": 1500,
+        "cpu_time_ms": 20,
+        "memory_peak_mb": 256,
+        "retry_attempt": 0,
+        "error": None,
+        "result": "3",
+        "traceback": None,
         "metadata": {"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    }  # fmt: skip
+    }
     assert execution.items() >= wanted.items()
     assert done(alice.get(f"/executions/{run}")) == execution
     stats = done(alice.get(f"/jobs/{job_id}/stats"))
     expected = {
-        "total": 1, "completed": 1, "failed": 0, "success_rate": 1, "average_ms": 1500,
+        "total": 1,
+        "completed": 1,
+        "failed": 0,
+        "success_rate": 1,
+        "average_ms": 1500,
         "next_at": None,
-    }  # fmt: skip
+    }
     assert stats.items() >= expected.items()
     problem(web.other.get(f"/executions/{run}"), 404)
     assert done(web.admin.get(f"/executions/{run}"))["id"] == run
@@ -189,14 +223,18 @@ def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -
     for number, made in enumerate((["a.pdf", "b.csv"], ["b.csv", "c.png"])):
         state = "pending" if number == 0 else "completed"
         tell(
-            web, job_id, state="failed" if number == 0 else "completed", job_state=state,
+            web,
+            job_id,
+            state="failed" if number == 0 else "completed",
+            job_state=state,
             metadata={"artifacts": made, "rows": 3},
-        )  # fmt: skip
+        )
     detail = done(alice.get(f"/jobs/{job_id}"))
     assert detail["artifacts"] == ["a.pdf", "b.csv", "c.png"]
     assert sorted(run["artifacts"] for run in detail["executions"]) == [
-        ["a.pdf", "b.csv"], ["b.csv", "c.png"],
-    ]  # fmt: skip
+        ["a.pdf", "b.csv"],
+        ["b.csv", "c.png"],
+    ]
     assert [run["metadata"] for run in detail["executions"]] == [{"rows": 3}] * 2
     listed = {each["id"]: each["artifacts"] for each in done(alice.get("/jobs"))["jobs"]}
     assert listed == {job_id: ["a.pdf", "b.csv", "c.png"], other: []}

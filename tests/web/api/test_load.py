@@ -13,8 +13,14 @@ from tests.support.web import Web, done, problem
 def test_the_load_of_a_task(web: Web, sql: Sql, database: str) -> None:
     [(at,)] = sql("SELECT date_trunc('minute', now()) - interval '5 minutes'")
     for state in ("completed", "completed", "failed"):
-        make_job(sql, state, task="a", created_at=at - timedelta(seconds=9), started_at=at,
-                 finished_at=at + timedelta(seconds=2))  # fmt: skip
+        make_job(
+            sql,
+            state,
+            task="a",
+            created_at=at - timedelta(seconds=9),
+            started_at=at,
+            finished_at=at + timedelta(seconds=2),
+        )
     with connected(database) as connection:
         keeper.keep(connection, Settings(postgres_url(database)), lambda task: "celery")
     found = done(web.admin.get("/load", params={"task": "a", "since": "30m", "step": "300"}))

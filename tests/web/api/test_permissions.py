@@ -39,7 +39,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /find": (ANY, None),
     "GET /tasks": (ADMIN, None),
     "POST /admin/scheduled-jobs/preview": (
-        ADMIN, {"name": "p", "task": "jobs.add", "args": [1], "every": 60},
+        ADMIN,
+        {"name": "p", "task": "jobs.add", "args": [1], "every": 60},
     ),
     "POST /admin/scheduled-jobs/{name}/preview": (ADMIN, {"every": 60}),
     "POST /console/preview": (ADMIN_PAGE, {"name": "p"}),
@@ -108,8 +109,10 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/webhooks/{name}": (ADMIN_PAGE, None),
     "POST /console/webhooks/{name}": (ADMIN_PAGE, None),
     "GET /admin/scheduled-jobs": (ADMIN, None),
-    "POST /admin/scheduled-jobs": (ADMIN, {"name": "s2", "task": "jobs.add", "args": [1],
-                                           "cron": "0 0 * * *"}),
+    "POST /admin/scheduled-jobs": (
+        ADMIN,
+        {"name": "s2", "task": "jobs.add", "args": [1], "cron": "0 0 * * *"},
+    ),
     "GET /admin/scheduled-jobs/{name}": (ADMIN, None),
     "PATCH /admin/scheduled-jobs/{name}": (ADMIN, {"max_retries": 1}),
     "DELETE /admin/scheduled-jobs/{name}": (ADMIN, None),
@@ -124,7 +127,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /admin/scheduled-jobs/{name}/trigger": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/check": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/backfill": (
-        ADMIN, {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z", "dry_run": True}
+        ADMIN,
+        {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z", "dry_run": True},
     ),
     "GET /admin/scheduled-jobs/{name}/history": (ADMIN, None),
     "GET /admin/scheduled-jobs/{name}/forecast": (ADMIN, None),
@@ -188,7 +192,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /dead/drop": (ADMIN, {"all": True}),
     "GET /webhooks": (ADMIN, None),
     "POST /webhooks": (
-        ADMIN, {"name": "h2", "url": "https://example.com/x", "events": ["job.failed"]}
+        ADMIN,
+        {"name": "h2", "url": "https://example.com/x", "events": ["job.failed"]},
     ),
     "GET /webhooks/{name}": (ADMIN, None),
     "PATCH /webhooks/{name}": (ADMIN, {"events": ["all"]}),
@@ -199,7 +204,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /webhooks/{name}/redeliver": (ADMIN, None),
     "POST /webhooks/{name}/deliveries/{delivery_id}/redeliver": (ADMIN, None),
     "POST /webhooks/{name}/test": (ADMIN, None),
-}  # fmt: skip
+}
 #: What is the same as another, and what has no owner.
 _SAME = {"HEAD", "OPTIONS"}
 
@@ -239,20 +244,31 @@ class World:
         self.sql(
             """INSERT INTO pgbeat.webhooks (name, url, secret, events, slots)
                VALUES (%s, %s, 'whsec_' || repeat('a', 40), '{job.failed}', 8)""",
-            hook["name"], hook["url"],
-        )  # fmt: skip
+            hook["name"],
+            hook["url"],
+        )
 
     def path(self, route: str) -> str:
         """The route's path, about a thing that is as the route wants it."""
         path = route.split(" ")[1]
         names = {
-            "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
-            "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
+            "/admin": "s",
+            "/console/schedules": "s",
+            "/templates": "t",
+            "/lanes": "l",
+            "/console/lanes": "l",
+            "/webhooks": "h",
+            "/queues": "celery",
             "/console/queues": "celery",
-            "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
-            "/calendars": "c", "/console/calendars": "c", "/console/tasks": "t",
-            "/workers": "nowhere", "/console/{": "nowhere",
-        }  # fmt: skip
+            "/console/backfill": "s",
+            "/console/templates": "t",
+            "/console/webhooks": "h",
+            "/calendars": "c",
+            "/console/calendars": "c",
+            "/console/tasks": "t",
+            "/workers": "nowhere",
+            "/console/{": "nowhere",
+        }
         for beginning, name in names.items():
             if path.startswith(beginning):
                 path = re.sub(r"\{name(:path)?\}", name, path)
@@ -445,8 +461,10 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
         "POST /workers/{name:path}/{verb}",  # there is none
         "POST /queues/{name:path}/resume",  # it isn't paused
         "POST /lanes/{name}/resume",
-        "POST /login", "POST /login/link", "POST /logout",
-    }  # fmt: skip
+        "POST /login",
+        "POST /login/link",
+        "POST /logout",
+    }
     unnoted = []
     for route, (_, body) in TABLE.items():
         if route.startswith("GET") or route in silent or "console" in route:

@@ -17,10 +17,15 @@ def letter(sql: Sql, queue: str = "celery", **values: Any) -> int:
     headers = {"task": "jobs.add", "id": "abc"}
     given = {
         "id": next(_ids),
-        "queue": queue, "payload": json.dumps({"headers": headers, "secret": "s"}),
-        "reason": "rejected", "deliveries": 3, "priority": 0, "enqueued_at": "now",
-        "died_at": "now", **values,
-    }  # fmt: skip
+        "queue": queue,
+        "payload": json.dumps({"headers": headers, "secret": "s"}),
+        "reason": "rejected",
+        "deliveries": 3,
+        "priority": 0,
+        "enqueued_at": "now",
+        "died_at": "now",
+        **values,
+    }
     marks = ", ".join(["%s"] * len(given))
     [(made,)] = sql(
         f"INSERT INTO kombu_message_dead ({', '.join(given)}) VALUES ({marks}) RETURNING id",
@@ -33,9 +38,15 @@ def test_a_queue_is_seen_held_and_let_go(web: Web, admin: Any) -> None:
     make(web.user)
     [queue] = done(admin.get("/queues"))["queues"]
     wanted = {
-        "name": "celery", "waiting": 1, "delayed": 0, "claimed": 0, "dead": 0, "consumers": 0,
-        "paused_at": None, "is_internal": False,
-    }  # fmt: skip
+        "name": "celery",
+        "waiting": 1,
+        "delayed": 0,
+        "claimed": 0,
+        "dead": 0,
+        "consumers": 0,
+        "paused_at": None,
+        "is_internal": False,
+    }
     assert queue.items() >= wanted.items()
     assert queue["age"] >= 0
     paused = done(admin.post("/queues/celery/pause"))
@@ -44,8 +55,9 @@ def test_a_queue_is_seen_held_and_let_go(web: Web, admin: Any) -> None:
     done(admin.post("/queues/celery/pause"))  # again is nothing
     assert done(admin.post("/queues/celery/resume"))["queue"]["paused_at"] is None
     assert audited(admin, "queue") == [
-        ("pause", "user:root", "celery"), ("resume", "user:root", "celery"),
-    ]  # fmt: skip
+        ("pause", "user:root", "celery"),
+        ("resume", "user:root", "celery"),
+    ]
 
 
 def test_a_queue_is_purged(web: Web, admin: Any, sql: Sql) -> None:
@@ -107,8 +119,13 @@ def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
     second = done(admin.get("/dead", params={"limit": 2, "after": first["next"]}))
     assert [each["id"] for each in first["dead"] + second["dead"]] == ids
     assert second["next"] is None
-    wanted = {"queue": "celery", "task": "jobs.add", "task_id": "abc", "reason": "rejected",
-              "deliveries": 3}  # fmt: skip
+    wanted = {
+        "queue": "celery",
+        "task": "jobs.add",
+        "task_id": "abc",
+        "reason": "rejected",
+        "deliveries": 3,
+    }
     assert first["dead"][0].items() >= wanted.items()
     assert "payload" not in first["dead"][0]
     assert json.loads(done(admin.get(f"/dead/{ids[0]}"))["payload"])["secret"] == "s"

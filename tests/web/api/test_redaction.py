@@ -29,14 +29,28 @@ def places(sql: Sql) -> dict[str, str]:
     call = {"args": f'["{SECRET}"]', "kwargs": f'{{"a": ["{SECRET}"]}}'}
     link = f'{{"link": [{{"task": "pay", "args": ["{SECRET}"], "kwargs": {{}}}}]}}'
     key = make_schedule(
-        sql, "s", task="pay", **call, options=link, cron="0 0 * * *",
+        sql,
+        "s",
+        task="pay",
+        **call,
+        options=link,
+        cron="0 0 * * *",
         check_in_url=f"https://checks.test/{SECRET}",
-    )  # fmt: skip
+    )
     job = make_job(
-        sql, state="failed", task="pay", **call, options=link, error=f"Declined: {SECRET}",
-        checkpoint=f'"{SECRET}"', created_by="user:alice", schedule="s", schedule_id=key,
-        finished_at="now", unique_key=f"content:{SECRET}",
-    )  # fmt: skip
+        sql,
+        state="failed",
+        task="pay",
+        **call,
+        options=link,
+        error=f"Declined: {SECRET}",
+        checkpoint=f'"{SECRET}"',
+        created_by="user:alice",
+        schedule="s",
+        schedule_id=key,
+        finished_at="now",
+        unique_key=f"content:{SECRET}",
+    )
     [(run,)] = sql(
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
                                           traceback, result, progress_message, metadata, log)
@@ -44,18 +58,24 @@ def places(sql: Sql) -> dict[str, str]:
                        'a', %s::text, 'artifacts', ARRAY[%s]),
                    json_build_object('lines', ARRAY[ARRAY['0', 'INFO', 'a', %s]]))
            RETURNING id""",
-        job, *[f"Declined: {SECRET}"] * 7,
-    )  # fmt: skip
+        job,
+        *[f"Declined: {SECRET}"] * 7,
+    )
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
                                        traceback)
            VALUES (%s, 'FAILURE', 'application/json', 'utf-8', %s::text::bytea, %s)""",
-        job, f'"{SECRET}"', SECRET,
-    )  # fmt: skip
+        job,
+        f'"{SECRET}"',
+        SECRET,
+    )
     sql(
         "INSERT INTO pgbeat.templates (name, task, args, kwargs, options)"
-        " VALUES ('t', 'pay', %s, %s, %s)", call["args"], call["kwargs"], link,
-    )  # fmt: skip
+        " VALUES ('t', 'pay', %s, %s, %s)",
+        call["args"],
+        call["kwargs"],
+        link,
+    )
     sql(
         """INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject, before, after)
            VALUES ('user:root', 'cli', 'update', 'schedule', 's', NULL, %s)""",
@@ -68,8 +88,16 @@ def places(sql: Sql) -> dict[str, str]:
            RETURNING id""",
         f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}',
     )
-    return {"job_id": job, "execution_id": str(run), "task_id": job, "letter_id": str(letter),
-            "group_id": "0", "delivery_id": "0", "number": "0", "section": "jobs"}  # fmt: skip
+    return {
+        "job_id": job,
+        "execution_id": str(run),
+        "task_id": job,
+        "letter_id": str(letter),
+        "group_id": "0",
+        "delivery_id": "0",
+        "number": "0",
+        "section": "jobs",
+    }
 
 
 def paths(places: dict[str, str]) -> Iterator[str]:
@@ -133,20 +161,33 @@ def test_errors_are_masked_by_the_task_that_a_schedule_had(
         job,
     )
     sql("UPDATE pgbeat.executions SET schedule_id = (SELECT id FROM pgbeat.schedules)")
-    sql("UPDATE pgbeat.schedules SET task = 'jobs.shown', args = '[]', kwargs = '{}', "
-        "options = '{}', check_in_url = NULL")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.schedules SET task = 'jobs.shown', args = '[]', kwargs = '{}', "
+        "options = '{}', check_in_url = NULL"
+    )
     viewer, root = web.browser(web.token("vera", "viewer")), web.browser(web.token("r", "admin"))
     for path in (
-        "/admin/scheduled-jobs", "/admin/scheduled-jobs/s", "/admin/scheduled-jobs/s/history",
-        "/timeline", "/console/schedules", "/console/schedules/s", "/console/overview",
-    ):  # fmt: skip
+        "/admin/scheduled-jobs",
+        "/admin/scheduled-jobs/s",
+        "/admin/scheduled-jobs/s/history",
+        "/timeline",
+        "/console/schedules",
+        "/console/schedules/s",
+        "/console/overview",
+    ):
         assert SECRET in root.get(path).text, path
         assert SECRET not in viewer.get(path).text, path
 
 
 def test_only_the_named_arguments_are_masked(web: Web, sql: Sql) -> None:
-    job = make_job(sql, task="jobs.buy", kwargs=f'{{"card": "{SECRET}", "n": 1}}',
-                   args="[]", error="no", state="failed")  # fmt: skip
+    job = make_job(
+        sql,
+        task="jobs.buy",
+        kwargs=f'{{"card": "{SECRET}", "n": 1}}',
+        args="[]",
+        error="no",
+        state="failed",
+    )
     found = done(web.viewer.get(f"/jobs/{job}"))
     assert (found["kwargs"], found["error"]) == ({"card": MASK, "n": 1}, "no")
     assert done(web.admin.get(f"/jobs/{job}"))["kwargs"]["card"] == SECRET
@@ -158,8 +199,10 @@ def test_what_may_tell_a_named_argument_is_masked(web: Web, sql: Sql) -> None:
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, result,
                                           metadata)
            VALUES (%s, 1, 'w', 'completed', now(), %s, %s) RETURNING id""",
-        job, f"{{'card': '{SECRET}'}}", f'{{"card": "{SECRET}", "rows": 1}}',
-    )  # fmt: skip
+        job,
+        f"{{'card': '{SECRET}'}}",
+        f'{{"card": "{SECRET}", "rows": 1}}',
+    )
     for path in (f"/jobs/{job}", f"/jobs/{job}/executions", f"/console/jobs/{job}"):
         assert SECRET in web.admin.get(path).text
         assert SECRET not in web.viewer.get(path).text

@@ -21,25 +21,47 @@ Beat = Callable[..., Scheduler]
 
 def test_a_schedule_is_made_and_found(admin: Any) -> None:
     made = make(
-        admin, "category_refresh", kwargs={"x": 3}, timezone="Europe/Oslo", jitter="2 minutes",
-        grace=90, owner="data", queue="slow", max_retries=2,
-    )  # fmt: skip
+        admin,
+        "category_refresh",
+        kwargs={"x": 3},
+        timezone="Europe/Oslo",
+        jitter="2 minutes",
+        grace=90,
+        owner="data",
+        queue="slow",
+        max_retries=2,
+    )
     found = done(admin.get(f"{PATH}/category_refresh"))
     assert found.items() >= (made | {"recent_jobs": [], "last_check_in": None}).items()
     wanted = {
-        "name": "category_refresh", "launcher": "GenericLauncher", "source": "api",
-        "cron": "0 */6 * * *", "kwargs": {"x": 3}, "timezone": "Europe/Oslo",
-        "jitter": 120, "grace": 90, "owner": "data", "queue": "slow", "max_retries": 2,
-        "enabled": True, "state": "active", "retry_count": 0, "last_run": None,
-    }  # fmt: skip
+        "name": "category_refresh",
+        "launcher": "GenericLauncher",
+        "source": "api",
+        "cron": "0 */6 * * *",
+        "kwargs": {"x": 3},
+        "timezone": "Europe/Oslo",
+        "jitter": 120,
+        "grace": 90,
+        "owner": "data",
+        "queue": "slow",
+        "max_retries": 2,
+        "enabled": True,
+        "state": "active",
+        "retry_count": 0,
+        "last_run": None,
+    }
     assert found.items() >= wanted.items()
     assert audited(admin) == [("create", "schedule", "category_refresh")]
 
 
 @pytest.mark.parametrize(
-    ("given", "state"), [({"enabled": False}, "disabled"), ({"paused": True}, "paused"),
-                         ({"enabled": True, "paused": None}, "active")],
-)  # fmt: skip
+    ("given", "state"),
+    [
+        ({"enabled": False}, "disabled"),
+        ({"paused": True}, "paused"),
+        ({"enabled": True, "paused": None}, "active"),
+    ],
+)
 def test_a_schedule_is_made_out_of_service(admin: Any, given: Any, state: str) -> None:
     """And was never in service for the audit, or for beat."""
     made = make(admin, "s", **given)
@@ -142,13 +164,27 @@ def test_null_clears(admin: Any) -> None:
         max_runs=3,
         job_policy={"priority": 3},
     )
-    cleared = {"queue": None, "owner": None, "jitter": None, "kwargs": None, "max_runs": None,
-               "job_policy": None}  # fmt: skip
+    cleared = {
+        "queue": None,
+        "owner": None,
+        "jitter": None,
+        "kwargs": None,
+        "max_runs": None,
+        "job_policy": None,
+    }
     done(admin.patch(f"{PATH}/s", json=cleared))
     found = done(admin.get(f"{PATH}/s"))
-    assert found.items() >= {
-        "queue": None, "owner": None, "jitter": 0, "kwargs": {}, "max_runs": None, "job_policy": {},
-    }.items()  # fmt: skip
+    assert (
+        found.items()
+        >= {
+            "queue": None,
+            "owner": None,
+            "jitter": 0,
+            "kwargs": {},
+            "max_runs": None,
+            "job_policy": {},
+        }.items()
+    )
 
 
 @pytest.mark.parametrize("state", [True, False])
@@ -255,11 +291,20 @@ HOUR = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/enable"), ("POST", "/disable"),
-        ("POST", "/pause"), ("POST", "/resume"), ("POST", "/trigger"), ("POST", "/check"),
-        ("POST", "/backfill"), ("GET", "/history"), ("GET", "/forecast"),
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/enable"),
+        ("POST", "/disable"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+        ("POST", "/trigger"),
+        ("POST", "/check"),
+        ("POST", "/backfill"),
+        ("GET", "/history"),
+        ("GET", "/forecast"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_names_the_near_one(admin: Any, method: str, path: str) -> None:
     make(admin, "refresh_all")
     bodies = {"PATCH": {"max_retries": 1}, "/backfill": HOUR}

@@ -40,9 +40,10 @@ def test_a_code_signs_in_and_signing_out_ends_the_session(
     browser.cookies.set("pgbeat_token", session)
     assert problem(browser.get(PATH), 401).startswith("the token was revoked")
     assert sql("SELECT actor, origin, verb FROM pgbeat.audit ORDER BY id") == [
-        ("user:ada", "page", "create"), ("user:ada", "page", "sign_in"),
+        ("user:ada", "page", "create"),
+        ("user:ada", "page", "sign_in"),
         ("user:ada", "page", "revoke"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_link_is_asked_about_before_it_signs_in(browser: Any, code: str) -> None:

@@ -25,9 +25,13 @@ def test_a_webhook_is_made_changed_and_deleted(admin: Any, sql: Sql) -> None:
     made = make(admin, events=["job.failed"])
     assert made["secret"].startswith("whsec_")
     wanted = {
-        "name": "ops", "url": URL, "events": ["job.failed"], "enabled": True,
-        "is_failing": False, "created_by": "user:root",
-    }  # fmt: skip
+        "name": "ops",
+        "url": URL,
+        "events": ["job.failed"],
+        "enabled": True,
+        "is_failing": False,
+        "created_by": "user:root",
+    }
     found = done(admin.get("/webhooks/ops"))
     assert found.items() >= wanted.items()
     assert found["deliveries"] == {"pending": 0, "delivered": 0, "failed": 0}
@@ -105,8 +109,10 @@ def test_deliveries_are_seen_and_asked_for_again(admin: Any, sql: Sql) -> None:
     assert found[0]["payload"] == {"n": 1}
     assert done(admin.get("/webhooks/other/deliveries"))["deliveries"] == []
     assert done(admin.get("/webhooks/ops"))["deliveries"] == {
-        "pending": 0, "delivered": 3, "failed": 3,
-    }  # fmt: skip
+        "pending": 0,
+        "delivered": 3,
+        "failed": 3,
+    }
     one = found[0]["id"]
     path = f"/deliveries/{one}/redeliver"
     problem(admin.post(f"/webhooks/other{path}"), 404)
@@ -173,10 +179,16 @@ def test_private_addresses_are_refused_unless_allowed(app: Celery, sql: Sql) -> 
 def test_what_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
     make(admin)
     for method, path in (
-        ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/enable"), ("POST", "/disable"),
-        ("POST", "/test"), ("POST", "/redeliver"), ("GET", "/deliveries"),
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/enable"),
+        ("POST", "/disable"),
+        ("POST", "/test"),
+        ("POST", "/redeliver"),
+        ("GET", "/deliveries"),
         ("POST", f"/deliveries/{uuid4()}/redeliver"),
-    ):  # fmt: skip
+    ):
         body = {"events": ["all"]} if method == "PATCH" else None
         said = problem(admin.request(method, f"/webhooks/opss{path}", json=body), 404)
         assert said.startswith("there is no webhook 'opss'; did you mean 'ops'? `pgbeat webhooks ")

@@ -48,12 +48,14 @@ def make_running(sql: Sql) -> str:
     sql(
         "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
         " kwargs, started_at) VALUES (%s, 'tests.add', 'running', 'user:root', 'user_api', false,"
-        " '[]', '{}', now()) RETURNING id", job_id,
-    )  # fmt: skip
+        " '[]', '{}', now()) RETURNING id",
+        job_id,
+    )
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)"
-        " VALUES (%s, 1, 'w', 1, 10) RETURNING id", job_id,
-    )  # fmt: skip
+        " VALUES (%s, 1, 'w', 1, 10) RETURNING id",
+        job_id,
+    )
     return job_id
 
 
@@ -97,8 +99,14 @@ def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> Non
     sql("UPDATE pgbeat.executions SET progress_message = %s RETURNING id", "/path" * 40)
     sql("UPDATE pgbeat.jobs SET error = %s RETURNING id", error)
     page = window(viewport={"width": 320, "height": 800}).sign_in(web.token("root", "admin"))
-    for path in ("schedules", f"schedules/{name}", f"backfill/{name}", "jobs", f"jobs/{job_id}",
-                 f"schedules?search={name}z"):  # fmt: skip
+    for path in (
+        "schedules",
+        f"schedules/{name}",
+        f"backfill/{name}",
+        "jobs",
+        f"jobs/{job_id}",
+        f"schedules?search={name}z",
+    ):
         page.goto(f"/console/{path}")
         assert fits(page), path
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -212,8 +220,11 @@ def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) ->
         sql(
             "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
             " kwargs, lane, position) VALUES (%s, %s, 'user:root', 'user_api', false, '[]', '{}',"
-            " 'gpu', %s) RETURNING id", str(uuid4()), f"task{number}", number,
-        )  # fmt: skip
+            " 'gpu', %s) RETURNING id",
+            str(uuid4()),
+            f"task{number}",
+            number,
+        )
     page.wait_for_selector(".line li:nth-child(3)")  # told by the stream
     assert fits(page)
 
@@ -260,29 +271,51 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
     sql(
         "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
         " kwargs, started_at, finished_at, error) VALUES (%s, 'tests.add', 'failed', 'user:root',"
-        " 'user_api', false, '[]', '{\"a\": 1}', now(), now(), 'no') RETURNING id", job_id,
-    )  # fmt: skip
+        " 'user_api', false, '[]', '{\"a\": 1}', now(), now(), 'no') RETURNING id",
+        job_id,
+    )
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, traceback)"
-        " VALUES (%s, 1, 'w', 'failed', now(), 'Traceback') RETURNING id", job_id,
-    )  # fmt: skip
+        " VALUES (%s, 1, 'w', 'failed', now(), 'Traceback') RETURNING id",
+        job_id,
+    )
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) VALUES"
-        " (%s, 'hourly', now(), 'skipped', 'no work') RETURNING id", schedule_id,
-    )  # fmt: skip
+        " (%s, 'hourly', now(), 'skipped', 'no work') RETURNING id",
+        schedule_id,
+    )
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1) RETURNING name")
     for position in range(2):
         sql(
             "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
             " kwargs, lane, position) VALUES (%s, 'tests.add', 'user:root', 'user_api', false,"
-            " '[]', '{}', 'gpu', %s) RETURNING id", str(uuid4()), position,
-        )  # fmt: skip
+            " '[]', '{}', 'gpu', %s) RETURNING id",
+            str(uuid4()),
+            position,
+        )
     shown = window(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     page = shown.sign_in(web.token("root", "admin"))
     found = {}
-    for path in ("schedules", "schedules/hourly", "jobs", f"jobs/{job_id}", "lanes", "lanes/gpu",
-                 "new/lane", "queues", "beats", "audit", "errors", "tasks/tests.add", "overview",
-                 "workers", "tasks", "find", "jobs?q=state:failed", "new/schedule"):  # fmt: skip
+    for path in (
+        "schedules",
+        "schedules/hourly",
+        "jobs",
+        f"jobs/{job_id}",
+        "lanes",
+        "lanes/gpu",
+        "new/lane",
+        "queues",
+        "beats",
+        "audit",
+        "errors",
+        "tasks/tests.add",
+        "overview",
+        "workers",
+        "tasks",
+        "find",
+        "jobs?q=state:failed",
+        "new/schedule",
+    ):
         page.goto(f"/console/{path}")
         for summary in page.query_selector_all("details.edit summary"):
             summary.click()

@@ -119,10 +119,20 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
     page = shown.sign_in(web.token("root", "admin"))
     wrong = []
     for path in (
-        "groups", f"groups/{group}", "templates", "templates/t", "webhooks", "webhooks/h",
-        "new/schedule", "new/job?template=t", "new/group", "new/template", "new/webhook",
-        "backfill/nightly", "schedules/nightly",
-    ):  # fmt: skip
+        "groups",
+        f"groups/{group}",
+        "templates",
+        "templates/t",
+        "webhooks",
+        "webhooks/h",
+        "new/schedule",
+        "new/job?template=t",
+        "new/group",
+        "new/template",
+        "new/webhook",
+        "backfill/nightly",
+        "schedules/nightly",
+    ):
         page.goto(f"/console/{path}")
         for part in page.query_selector_all("details:not([open]) > summary"):
             part.evaluate("each => each.parentElement.open = true")

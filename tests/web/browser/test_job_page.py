@@ -16,18 +16,34 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def make_failed(sql: Sql) -> str:
     """Writes a job that failed in both of its executions, which logged; returns its id."""
     job_id = make_job(
-        sql, "failed", task="tests.add", args="[1]", error="ValueError: no", job_source="user_api",
-        created_by="user:root", created_at="2026-01-01T00:00:00Z",
-        dispatched_at="2026-01-01T00:00:02Z", started_at="2026-01-01T00:00:05Z",
+        sql,
+        "failed",
+        task="tests.add",
+        args="[1]",
+        error="ValueError: no",
+        job_source="user_api",
+        created_by="user:root",
+        created_at="2026-01-01T00:00:00Z",
+        dispatched_at="2026-01-01T00:00:02Z",
+        started_at="2026-01-01T00:00:05Z",
         finished_at="2026-01-01T00:01:00Z",
-    )  # fmt: skip
+    )
     for number, (began, ended) in enumerate((("05", "10"), ("30", "59")), 1):
         lines = [[1.0, "WARNING", "shop", f"lines of number {number}"]]
-        insert(sql, "executions", {
-            "job_id": job_id, "number": number, "worker": "w1", "state": "failed",
-            "started_at": f"2026-01-01T00:00:{began}Z", "finished_at": f"2026-01-01T00:00:{ended}Z",
-            "log": Jsonb({"omitted": 0, "lines": lines}),
-        }, "id")  # fmt: skip
+        insert(
+            sql,
+            "executions",
+            {
+                "job_id": job_id,
+                "number": number,
+                "worker": "w1",
+                "state": "failed",
+                "started_at": f"2026-01-01T00:00:{began}Z",
+                "finished_at": f"2026-01-01T00:00:{ended}Z",
+                "log": Jsonb({"omitted": 0, "lines": lines}),
+            },
+            "id",
+        )
     return job_id
 
 
@@ -54,5 +70,6 @@ def test_a_failed_job_is_understood_and_run_again_changed(
     page.wait_for_selector("[role=status]:has-text('The job was created')")
     assert fits(page)
     assert sql("SELECT args, state FROM pgbeat.jobs ORDER BY created_at") == [
-        ([1], "failed"), ([5], "pending"),
-    ]  # fmt: skip
+        ([1], "failed"),
+        ([5], "pending"),
+    ]

@@ -33,7 +33,12 @@ def schedule(sql: Sql) -> Callable[..., int]:
 def job(sql: Sql) -> Callable[..., str]:
     """Makes a job that is completed, unless told otherwise."""
     return partial(
-        make_job, sql, state="completed", task="tests.add", created_by="user:root",
-        job_source="user_api", started_at="2026-01-01T00:00:00Z",
+        make_job,
+        sql,
+        state="completed",
+        task="tests.add",
+        created_by="user:root",
+        job_source="user_api",
+        started_at="2026-01-01T00:00:00Z",
         finished_at="2026-01-01T00:00:01Z",
-    )  # fmt: skip
+    )

@@ -14,9 +14,15 @@ from tests.web.console.test_webhooks import HOOK, deliver
 
 @pytest.mark.parametrize(
     "path",
-    ["/console/webhooks", "/console/webhooks/h", "/console/new/webhook", "/console/new/schedule",
-     "/console/new/template", "/console/backfill/s"],
-)  # fmt: skip
+    [
+        "/console/webhooks",
+        "/console/webhooks/h",
+        "/console/new/webhook",
+        "/console/new/schedule",
+        "/console/new/template",
+        "/console/backfill/s",
+    ],
+)
 def test_pages_of_administrators(web: Web, user: Any, path: str) -> None:
     assert web.nobody.get(path).status_code == 303
     assert user.get(path).status_code == 403
@@ -31,9 +37,10 @@ def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
     assert [each.text for each in main.cssselect("[aria-current=true]")] == ["System"]
     tabs = text.all("nav.tabs[aria-label=System] a")
     assert [(each.get("href"), each.get("aria-current")) for each in tabs] == [
-        ("/console/beats", None), ("/console/webhooks", "page"),
+        ("/console/beats", None),
+        ("/console/webhooks", "page"),
         ("/console/audit", None),
-    ]  # fmt: skip
+    ]
     text = html(user.get("/console/jobs"))
     assert words_of(text.one("nav[aria-label=Main]")) == "Jobs"
     assert 'class="tabs"' not in html(page.get("/console/lanes"))
@@ -47,11 +54,16 @@ def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
     def fill(count: int) -> None:
         for number in range(count):
             make_group(web.user)
-            sql("INSERT INTO pgbeat.templates (name, task) VALUES (%s, 'tests.add')"
-                " ON CONFLICT DO NOTHING", f"t{number}")  # fmt: skip
-            sql("INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES (%s, 'https://a.b',"
+            sql(
+                "INSERT INTO pgbeat.templates (name, task) VALUES (%s, 'tests.add')"
+                " ON CONFLICT DO NOTHING",
+                f"t{number}",
+            )
+            sql(
+                "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES (%s, 'https://a.b',"
                 " 'whsec_' || repeat('a', 40), '{job.failed}') ON CONFLICT DO NOTHING",
-                f"h{number}")  # fmt: skip
+                f"h{number}",
+            )
         deliver(sql, "failed")
 
     fill(1)
@@ -64,21 +76,46 @@ def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
 
 def test_what_others_write_is_text(web: Web, page: Any, sql: Sql) -> None:
     name = EVIL.replace("/", "|")
-    sql("INSERT INTO pgbeat.templates (name, task, description, kwargs, queue, created_by)"
-        " VALUES ('t', %s, %s, '{\"<script>\": 1}', %s, %s)", EVIL, EVIL, EVIL, EVIL)  # fmt: skip
-    sql("INSERT INTO pgbeat.webhooks (name, url, secret, events, enabled, disabled_reason,"
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, description, kwargs, queue, created_by)"
+        " VALUES ('t', %s, %s, '{\"<script>\": 1}', %s, %s)",
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+    )
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events, enabled, disabled_reason,"
         " created_by) VALUES ('h', 'https://a.b/<script>', 'whsec_' || repeat('a', 40),"
-        " '{job.failed}', false, %s, %s)", EVIL, EVIL)  # fmt: skip
-    deliver(sql, "failed", '[{"at": "<script>", "error": "<script>alert(1)"}]',
-            '{"a": "<script>alert(1)"}')  # fmt: skip
+        " '{job.failed}', false, %s, %s)",
+        EVIL,
+        EVIL,
+    )
+    deliver(
+        sql,
+        "failed",
+        '[{"at": "<script>", "error": "<script>alert(1)"}]',
+        '{"a": "<script>alert(1)"}',
+    )
     group = make_group(web.user, name="g")
     sql("UPDATE pgbeat.groups SET name = %s", EVIL)
-    sql("UPDATE pgbeat.jobs SET task = %s, error = %s, state = 'cancelled', finished_at = now()",
-        EVIL, EVIL)  # fmt: skip
+    sql(
+        "UPDATE pgbeat.jobs SET task = %s, error = %s, state = 'cancelled', finished_at = now()",
+        EVIL,
+        EVIL,
+    )
     sql("INSERT INTO pgbeat.lanes (name) VALUES (%s)", name)
-    for path in ("templates", "templates/t", "webhooks", "webhooks/h", "groups",
-                 f"groups/{group}", "new/job?template=t", "new/schedule?task=<script>alert(1)",
-                 "new/template"):  # fmt: skip
+    for path in (
+        "templates",
+        "templates/t",
+        "webhooks",
+        "webhooks/h",
+        "groups",
+        f"groups/{group}",
+        "new/job?template=t",
+        "new/schedule?task=<script>alert(1)",
+        "new/template",
+    ):
         text = html(page.get(f"/console/{path}"))
         assert "&lt;script&gt;" in text, path
         assert len(text.all("script")) == 1, path
@@ -111,9 +148,19 @@ def test_links_and_forms_keep_to_where_it_is_mounted(web: Web, page: Any, sql: S
         headers={"Sec-Fetch-Site": "same-origin", "Authorization": page_token(page)},
         root_path="/ops",
     )
-    for path in ("groups", f"groups/{group}", "templates", "templates/t", "webhooks",
-                 "webhooks/ops", "new/schedule", "new/job", "new/group", "new/template",
-                 "new/webhook"):  # fmt: skip
+    for path in (
+        "groups",
+        f"groups/{group}",
+        "templates",
+        "templates/t",
+        "webhooks",
+        "webhooks/ops",
+        "new/schedule",
+        "new/job",
+        "new/group",
+        "new/template",
+        "new/webhook",
+    ):
         text = html(mounted.get(f"/ops/console/{path}"))
         for link in text.tree.xpath("//@href | //@action | //@src"):
             assert link.startswith(("/ops/", "#")), (path, link)

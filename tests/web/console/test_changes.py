@@ -84,8 +84,9 @@ make_yearly = partial(make_schedule, task="jobs.add", cron="0 0 1 1 *")
 def tick(sql: Sql, schedule_id: int) -> None:
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason)"
-        " VALUES (%s, 's', now(), 'skipped', 'no work')", schedule_id,
-    )  # fmt: skip
+        " VALUES (%s, 's', now(), 'skipped', 'no work')",
+        schedule_id,
+    )
 
 
 def reserve(sql: Sql) -> None:
@@ -100,8 +101,10 @@ def execute(sql: Sql, state: str) -> None:
         "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, recorded_at)"
         " SELECT %s, 1, 'w', state, at, at"
         "   FROM (SELECT %s AS state, CASE WHEN %s <> 'running' THEN now() END AS at) AS e",
-        make_job(sql, state), state, state,
-    )  # fmt: skip
+        make_job(sql, state),
+        state,
+        state,
+    )
 
 
 def deliver(sql: Sql) -> None:
@@ -123,9 +126,7 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
     "groups": lambda web, sql: make_job(sql),
     "lanes": lambda web, sql: reserve(sql),
     "queues": lambda web, sql: web.admin.post("/jobs", json={"task": "jobs.add", "args": [1]}),
-    "beats": lambda web, sql: sql(
-        "SELECT pg_advisory_lock(%s)", web.settings.leader_key
-    ),
+    "beats": lambda web, sql: sql("SELECT pg_advisory_lock(%s)", web.settings.leader_key),
     "webhooks": lambda web, sql: deliver(sql),
     "templates": lambda web, sql: web.admin.put("/templates/t", json={"task": "jobs.add"}),
     "calendars": lambda web, sql: web.admin.put("/templates/u", json={"task": "jobs.add"}),
@@ -134,7 +135,7 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
     "errors": lambda web, sql: execute(sql, "failed"),
     "tasks": lambda web, sql: execute(sql, "completed"),
     "workers": lambda web, sql: execute(sql, "running"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -223,9 +224,15 @@ def test_what_is_for_administrators(web: Web, of: str) -> None:
 
 @pytest.mark.parametrize(
     ("of", "status"),
-    [("cookies", 422), ("", 422), ("job:7", 422), (f"job:{UUID(int=7)}", 404), ("x" * 251, 422),
-     (None, 422)],
-)  # fmt: skip
+    [
+        ("cookies", 422),
+        ("", 422),
+        ("job:7", 422),
+        (f"job:{UUID(int=7)}", 404),
+        ("x" * 251, 422),
+        (None, 422),
+    ],
+)
 def test_what_nothing_is_told_of(web: Web, of: str | None, status: int) -> None:
     params = {} if of is None else {"of": of}
     assert web.admin.get("/console/changes", params=params).status_code == status
@@ -355,10 +362,15 @@ def test_pages_say_what_they_are_told_of(web: Web, sql: Sql) -> None:
     job_id = make_job(sql)
     root = web.browser(web.token("root", "admin"))
     for path, of in {
-        "schedules": "schedules", "schedules/b%3A%20c%25": "schedule%3Ab%3A+c%25", "jobs": "jobs",
-        f"jobs/{job_id}": f"job%3A{job_id}", "lanes": "lanes", "queues": "queues",
-        "beats": "beats", "audit": "audit",
-    }.items():  # fmt: skip
+        "schedules": "schedules",
+        "schedules/b%3A%20c%25": "schedule%3Ab%3A+c%25",
+        "jobs": "jobs",
+        f"jobs/{job_id}": f"job%3A{job_id}",
+        "lanes": "lanes",
+        "queues": "queues",
+        "beats": "beats",
+        "audit": "audit",
+    }.items():
         text = root.get(f"/console/{path}").text
         assert f'data-changes="/console/changes?of={of}"' in text, path
     assert "data-changes" not in root.get("/login").text

@@ -62,10 +62,18 @@ def test_reasons_that_are_alike_are_one(page: Any, sql: Sql) -> None:
     ]
     for number, (key, name, outcome, why) in enumerate(said):
         [(due,)] = sql("SELECT now() - make_interval(mins => %s)", 10 - number)
-        insert(sql, "ticks", {
-            "schedule_id": key, "schedule": name, "outcome": outcome, "due_at": due,
-            ("reason" if outcome == "skipped" else "error"): why,
-        }, "id")  # fmt: skip
+        insert(
+            sql,
+            "ticks",
+            {
+                "schedule_id": key,
+                "schedule": name,
+                "outcome": outcome,
+                "due_at": due,
+                ("reason" if outcome == "skipped" else "error"): why,
+            },
+            "id",
+        )
     for number in range(2):
         make_job(sql, "failed", task="a", error=f"Oops: {number}")
     shown = html(page.get("/console/overview"))
@@ -74,5 +82,7 @@ def test_reasons_that_are_alike_are_one(page: Any, sql: Sql) -> None:
     assert skips[0].startswith("2 × the job before it, *, is still running other and 1 more")
     failures = [words_of(each) for each in shown.all("[aria-labelledby=failures] li")]
     assert [each.split()[:4] for each in failures] == [
-        ["2", "×", "Boom:", "*"], ["2", "×", "Oops:", "*"], ["All", "errors"],
-    ]  # fmt: skip
+        ["2", "×", "Boom:", "*"],
+        ["2", "×", "Oops:", "*"],
+        ["All", "errors"],
+    ]

@@ -27,12 +27,23 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
     form = html(page.get(NEW)).fields
     assert form["kind"] == "cron"
     form |= {
-        "name": "nightly", "timetable": "30 2 * * *", "timezone": "Europe/Oslo",
-        "task": "tests.add", "args": "[1]", "kwargs": '{"y": 3}', "grace": "15 min",
-        "starts_at": "2026-01-01T02:00", "overlap": "skip", "max_retries": "7", "owner": "data",
-        "job_policy.max_attempts": "4", "job_policy.retry_base": "90 s", "job_policy.tags": "a, b",
-        "job_policy.requires_approval": "yes", "do": "make",
-    }  # fmt: skip
+        "name": "nightly",
+        "timetable": "30 2 * * *",
+        "timezone": "Europe/Oslo",
+        "task": "tests.add",
+        "args": "[1]",
+        "kwargs": '{"y": 3}',
+        "grace": "15 min",
+        "starts_at": "2026-01-01T02:00",
+        "overlap": "skip",
+        "max_retries": "7",
+        "owner": "data",
+        "job_policy.max_attempts": "4",
+        "job_policy.retry_base": "90 s",
+        "job_policy.tags": "a, b",
+        "job_policy.requires_approval": "yes",
+        "do": "make",
+    }
     said = after(page, page.post(NEW, data=form)).words
     assert "Schedule 'nightly' was created." in said
     assert "every day at 02:30 (Europe/Oslo)" in said
@@ -42,11 +53,19 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
         " max_retries, owner, job_policy, source FROM pgbeat.schedules"
     )
     assert found == (
-        "30 2 * * *", "Europe/Oslo", "tests.add", [1], {"y": 3}, "00:15:00",
-        "2026-01-01 02:00:00+00", "skip", 7, "data",
+        "30 2 * * *",
+        "Europe/Oslo",
+        "tests.add",
+        [1],
+        {"y": 3},
+        "00:15:00",
+        "2026-01-01 02:00:00+00",
+        "skip",
+        7,
+        "data",
         {"tags": ["a", "b"], "max_attempts": 4, "retry_base": 90, "requires_approval": True},
         "page",
-    )  # fmt: skip
+    )
     assert noted(sql) == [("user:root", "page", "create", "schedule", "nightly")]
 
 
@@ -119,8 +138,15 @@ def test_a_schedule_is_made_in_the_state_that_was_chosen(page: Any, sql: Sql) ->
 def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('taken', 'tests.add', '@daily')")
     for field, value, said in WRONG_SCHEDULES:
-        form = {"name": "s", "kind": "cron", "timetable": "0 2 * * *", "task": "tests.add",
-                "overlap": "allow", "catch_up": "latest", field: value}  # fmt: skip
+        form = {
+            "name": "s",
+            "kind": "cron",
+            "timetable": "0 2 * * *",
+            "task": "tests.add",
+            "overlap": "allow",
+            "catch_up": "latest",
+            field: value,
+        }
         answer = page.post(NEW, data=form)
         assert 400 <= answer.status_code < 500, answer.text
         text = Page(answer.text)
@@ -136,10 +162,19 @@ def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
 
 
 def test_all_mistakes_of_a_schedule_are_shown_at_once(page: Any, sql: Sql) -> None:
-    wrong = {"name": "a/b", "kind": "cron", "timetable": "61 * * * *", "timezone": "Oslo",
-             "task": "tests.ad", "max_runs": "many", "grace": "soon", "calendar": "nope",
-             "catch_up_limit": "0", "job_policy.priority": "300",
-             "condition_sql": "SELEC 1"}  # fmt: skip
+    wrong = {
+        "name": "a/b",
+        "kind": "cron",
+        "timetable": "61 * * * *",
+        "timezone": "Oslo",
+        "task": "tests.ad",
+        "max_runs": "many",
+        "grace": "soon",
+        "calendar": "nope",
+        "catch_up_limit": "0",
+        "job_policy.priority": "300",
+        "condition_sql": "SELEC 1",
+    }
     names = {name.replace(".", "-") for name in wrong if name != "kind"}
     shown = html(page.post(NEW, data={"overlap": "allow", "catch_up": "latest", **wrong}), 422)
     assert set(shown.wrong) == names
@@ -154,8 +189,13 @@ def test_all_mistakes_of_a_schedule_are_shown_at_once(page: Any, sql: Sql) -> No
 
 
 def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
-    form = {"name": "s", "kind": "cron", "timetable": "@daily", "task": "tests.add",
-            "job_policy.priority": "x"}  # fmt: skip
+    form = {
+        "name": "s",
+        "kind": "cron",
+        "timetable": "@daily",
+        "task": "tests.add",
+        "job_policy.priority": "x",
+    }
     text = html(page.post(NEW, data=form), 422)
     assert text.one("details.part[open] #e-job_policy-priority") is not None
 

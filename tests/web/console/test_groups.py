@@ -19,10 +19,16 @@ def test_groups_are_listed_and_their_jobs_shown(web: Web, page: Any, user: Any, 
     assert "No groups yet" in html(page.get("/console/groups"))
     mine = make_group(web.user, name="sales", mode="sequential", on_failure="skip_remaining")
     make_group(web.other)
-    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()"
-        " WHERE group_id = %s AND group_position = 0", mine)  # fmt: skip
-    sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: no', finished_at = now()"
-        " WHERE group_id = %s AND group_position = 0", mine)  # fmt: skip
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'running', started_at = now()"
+        " WHERE group_id = %s AND group_position = 0",
+        mine,
+    )
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: no', finished_at = now()"
+        " WHERE group_id = %s AND group_position = 0",
+        mine,
+    )
     text = html(page.get("/console/groups"))
     assert len(text.rows) == 2
     assert '<progress max="2" value="1" aria-label="jobs that have ended">' in text
@@ -42,9 +48,12 @@ def test_groups_are_listed_and_their_jobs_shown(web: Web, page: Any, user: Any, 
 
 def test_groups_are_paged(web: Web, page: Any, sql: Sql) -> None:
     for number in range(30):
-        sql("INSERT INTO pgbeat.groups (name, job_source, created_by, created_at)"
+        sql(
+            "INSERT INTO pgbeat.groups (name, job_source, created_by, created_at)"
             " VALUES (%s, 'user_api', 'user:root', now() - %s * interval '1 s')",
-            f"g{number:02}", number)  # fmt: skip
+            f"g{number:02}",
+            number,
+        )
     text = html(page.get("/console/groups"))
     second = html(page.get(text.next))
     found = re.findall(r"\bg\d\d\b", text.words + second.words)
@@ -74,8 +83,10 @@ def test_others_groups_are_not_there(web: Web, user: Any, sql: Sql) -> None:
 def test_a_large_group_shows_what_failed(web: Web, page: Any, sql: Sql) -> None:
     group = make_group(web.user, 110)
     sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE group_position = 105")
-    sql("UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: far', finished_at = now()"
-        " WHERE group_position = 105")  # fmt: skip
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'failed', error = 'ValueError: far', finished_at = now()"
+        " WHERE group_position = 105"
+    )
     said = html(page.get(f"/console/groups/{group}")).words
     assert "ValueError: far" in said
     assert "The first 100; show all" in said

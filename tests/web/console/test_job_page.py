@@ -13,52 +13,91 @@ def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> N
     """As bars, as a table, and by the API."""
     policy = {"max_attempts": 2, "retry_base": "30 seconds", "queue": "mail"}
     start, then, end = (f"2026-01-01T00:{minute}Z" for minute in ("00:00", "00:10", "01:00"))
-    first = job(state="failed", created_at=start, dispatched_at="2026-01-01T00:00:03Z",
-                finished_at=then, lane="<gpu>", **policy)  # fmt: skip
-    second = job(created_at=then, dispatched_at=then, finished_at=end, attempt=2, retry_of=first,
-                 **policy)  # fmt: skip
+    first = job(
+        state="failed",
+        created_at=start,
+        dispatched_at="2026-01-01T00:00:03Z",
+        finished_at=then,
+        lane="<gpu>",
+        **policy,
+    )
+    second = job(
+        created_at=then, dispatched_at=then, finished_at=end, attempt=2, retry_of=first, **policy
+    )
     for job_id, state, *times in (
-        (first, "failed", "00:00:05", "00:00:10"), (second, "completed", "00:00:50", "00:01:00"),
-    ):  # fmt: skip
+        (first, "failed", "00:00:05", "00:00:10"),
+        (second, "completed", "00:00:50", "00:01:00"),
+    ):
         sql(
             "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at)"
             " VALUES (%s, 1, 'w1', %s, %s, %s) RETURNING id",
-            job_id, state, *(f"2026-01-01T{each}Z" for each in times),
-        )  # fmt: skip
+            job_id,
+            state,
+            *(f"2026-01-01T{each}Z" for each in times),
+        )
     shown = html(page.get(f"/console/jobs/{first}"))
     assert "waiting in lane &lt;gpu&gt;" in shown and "backing off" in shown.words
     bars = shown.tree.xpath("//div[@class='bar-of']//rect")
     assert [(bar.get("class"), bar.get("x"), bar.get("width")) for bar in bars] == [
-        ("lane", "0.0%", "5.0%"), ("queue", "5.0%", "3.33%"), ("bad", "8.33%", "8.33%"),
-        ("backoff", "16.67%", "50.0%"), ("queue", "66.67%", "16.67%"), ("good", "83.33%", "16.67%"),
-    ]  # fmt: skip
+        ("lane", "0.0%", "5.0%"),
+        ("queue", "5.0%", "3.33%"),
+        ("bad", "8.33%", "8.33%"),
+        ("backoff", "16.67%", "50.0%"),
+        ("queue", "66.67%", "16.67%"),
+        ("good", "83.33%", "16.67%"),
+    ]
     assert len(shown.tree.xpath("//*[@id='phases']//tbody/tr")) == 10
     found = web.admin.get(f"/jobs/{second}/trace").json()
     assert found["is_whole"] and found["since"] == "2026-01-01T00:00:00Z"
     assert [each["kind"] for each in found["phases"]] == [
-        "created", "lane", "queue", "running", "ended",
-        "created", "backoff", "queue", "running", "ended",
-    ]  # fmt: skip
+        "created",
+        "lane",
+        "queue",
+        "running",
+        "ended",
+        "created",
+        "backoff",
+        "queue",
+        "running",
+        "ended",
+    ]
     assert found["phases"][6] == {
-        "job_id": second, "attempt": 2, "kind": "backoff", "started_at": "2026-01-01T00:00:10Z",
-        "finished_at": "2026-01-01T00:00:40Z", "duration_seconds": 30.0, "state": None,
-        "execution": None, "where": None,
-    }  # fmt: skip
+        "job_id": second,
+        "attempt": 2,
+        "kind": "backoff",
+        "started_at": "2026-01-01T00:00:10Z",
+        "finished_at": "2026-01-01T00:00:40Z",
+        "duration_seconds": 30.0,
+        "state": None,
+        "execution": None,
+        "where": None,
+    }
 
 
 def test_run_again_with_changed_arguments(web: Web, page: Any, sql: Sql) -> None:
     """The form is filled in with what the job had; sections that hold something are open."""
     make_lane(sql, "gpu")
-    given = {"task": "tests.add", "args": [1], "kwargs": {"y": 2}, "lane": "gpu", "priority": 7,
-             "labels": {"team": "a"}, "unique_key": "once"}  # fmt: skip
+    given = {
+        "task": "tests.add",
+        "args": [1],
+        "kwargs": {"y": 2},
+        "lane": "gpu",
+        "priority": 7,
+        "labels": {"team": "a"},
+        "unique_key": "once",
+    }
     made = done(web.admin.post("/jobs", json=given), 201)
     link = f"/console/new/job?like={made['id']}"
     assert link in html(page.get(f"/console/jobs/{made['id']}"))
     shown = html(page.get(link))
     form = shown.fields
     assert {name: form[name] for name in ("task", "args", "kwargs", "lane", "priority")} == {
-        "task": "tests.add", "args": "[1]", "kwargs": '{"y": 2}', "lane": "gpu", "priority": "7",
-    }  # fmt: skip
+        "task": "tests.add",
+        "args": "[1]",
+        "kwargs": '{"y": 2}',
+        "lane": "gpu",
+        "priority": "7",
+    }
     assert form["unique_key"] == form["run_at"] == ""
     assert len(shown.tree.xpath("//details[@open]//input[@name='lane']")) == 1
     assert not shown.tree.xpath("//details[@open]//input[@name='queue']")
@@ -94,8 +133,11 @@ def test_what_a_job_logged(web: Web, page: Any, job: Any, sql: Sql) -> None:
         sql(
             "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at,"
             " finished_at, log) VALUES (%s, %s, 'w1', 'failed', '2026-01-01T00:00:00Z', now(), %s)"
-            " RETURNING id", own, number, log if message else None,
-        )  # fmt: skip
+            " RETURNING id",
+            own,
+            number,
+            log if message else None,
+        )
     shown = html(page.get(f"/console/jobs/{own}"))
     assert "two" in shown.words and "&lt;b&gt;one" not in shown
     assert f"/console/jobs/{own}?log=1#log-1" in shown and "log=3" not in shown

@@ -17,8 +17,13 @@ LIST = "/console/schedules"
 def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, schedule: Any) -> None:
     schedule_id = schedule("s")
     mine = job(created_by="user:alice", task="mine.task")
-    job(state="failed", error="ValueError: broken", task="bad.task", schedule="s",
-        schedule_id=schedule_id)  # fmt: skip
+    job(
+        state="failed",
+        error="ValueError: broken",
+        task="bad.task",
+        schedule="s",
+        schedule_id=schedule_id,
+    )
     every = html(page.get("/console/jobs"))
     assert "mine.task" in every
     assert "ValueError: broken" in every
@@ -62,18 +67,27 @@ def test_jobs_are_paged(page: Any, job: Any) -> None:
 
 def test_a_job_shows_executions_chain_and_checkpoint(page: Any, job: Any, sql: Sql) -> None:
     first = job(state="failed", error="ValueError: one")
-    second = job(state="running", finished_at=None, retry_of=first, attempt=2, max_attempts=3,
-                 checkpoint='{"row": 17}', worker="w@host")  # fmt: skip
+    second = job(
+        state="running",
+        finished_at=None,
+        retry_of=first,
+        attempt=2,
+        max_attempts=3,
+        checkpoint='{"row": 17}',
+        worker="w@host",
+    )
     sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s RETURNING id", second, first)
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,"
         " traceback) VALUES (%s, 1, 'w@host', 'failed', now(), 'ValueError: one',"
-        " 'Traceback (most recent call last)') RETURNING id", first,
-    )  # fmt: skip
+        " 'Traceback (most recent call last)') RETURNING id",
+        first,
+    )
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total,"
-        " progress_message) VALUES (%s, 1, 'w@host', 17, 50, 'rows') RETURNING id", second,
-    )  # fmt: skip
+        " progress_message) VALUES (%s, 1, 'w@host', 17, 50, 'rows') RETURNING id",
+        second,
+    )
     text = html(page.get(f"/console/jobs/{second}"))
     assert '<progress max="50.0" value="17.0"' in text
     said = text.words
@@ -98,15 +112,24 @@ def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: A
     cases: list[tuple[dict[str, Any], set[str], set[str]]] = [
         ({}, {"delete"}, {"delete"}),
         ({"state": "failed"}, {"retry", "delete"}, {"retry", "delete"}),
-        ({"state": "pending", "finished_at": None}, {"pause", "cancel", "update"},
-         {"pause", "cancel", "update"}),
-        ({"state": "paused", "finished_at": None}, {"resume", "cancel", "update"},
-         {"resume", "cancel", "update"}),
-        ({"state": "paused", "finished_at": None, "awaits_approval": True},
-         {"approve", "cancel", "update"}, {"cancel", "update"}),
+        (
+            {"state": "pending", "finished_at": None},
+            {"pause", "cancel", "update"},
+            {"pause", "cancel", "update"},
+        ),
+        (
+            {"state": "paused", "finished_at": None},
+            {"resume", "cancel", "update"},
+            {"resume", "cancel", "update"},
+        ),
+        (
+            {"state": "paused", "finished_at": None, "awaits_approval": True},
+            {"approve", "cancel", "update"},
+            {"cancel", "update"},
+        ),
         ({"state": "running", "finished_at": None}, {"cancel"}, {"cancel"}),
         ({"state": "failed", "is_system_job": True}, {"retry", "delete"}, set()),
-    ]  # fmt: skip
+    ]
     for values, of_admin, of_user in cases:
         job_id = job(**alice, **values)
         assert verbs(page, job_id) == of_admin, values

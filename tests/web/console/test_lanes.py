@@ -83,11 +83,16 @@ def test_a_lane_is_made(page: Any, sql: Sql) -> None:
     answer = page.post(
         NEW,
         data={
-            "name": "gpu", "max_running": "2", "rate": "10/minute", "rate_key": "task",
-            "fair_by": "kwargs.n", "max_per_key": "1", "policy": "resources",
+            "name": "gpu",
+            "max_running": "2",
+            "rate": "10/minute",
+            "rate_key": "task",
+            "fair_by": "kwargs.n",
+            "max_per_key": "1",
+            "policy": "resources",
             "options": '{"gpu": 2}',
         },
-    )  # fmt: skip
+    )
     said = after(page, answer).words
     assert "Lane 'gpu' was created." in said
     assert "2 slots, 10/minute of each task, turns by n (1 slot each), policy resources" in said
@@ -272,8 +277,15 @@ def reserved(app: Celery, web: Web) -> Iterator[list[BaseException]]:
 
     def run() -> None:
         try:
-            direct.run_direct("jobs.add", [1], lane="gpu", timeout=60, app=app,
-                              settings=web.settings, created_by="user:alice")  # fmt: skip
+            direct.run_direct(
+                "jobs.add",
+                [1],
+                lane="gpu",
+                timeout=60,
+                app=app,
+                settings=web.settings,
+                created_by="user:alice",
+            )
         except BaseException as error:
             ends.append(error)
 
@@ -296,10 +308,9 @@ def test_a_reservation_is_shown_and_released(app: Celery, web: Web, page: Any, s
         until(lambda: ends)
     assert isinstance(ends[0], NoSlot)
     assert "was deleted" in str(ends[0])
-    assert sql("SELECT verb, kind, subject, actor, before->>'task' FROM pgbeat.audit"
-               " WHERE kind = 'direct'") == [
-        ("release", "direct", str(number), "user:root", "jobs.add")
-    ]  # fmt: skip
+    assert sql(
+        "SELECT verb, kind, subject, actor, before->>'task' FROM pgbeat.audit WHERE kind = 'direct'"
+    ) == [("release", "direct", str(number), "user:root", "jobs.add")]
 
 
 def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) -> None:

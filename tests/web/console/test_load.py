@@ -29,8 +29,14 @@ def ended(sql: Sql, database: str, at: datetime) -> Callable[..., None]:
 
     def end(*states: str, **values: Any) -> None:
         for state in states:
-            make_job(sql, state, created_at=at, started_at=at,
-                     finished_at=at + timedelta(seconds=2), **values)  # fmt: skip
+            make_job(
+                sql,
+                state,
+                created_at=at,
+                started_at=at,
+                finished_at=at + timedelta(seconds=2),
+                **values,
+            )
         with connected(database) as connection:
             keeper.keep(connection, Settings(postgres_url(database)), lambda task: "celery")
 

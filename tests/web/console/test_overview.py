@@ -14,10 +14,26 @@ def make_run(sql: Sql, key: int, name: str, state: str, **values: Any) -> str:
     """A job that began ten minutes ago, with its execution."""
     [(at,)] = sql("SELECT now() - interval '10 minutes'")
     end = None if state == "running" else at
-    job = make_job(sql, state, schedule_id=key, schedule=name, task="jobs.add", created_at=at,
-                   started_at=at, finished_at=end, **values)  # fmt: skip
-    run = {"job_id": job, "schedule_id": key, "number": 1, "state": state, "worker": "w",
-           "started_at": at, "finished_at": end} | values  # fmt: skip
+    job = make_job(
+        sql,
+        state,
+        schedule_id=key,
+        schedule=name,
+        task="jobs.add",
+        created_at=at,
+        started_at=at,
+        finished_at=end,
+        **values,
+    )
+    run = {
+        "job_id": job,
+        "schedule_id": key,
+        "number": 1,
+        "state": state,
+        "worker": "w",
+        "started_at": at,
+        "finished_at": end,
+    } | values
     insert(sql, "executions", run, "id")
     return job
 
@@ -28,8 +44,18 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     idle = make_schedule(sql, "idle", task="jobs.add", condition_sql="SELECT false")
     failed = make_run(sql, bad, "bad", "failed", error="ValueError: no")
     running = make_run(sql, busy, "busy", "running")
-    insert(sql, "ticks", {"schedule_id": idle, "schedule": "idle", "due_at": "now",
-                          "outcome": "skipped", "reason": "no work"}, "id")  # fmt: skip
+    insert(
+        sql,
+        "ticks",
+        {
+            "schedule_id": idle,
+            "schedule": "idle",
+            "due_at": "now",
+            "outcome": "skipped",
+            "reason": "no work",
+        },
+        "id",
+    )
     shown = html(page.get(PATH))
     tiles = [words_of(tile) for tile in shown.all(".tile")]
     assert tiles[0].startswith("1 running")
@@ -38,8 +64,9 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     rows = {words_of(row.cssselect("th a")[0]): row for row in shown.all(".timeline tbody tr")}
     assert next(iter(rows)) == "bad"
     assert "failing, 1 in a row" in words_of(rows["bad"].cssselect("th")[0])
-    links = {name: [each.get("href") for each in row.cssselect("svg a")]
-             for name, row in rows.items()}  # fmt: skip
+    links = {
+        name: [each.get("href") for each in row.cssselect("svg a")] for name, row in rows.items()
+    }
     assert links["bad"] == [f"jobs/{failed}"]
     assert links["busy"] == [f"jobs/{running}"]
     assert links["idle"] == ["schedules/idle#history"]
@@ -97,8 +124,12 @@ def test_the_timeline_of_the_api(web: Web, sql: Sql) -> None:
 def test_the_page_stays_small(page: Any, sql: Sql) -> None:
     """Twenty schedules whose many jobs failed, each with a long error."""
     for number in range(20):
-        make_schedule(sql, f"a-schedule-with-a-rather-long-name-{number:02}", task="jobs.add",
-                      cron="* * * * *")  # fmt: skip
+        make_schedule(
+            sql,
+            f"a-schedule-with-a-rather-long-name-{number:02}",
+            task="jobs.add",
+            cron="* * * * *",
+        )
     sql(
         """
         WITH made AS (

@@ -41,16 +41,24 @@ def test_the_start_leads_to_what_one_may_see(web: Web, page: Any) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [LIST, f"{LIST}/s", "/console/lanes", "/console/lanes/l", "/console/queues", "/console/beats",
-     "/console/audit"],
-)  # fmt: skip
+    [
+        LIST,
+        f"{LIST}/s",
+        "/console/lanes",
+        "/console/lanes/l",
+        "/console/queues",
+        "/console/beats",
+        "/console/audit",
+    ],
+)
 def test_pages_that_are_for_administrators(web: Web, path: str) -> None:
     assert web.nobody.get(path).status_code == 303
     assert web.browser(web.token("alice")).get(path).status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/console/nowhere", "/console/jobs/a%2Fb", "/console/jobs/1",
-                                  f"{LIST}/none"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path", ["/console/nowhere", "/console/jobs/a%2Fb", "/console/jobs/1", f"{LIST}/none"]
+)
 def test_the_page_of_what_is_not_there_leads_on(web: Web, page: Any, path: str) -> None:
     text = html(page.get(path), 404)
     assert "<h1>Not Found</h1>" in text
@@ -69,8 +77,9 @@ def test_a_slash_too_many_is_left_out(page: Any) -> None:
     assert answer.headers["location"] == "/console/jobs?state=failed"
 
 
-@pytest.mark.parametrize("path", [f"{LIST}/s", "/console/lanes/l", "/console/queues",
-                                  "/console/dead"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path", [f"{LIST}/s", "/console/lanes/l", "/console/queues", "/console/dead"]
+)
 def test_changes_that_are_for_administrators(web: Web, path: str) -> None:
     assert web.browser(web.token("alice")).post(path, data={"do": "pause"}).status_code == 403
     assert web.nobody.post(path, data={"do": "pause"}).status_code == 303
@@ -84,8 +93,17 @@ def test_another_site_changes_nothing(web: Web, schedule: Any, sql: Sql) -> None
     assert sql("SELECT paused_at FROM pgbeat.schedules") == [(None,)]
 
 
-@pytest.mark.parametrize("path", [LIST, "/console/jobs", "/console/lanes", "/console/queues",
-                                  "/console/beats", "/console/audit"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        LIST,
+        "/console/jobs",
+        "/console/lanes",
+        "/console/queues",
+        "/console/beats",
+        "/console/audit",
+    ],
+)
 def test_pages_without_anything_say_what_to_do(page: Any, path: str) -> None:
     text = html(page.get(path))
     assert 'class="empty"' in text
@@ -104,32 +122,70 @@ def test_the_files_are_there(page: Any) -> None:
 
 def test_what_others_write_is_text(web: Web, page: Any, schedule: Any, job: Any, sql: Sql) -> None:
     schedule_id = schedule(
-        EVIL.replace("/", "|"), task=EVIL, owner=EVIL, queue=EVIL, condition_sql=EVIL,
-        enabled=False, disabled_reason=EVIL, last_error=EVIL, last_failure="2026-01-01",
-    )  # fmt: skip
+        EVIL.replace("/", "|"),
+        task=EVIL,
+        owner=EVIL,
+        queue=EVIL,
+        condition_sql=EVIL,
+        enabled=False,
+        disabled_reason=EVIL,
+        last_error=EVIL,
+        last_failure="2026-01-01",
+    )
     sql(
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason, note) "
         "VALUES (%s, %s, now(), 'skipped', %s, %s) RETURNING id",
-        schedule_id, EVIL.replace("/", "|"), EVIL, EVIL,
-    )  # fmt: skip
-    job_id = job(state="failed", task=EVIL, error=EVIL, schedule=EVIL, created_by=EVIL, queue=EVIL,
-                 tags=[EVIL], unique_key=EVIL, worker=EVIL, checkpoint='"<script>"', lane=EVIL,
-                 template=EVIL, created_at="now()")  # fmt: skip
+        schedule_id,
+        EVIL.replace("/", "|"),
+        EVIL,
+        EVIL,
+    )
+    job_id = job(
+        state="failed",
+        task=EVIL,
+        error=EVIL,
+        schedule=EVIL,
+        created_by=EVIL,
+        queue=EVIL,
+        tags=[EVIL],
+        unique_key=EVIL,
+        worker=EVIL,
+        checkpoint='"<script>"',
+        lane=EVIL,
+        template=EVIL,
+        created_at="now()",
+    )
     sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error, "
         "traceback, result, progress_message) VALUES (%s, 1, %s, 'failed', now(), %s, %s, %s, %s) "
-        "RETURNING id", job_id, EVIL, EVIL, EVIL, EVIL, EVIL,
-    )  # fmt: skip
+        "RETURNING id",
+        job_id,
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+    )
     sql(
         "INSERT INTO pgbeat.audit (namespace, actor, origin, verb, kind, subject, after) "
         "VALUES ('default', %s, 'cli', %s, %s, %s, '\"<script>\"') RETURNING id",
-        EVIL, EVIL, EVIL, EVIL,
-    )  # fmt: skip
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+    )
     from urllib.parse import quote
 
     name = quote(EVIL.replace("/", "|"))
-    pages = [LIST, f"{LIST}/{name}", "/console/jobs", f"/console/jobs/{job_id}", "/console/audit",
-             f"{LIST}?search={quote(EVIL)}", f"/console/jobs?task={quote(EVIL)}"]  # fmt: skip
+    pages = [
+        LIST,
+        f"{LIST}/{name}",
+        "/console/jobs",
+        f"/console/jobs/{job_id}",
+        "/console/audit",
+        f"{LIST}?search={quote(EVIL)}",
+        f"/console/jobs?task={quote(EVIL)}",
+    ]
     for path in pages:
         text = html(page.get(path))
         assert "&lt;script&gt;alert(" in text, path

@@ -35,8 +35,15 @@ def test_a_form_is_previewed(page: Any, sql: Sql) -> None:
 def test_a_condition_is_tested_as_it_is_written(
     page: Any, sql: Sql, condition: str, said: str
 ) -> None:
-    form = {"name": "n", "kind": "every", "timetable": "1 h", "task": "tests.add", "args": "[1]",
-            "condition_sql": condition, "do": "test"}  # fmt: skip
+    form = {
+        "name": "n",
+        "kind": "every",
+        "timetable": "1 h",
+        "task": "tests.add",
+        "args": "[1]",
+        "condition_sql": condition,
+        "do": "test",
+    }
     shown = html(page.post(NEW, data=form))
     assert f"If it were due now: {said}" in shown.words
     assert shown.one("#f-condition_sql").text.strip() == condition

@@ -19,8 +19,13 @@ LIST = "/console/schedules"
 
 def test_a_lane_shows_who_is_in_it_and_who_waits(page: Any, job: Any, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1) RETURNING name")
-    job(lane="gpu", state="running", finished_at=None, dispatched_at="2026-01-01T00:00:00Z",
-        task="in.slot")  # fmt: skip
+    job(
+        lane="gpu",
+        state="running",
+        finished_at=None,
+        dispatched_at="2026-01-01T00:00:00Z",
+        task="in.slot",
+    )
     job(lane="gpu", state="pending", finished_at=None, started_at=None, task="in.line")
     said = html(page.get("/console/lanes")).words
     assert "gpu active 1 of 1 1 " in said
@@ -31,8 +36,9 @@ def test_a_lane_shows_who_is_in_it_and_who_waits(page: Any, job: Any, sql: Sql) 
     assert "the lane is paused" in html(page.get("/console/lanes/gpu"))
     assert "goes on" in after(page, page.post("/console/lanes/gpu", data={"do": "resume"}))
     assert sql("SELECT verb FROM pgbeat.audit WHERE kind = 'lane' ORDER BY id") == [
-        ("pause",), ("resume",)
-    ]  # fmt: skip
+        ("pause",),
+        ("resume",),
+    ]
     assert html(page.get("/console/lanes/cpu"), 404)
     assert html(page.post("/console/lanes/cpu", data={"do": "pause"}), 404)
 

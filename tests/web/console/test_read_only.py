@@ -39,9 +39,25 @@ def test_a_viewer_sees_all_and_is_offered_no_change(
     done(web.admin.put("/calendars/c", json={"definition": {"weekdays": ["sat"]}}), 201)
     ended = job()
     waiting = job(state="pending", started_at=None, finished_at=None, lane="l")
-    paths = ["schedules", "schedules/s", "calendars", "calendars/c", "jobs", f"jobs/{ended}",
-             f"jobs/{waiting}", f"jobs/{waiting}/tree", "groups", f"groups/{group}", "templates",
-             "templates/t", "lanes", "lanes/l", "queues", "beats", "audit"]  # fmt: skip
+    paths = [
+        "schedules",
+        "schedules/s",
+        "calendars",
+        "calendars/c",
+        "jobs",
+        f"jobs/{ended}",
+        f"jobs/{waiting}",
+        f"jobs/{waiting}/tree",
+        "groups",
+        f"groups/{group}",
+        "templates",
+        "templates/t",
+        "lanes",
+        "lanes/l",
+        "queues",
+        "beats",
+        "audit",
+    ]
     for path in paths:
         assert offers_a_change(html(viewer.get(f"/console/{path}"))) == [], path
     assert sum(bool(offers_a_change(html(page.get(f"/console/{path}")))) for path in paths) > 11

@@ -55,8 +55,9 @@ def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> No
     assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))
 
 
-def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job: Any,
-                                         sql: Sql) -> None:  # fmt: skip
+def test_no_list_asks_more_for_more_rows(
+    page: Any, web: Web, schedule: Any, job: Any, sql: Sql
+) -> None:
     def fill(count: int) -> None:
         for number in range(count):
             name = f"s{uuid4().hex[:8]}"
@@ -64,10 +65,15 @@ def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job
             job_id = job(state="running", finished_at=None, schedule=name, schedule_id=schedule_id)
             sql(
                 "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id)"
-                " VALUES (%s, %s, now(), 'launched', %s) RETURNING id", schedule_id, name, job_id,
-            )  # fmt: skip
-            sql(f"INSERT INTO pgbeat.lanes (name) VALUES ('l{number}') ON CONFLICT DO NOTHING"
-                " RETURNING name")  # fmt: skip
+                " VALUES (%s, %s, now(), 'launched', %s) RETURNING id",
+                schedule_id,
+                name,
+                job_id,
+            )
+            sql(
+                f"INSERT INTO pgbeat.lanes (name) VALUES ('l{number}') ON CONFLICT DO NOTHING"
+                " RETURNING name"
+            )
 
     paths = [LIST, "/console/jobs", "/console/lanes", "/console/audit", "/console/queues"]
     fill(2)
@@ -117,9 +123,11 @@ def test_a_schedule_is_steered(page: Any, schedule: Any, sql: Sql) -> None:
         return sql("SELECT enabled, paused_at IS NOT NULL FROM pgbeat.schedules")[0]
 
     for verb, wanted in (
-        ("pause", (True, True)), ("resume", (True, False)),
-        ("disable", (False, False)), ("enable", (True, False)),
-    ):  # fmt: skip
+        ("pause", (True, True)),
+        ("resume", (True, False)),
+        ("disable", (False, False)),
+        ("enable", (True, False)),
+    ):
         said = after(page, page.post(f"{LIST}/s", data={"do": verb})).words
         assert f"Schedule 's' {verb.removesuffix('e')}" in said
         assert state() == wanted

@@ -12,9 +12,15 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
     assert "No templates yet" in html(page.get("/console/templates"))
     sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     form = html(page.get("/console/new/template")).fields
-    form |= {"name": "t", "task": "tests.add", "args": "[1]", "description": "Adds",
-             "job_policy.lane": "gpu", "job_policy.max_attempts": "5",
-             "job_policy.unique": "yes"}  # fmt: skip
+    form |= {
+        "name": "t",
+        "task": "tests.add",
+        "args": "[1]",
+        "description": "Adds",
+        "job_policy.lane": "gpu",
+        "job_policy.max_attempts": "5",
+        "job_policy.unique": "yes",
+    }
     assert "was created" in after(page, page.post("/console/new/template", data=form))
     text = html(page.get("/console/templates/t"))
     assert "Runs tests.add Arguments [1] Lane gpu Attempts 5" in text.words
@@ -28,8 +34,10 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
     assert sql("SELECT args, description, job_policy FROM pgbeat.templates") == [
         ([2], "Adds well", {"lane": "gpu", "max_attempts": 5, "retry_cap": "2 h"})
     ]
-    sql("INSERT INTO pgbeat.schedules (name, task, cron, job_policy)"
-        " VALUES ('s', 'tests.add', '@daily', '{\"template\": \"t\"}')")  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, cron, job_policy)"
+        " VALUES ('s', 'tests.add', '@daily', '{\"template\": \"t\"}')"
+    )
     text = html(page.get("/console/templates/t"))
     assert 'href="/console/schedules/s"' in text
     refused = html(page.post("/console/templates/t", data={"do": "delete"}), 422).words

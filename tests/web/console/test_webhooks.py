@@ -97,8 +97,12 @@ def deliver(sql: Sql, state: str, log: str = "[]", payload: str = "{}") -> str:
            SELECT id, 'job.failed', %s, %s, %s,
                   CASE WHEN %s <> 'pending' THEN now() END,
                   CASE WHEN %s = 'pending' THEN now() END FROM pgbeat.webhooks RETURNING id""",
-        payload, state, log, state, state,
-    )  # fmt: skip
+        payload,
+        state,
+        log,
+        state,
+        state,
+    )
     return str(delivery)
 
 
@@ -134,6 +138,8 @@ def test_deliveries_are_paged(page: Any, sql: Sql) -> None:
         deliver(sql, "failed")
     text = html(page.get("/console/webhooks/ops?state=failed"))
     second = html(page.get(text.next))
-    found = [*[each.get("value") for each in text.all("[name=id]")],
-             *[each.get("value") for each in second.all("[name=id]")]]  # fmt: skip
+    found = [
+        *[each.get("value") for each in text.all("[name=id]")],
+        *[each.get("value") for each in second.all("[name=id]")],
+    ]
     assert len(found) == len(set(found)) == 30

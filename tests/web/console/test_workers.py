@@ -31,8 +31,17 @@ def make_workers(sql: Sql) -> str:
 def test_workers_are_shown_with_what_they_run(web: Web, page: Any, sql: Sql) -> None:
     job = make_workers(sql)
     shown = html(page.get("/console/workers")).words
-    for words in ("celery@web1", "1 of 4", "shop.sync", "celery , late", "150%", "312 MB", "5.6.0",
-                  "celery@gone", "lost"):  # fmt: skip
+    for words in (
+        "celery@web1",
+        "1 of 4",
+        "shop.sync",
+        "celery , late",
+        "150%",
+        "312 MB",
+        "5.6.0",
+        "celery@gone",
+        "lost",
+    ):
         assert words in shown, words
     found = done(web.admin.get("/workers"))["workers"]
     assert [each["name"] for each in found] == ["celery@gone", "celery@web1"]

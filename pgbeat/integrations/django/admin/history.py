@@ -60,9 +60,17 @@ class TickAdmin(HistoryPage):
     search_help_text = "Part of a schedule's name"
     console_path = "schedules"
     fields: ClassVar[Any] = (
-        "schedule", "outcome", "trigger", "due_at", "decided_at", "reason", "error", "job_id",
-        "missed", "note",
-    )  # fmt: skip
+        "schedule",
+        "outcome",
+        "trigger",
+        "due_at",
+        "decided_at",
+        "reason",
+        "error",
+        "job_id",
+        "missed",
+        "note",
+    )
 
     def get_changelist(self, request: Any, **kwargs: Any) -> Any:
         """Returns the class of the list."""

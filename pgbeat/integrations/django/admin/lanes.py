@@ -58,9 +58,17 @@ class LaneAdmin(Page):
     actions = (pause, resume)
     console_path = "lanes"
     fields: ClassVar[Any] = (
-        "name", "max_running", "rate_limit", "rate_period", "rate_key", "rate_unit",
-        "fair_by", "max_per_key", "policy", "options",
-    )  # fmt: skip
+        "name",
+        "max_running",
+        "rate_limit",
+        "rate_period",
+        "rate_key",
+        "rate_unit",
+        "fair_by",
+        "max_per_key",
+        "policy",
+        "options",
+    )
 
     @admin.display(description="rate")
     def rate(self, row: Any) -> str:

@@ -19,10 +19,14 @@ _WHAT = ("task", "args", "kwargs", "condition_sql", "job_policy")
 _BOUNDS = ("starts_at", "ends_at", "max_runs", "jitter", "calendar", "after_outcome")
 _BETWEEN = ("overlap", "catch_up", "catch_up_limit", "grace", "min_interval")
 _FAILS = (
-    "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
+    "max_retries",
+    "retry_base",
+    "retry_factor",
+    "retry_cap",
+    "probe_after",
     "pause_after_failures",
     "check_in_url",
-)  # fmt: skip
+)
 _HOW = ("queue", "launcher", "options")
 _STATE = (
     "state", "next_run", "last_run", "last_success", "last_failure", "last_error",
@@ -128,16 +132,17 @@ class ScheduleAdmin(Page):
     readonly_fields = _STATE
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name",)}),
-        ("When", {
-            "fields": (*TIMETABLES, "timezone"), "description": "Fill in one of the first six.",
-        }),
+        (
+            "When",
+            {"fields": (*TIMETABLES, "timezone"), "description": "Fill in one of the first six."},
+        ),
         ("What", {"fields": _WHAT}),
         ("Start and end", {"fields": _BOUNDS, "classes": ("collapse",)}),
         ("Overlap and skipping", {"fields": _BETWEEN, "classes": ("collapse",)}),
         ("If launching fails", {"fields": _FAILS, "classes": ("collapse",)}),
         ("How it is launched", {"fields": _HOW, "classes": ("collapse",)}),
         ("What it is for", {"fields": _ABOUT, "classes": ("collapse",)}),
-    )  # fmt: skip
+    )
 
     @admin.display(description="timetable")
     def timetable(self, row: Any) -> str:

@@ -104,7 +104,7 @@ def both(app: Celery, sql: Sql, *args: Any, **options: Any) -> tuple[Any, Any]:
         ((datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.50"), uuid.UUID(int=7)),),
         ((float("inf"), b"bytes"),),
     ],
-)  # fmt: skip
+)
 def test_the_same_bytes(app: Celery, sql: Sql, args: Any) -> None:
     expected, made = both(app, sql, *args)
     assert is_quick(made)

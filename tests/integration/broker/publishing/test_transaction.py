@@ -103,8 +103,9 @@ def test_there_with_the_commit_and_not_before(
     assert sorted(id for _, id, _, _ in found) == sorted(ids)
     assert ("tests.unknown", ids[1], [5], {"a": 1}) in found
     assert [(args, kwargs) for _, id, args, kwargs in found if id in ids[-2:]] == [
-        ([8], {}), ([], {"x": 9}),
-    ]  # fmt: skip
+        ([8], {}),
+        ([], {"x": 9}),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["session", "connection"])
@@ -390,9 +391,13 @@ def test_five_thousand(app: Celery, engine: Engine, connect: Connect, sql: Sql) 
 def test_many_are_what_one_is(ours: Celery, engine: Engine, connect: Connect) -> None:
     """The quick way makes the message that `apply_async` makes."""
     options = {
-        "queue": "q", "priority": 4, "headers": {"note": 1}, "expires": 600, "time_limit": 9,
+        "queue": "q",
+        "priority": 4,
+        "headers": {"note": 1},
+        "expires": 600,
+        "time_limit": 9,
         "countdown": -1,
-    }  # fmt: skip
+    }
     with Session(engine) as session:
         mine = pgbeat.in_transaction(session, ours)
         slow = add(ours).apply_async((1, "a"), connection=mine, **options).id

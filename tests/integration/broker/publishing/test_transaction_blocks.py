@@ -310,9 +310,12 @@ def test_a_message_is_never_put_where_its_queue_cannot_be_seen(
     """A snapshot from before the queue was bound knows of no queue."""
     queue = Queue("goods", Exchange("goods", type="topic"), routing_key="goods")
     app = make_app(
-        transport_url(database), task_queues=[queue], task_default_queue="goods",
-        task_default_exchange="goods", task_default_routing_key="goods",
-    )  # fmt: skip
+        transport_url(database),
+        task_queues=[queue],
+        task_default_queue="goods",
+        task_default_exchange="goods",
+        task_default_routing_key="goods",
+    )
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as mine:
         mine.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
         first = add(app).delay().id  # declares it, in another transaction

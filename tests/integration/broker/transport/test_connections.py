@@ -129,10 +129,16 @@ def test_options_of_other_transports_are_ignored_with_one_warning(
     """A team that only changes the URL keeps its settings."""
     monkeypatch.setattr(ignored_options, "_warned", set())
     brought: dict[str, Any] = {
-        "visibility_timeout": 3600, "fanout_prefix": True, "fanout_patterns": True,
-        "global_keyprefix": "app:", "queue_order_strategy": "priority", "sep": ":",
-        "priority_steps": [0, 5], "confirm_publish": True, "health_check_interval": 30,
-    }  # fmt: skip
+        "visibility_timeout": 3600,
+        "fanout_prefix": True,
+        "fanout_patterns": True,
+        "global_keyprefix": "app:",
+        "queue_order_strategy": "priority",
+        "sep": ":",
+        "priority_steps": [0, 5],
+        "confirm_publish": True,
+        "health_check_interval": 30,
+    }
     for _ in range(2):
         publish(connect(**brought), "q", "m")
     [said] = [r.getMessage() for r in caplog.records if "of other brokers" in r.getMessage()]

@@ -107,9 +107,13 @@ def test_those_that_come_meanwhile_share_a_transaction(
 def test_all_columns_are_those_of_a_single_message(broker: Broker, database: str, sql: Sql) -> None:
     sql("UPDATE kombu_queue SET max_priority = 5, message_ttl = 100000")
     message = Message(
-        "q", 'it\'s "quoted" \\ é', 9, "2035-01-01T00:00:00+02:00", 5000,
+        "q",
+        'it\'s "quoted" \\ é',
+        9,
+        "2035-01-01T00:00:00+02:00",
+        5000,
         job_id="00000000-0000-0000-0000-000000000001",
-    )  # fmt: skip
+    )
     assert grouped(broker, database, message, message, message) == [1] * 3
     columns = "payload, visible, priority, available_at, expires_at, queue_id, job_id, timestamp"
     assert sql(f"SELECT count(*) FROM (SELECT DISTINCT {columns} FROM kombu_message) AS d") == [
@@ -124,8 +128,12 @@ def test_a_message_that_is_refused_fails_its_own_call(
     texts = ["a", "b", "refused", "c", "refused too"]
     outcomes = grouped(broker, database, *(Message("q", text) for text in texts))
     assert [each if isinstance(each, int) else type(each) for each in outcomes] == [
-        1, 1, psycopg.errors.CheckViolation, 1, psycopg.errors.CheckViolation,
-    ]  # fmt: skip
+        1,
+        1,
+        psycopg.errors.CheckViolation,
+        1,
+        psycopg.errors.CheckViolation,
+    ]
     assert outcomes[2] is not outcomes[4]
     assert sorted(payload for payload, _ in written(sql)) == ["a", "b", "c"]
 

@@ -127,9 +127,13 @@ def test_with_and_without_acknowledgement_on_one_channel(connection: Any, sql: S
     """Two consumers of the same queue: every message arrives, and credit is not lost."""
     inbox = Inbox(connection, "q", prefetch=2)
     other = kombu.Consumer(
-        inbox.channel, [kombu.Queue("q")], on_message=inbox.messages.append, accept=["json"],
-        no_ack=True, tag_prefix="no-ack",
-    )  # fmt: skip
+        inbox.channel,
+        [kombu.Queue("q")],
+        on_message=inbox.messages.append,
+        accept=["json"],
+        no_ack=True,
+        tag_prefix="no-ack",
+    )
     other.consume()
     publish(connection, "q", *range(20))
     got: list[Any] = []

@@ -15,12 +15,7 @@ import pytest
 from kombu import pools
 
 from tests.support.command_line import Sql
-from tests.support.kombu_connections import (
-    Connect,
-    Inbox,
-    others,
-    publish,
-)
+from tests.support.kombu_connections import Connect, Inbox, others, publish
 from tests.support.processes import until
 from tests.support.threads import repeating
 

@@ -31,9 +31,16 @@ def test_a_message_arrives_as_it_was_sent(connection: Any, sql: Sql) -> None:
     body = {"text": 'ü "漢" \\ \x00 🐘', "numbers": [1, 2.5, None, True]}
     producer = kombu.Producer(connection, serializer="json")
     producer.publish(
-        body, routing_key="q", headers={"one": 1, "none": None}, correlation_id="c",
-        reply_to="r", priority=3, expiration=60, compression="zlib", app_id="tests",
-    )  # fmt: skip
+        body,
+        routing_key="q",
+        headers={"one": 1, "none": None},
+        correlation_id="c",
+        reply_to="r",
+        priority=3,
+        expiration=60,
+        compression="zlib",
+        app_id="tests",
+    )
     (message,) = inbox.get()
     assert message.payload == body
     assert (message.headers["one"], message.headers["none"]) == (1, None)

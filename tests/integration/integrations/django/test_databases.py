@@ -32,8 +32,15 @@ from pgbeat.integrations.django.databases import url_of
             "postgresql://db/shop?connect_timeout=3&sslmode=require",
         ),
         (
-            {"NAME": "shop", "OPTIONS": {"pool": True, "isolation_level": 2, "sslcert": None,
-                                         "server_side_binding": True}},
+            {
+                "NAME": "shop",
+                "OPTIONS": {
+                    "pool": True,
+                    "isolation_level": 2,
+                    "sslcert": None,
+                    "server_side_binding": True,
+                },
+            },
             "postgresql:///shop",
         ),
         (
@@ -41,7 +48,7 @@ from pgbeat.integrations.django.databases import url_of
             "postgresql:///shop?assume_role=app role&options=-c work_mem%3D9MB",
         ),
     ],
-)  # fmt: skip
+)
 def test_an_entry_as_a_url(entry: dict[str, Any], text: str) -> None:
     rendered = url_of("default", entry).render_as_string(hide_password=False)
     assert rendered.replace("+", " ") == text

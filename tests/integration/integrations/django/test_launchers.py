@@ -73,10 +73,14 @@ def project(database: str, tmp_path: Path) -> Path:
     parts = conninfo_to_dict(database)
     orm = {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.get("dbname"), "USER": parts.get("user"), "HOST": parts.get("host", ""),
-        "PASSWORD": parts.get("password", ""), "PORT": parts.get("port", ""),
-        "CONN_MAX_AGE": None, "OPTIONS": {"application_name": "orm"},
-    }  # fmt: skip
+        "NAME": parts.get("dbname"),
+        "USER": parts.get("user"),
+        "HOST": parts.get("host", ""),
+        "PASSWORD": parts.get("password", ""),
+        "PORT": parts.get("port", ""),
+        "CONN_MAX_AGE": None,
+        "OPTIONS": {"application_name": "orm"},
+    }
     from tests.support.databases import sqlalchemy_url
 
     broker = f"pgbeat+{sqlalchemy_url(database)}"
@@ -93,13 +97,18 @@ def celery(folder: Path, *arguments: str, **env: str) -> "subprocess.CompletedPr
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PGBEAT_")}
     return subprocess.run(
         [sys.executable, "-m", "celery", *arguments],
-        cwd=folder, env={**kept, **env}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=folder,
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def test_the_app_of_a_django_project_is_recognized(project: Path) -> None:
-    refused = celery(project, "-A", "proj", "pgbeat", "add", "s", "--task", "shop.tasks.shi",
-                     "--every", "1h")  # fmt: skip
+    refused = celery(
+        project, "-A", "proj", "pgbeat", "add", "s", "--task", "shop.tasks.shi", "--every", "1h"
+    )
     assert refused.returncode == 2, refused.stdout
     assert "did you mean 'shop.tasks.ship'?" in refused.stderr
 
@@ -154,9 +163,8 @@ def test_the_app_is_recognized_however_celery_finds_it(
     if way == "app.start":
         code = f"from own import app; raise SystemExit(app.start({command!r}))"
         run = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
         assert "did you mean 'own.add'?" in run.stderr
         return
     run = celery(tmp_path, *command, **env)
@@ -181,10 +189,18 @@ def test_the_orm_in_a_launcher_survives_a_lost_connection(
         return [row[0].rpartition(" ")[2] for row in rows]
 
     processes.celery(
-        "--workdir", str(project), "beat", "-S", "pgbeat.Scheduler", "-l", "INFO",
-        "-s", str(project / "unused"), app="proj",
+        "--workdir",
+        str(project),
+        "beat",
+        "-S",
+        "pgbeat.Scheduler",
+        "-l",
+        "INFO",
+        "-s",
+        str(project / "unused"),
+        app="proj",
         PYTHONPATH=os.pathsep.join([str(project), str(ROOT)]),
-    )  # fmt: skip
+    )
     until(lambda: len(sessions()) >= 2)
     before = set(sessions())
     assert len(before) == 1, "the ORM keeps its connection (CONN_MAX_AGE)"

@@ -95,10 +95,7 @@ SQLITE = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"
         ({"PGBEAT_DATABASE": "nope"}, ["pgbeat.E002"]),
         ({"DATABASES": SQLITE}, ["pgbeat.E002"]),
         ({"CELERY_PGBEAT_LOOP_INTERVAL": -1}, ["pgbeat.E002"]),
-        (
-            {"CELERY_BROKER_TRANSPORT_OPTIONS": {"queue_tablename": "q"}},
-            ["pgbeat.E002"],
-        ),
+        ({"CELERY_BROKER_TRANSPORT_OPTIONS": {"queue_tablename": "q"}}, ["pgbeat.E002"]),
         ({"CELERY_BROKER_URL": "redis://h"}, ["pgbeat.W001"]),
         ({"CELERY_BROKER_URL": "pgbeat+postgresql://h/other"}, ["pgbeat.W001", "pgbeat.W002"]),
         ({"CELERY_TASK_ALWAYS_EAGER": True}, ["pgbeat.W003"]),

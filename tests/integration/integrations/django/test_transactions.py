@@ -52,5 +52,12 @@ def test_workers_get_what_a_killed_process_committed(
     processes.worker(app=PROJECT, SHOP="{}")
     until(lambda: sql("SELECT 1 FROM shop_order WHERE is_shipped"))
     assert sql("SELECT name FROM shop_order") == [("kept",)]
-    until(lambda: sql("SELECT count(*) FROM kombu_message m JOIN kombu_queue q "
-                      "ON q.id = m.queue_id WHERE q.name = 'celery'") == [(0,)])  # fmt: skip
+    until(
+        lambda: (
+            sql(
+                "SELECT count(*) FROM kombu_message m JOIN kombu_queue q "
+                "ON q.id = m.queue_id WHERE q.name = 'celery'"
+            )
+            == [(0,)]
+        )
+    )

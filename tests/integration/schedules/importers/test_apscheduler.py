@@ -50,8 +50,15 @@ def test_stored_jobs_become_rows(database: str, sql: Sql, scheduler: Any) -> Non
     add(backup, "cron", hour=2, id="nightly", args=[1], misfire_grace_time=3600)
     add(backup, "cron", day_of_week="0-4", hour="9-17", minute="*/15", second=30, id="office")
     add(backup, "cron", day="last", id="last", timezone="UTC", jitter=60, max_instances=3)
-    add(backup, "interval", minutes=15, start_date="2030-01-01 00:05:00", id="often",
-        misfire_grace_time=None, coalesce=False)  # fmt: skip
+    add(
+        backup,
+        "interval",
+        minutes=15,
+        start_date="2030-01-01 00:05:00",
+        id="often",
+        misfire_grace_time=None,
+        coalesce=False,
+    )
     add(backup, "date", run_date=RUN_DATE, id="once", kwargs={"x": 2})
     add(backup, "cron", hour=3, id="held", next_run_time=None)
     move(database)

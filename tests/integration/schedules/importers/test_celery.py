@@ -97,10 +97,12 @@ def test_next_times_are_those_of_celery(database: str, path: Path) -> None:
     """Each row is due when Celery's own entry would have been."""
     ran = datetime.now(UTC) - timedelta(minutes=10)
     timetables = {
-        "interval": HOUR, "cron": crontab(minute="*/7"), "sun": solar("sunset", 59.9, 10.7),
+        "interval": HOUR,
+        "cron": crontab(minute="*/7"),
+        "sun": solar("sunset", 59.9, 10.7),
         "both": crontab(minute=0, hour="*/5", day_of_month="1-20", day_of_week="mon-thu"),
         "rounded": schedule(2 * HOUR, relative=True),
-    }  # fmt: skip
+    }
     app = app_with({name: entry(value) for name, value in timetables.items()}, timezone="UTC")
     beaten(app, path, dict.fromkeys(timetables, ran))
     run(database, "import", "celery", "--from", str(path))
@@ -120,14 +122,16 @@ def test_nothing_refires_and_what_was_missed_fires_once(
     now = datetime.now(UTC)
     entries = {"ran": entry(HOUR), "missed": entry(HOUR), "long ago": entry(HOUR)}
     beaten(
-        app_with(entries), path,
+        app_with(entries),
+        path,
         {"ran": now - HOUR / 2, "missed": now - 1.5 * HOUR, "long ago": now - 100.5 * HOUR},
-    )  # fmt: skip
+    )
     assert run(database, "import", "celery", "--from", str(path)).exit_code == 0
     beat().run_due()
     assert sql("SELECT schedule, count(*) FROM pgbeat.ticks GROUP BY 1 ORDER BY 1") == [
-        ("long ago", 1), ("missed", 1),
-    ]  # fmt: skip
+        ("long ago", 1),
+        ("missed", 1),
+    ]
     [(due_at,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'ran'")
     assert abs(due_at - now - HOUR / 2) < timedelta(seconds=1)
 
@@ -154,9 +158,11 @@ def test_the_apps_entries_come_by_themselves_and_get_their_last_runs(
     assert "the app's beat_schedule has it no longer" in result.stdout
     rows = sql("SELECT name, source, last_run, run_count FROM pgbeat.schedules ORDER BY name")
     assert rows == [
-        ("code", "code", ran, 3), ("interval", "code", ran, 3), ("new", "code", None, 0),
+        ("code", "code", ran, 3),
+        ("interval", "code", ran, 3),
+        ("new", "code", None, 0),
         ("nightly", "code", ran, 3),
-    ]  # fmt: skip
+    ]
     again = run_with(app, "import", "celery", "--from", str(path))
     assert "3 schedules here" in again.stdout
 

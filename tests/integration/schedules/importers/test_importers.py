@@ -57,8 +57,12 @@ def test_a_row_is_made_with_all_that_it_was(connection: Connection) -> None:
     assert step.action is Action.ADD
     row = schedules.get(connection, "a-b")
     assert (row.task, row.args, row.kwargs, row.options, row.queue) == (
-        TASK, [1], {"y": 2}, {"priority": 3}, "slow",
-    )  # fmt: skip
+        TASK,
+        [1],
+        {"y": 2},
+        {"priority": 3},
+        "slow",
+    )
     assert (row.every, row.starts_at, row.last_run, row.next_run) == (HOUR, ran, ran, ran + HOUR)
     assert (row.run_count, row.source, row.enabled) == (12, "import", True)
 
@@ -116,9 +120,7 @@ def test_what_people_enabled_here_is_theirs(connection: Connection) -> None:
     assert step.reason == ("it was imported before and differs in enabled; --overwrite replaces it")
 
 
-def test_what_is_done_there_and_was_enabled_here_is_left_to_people(
-    connection: Connection,
-) -> None:
+def test_what_is_done_there_and_was_enabled_here_is_left_to_people(connection: Connection) -> None:
     ran = connections.now(connection) - HOUR
     done = arrival(
         when=CRON, last_run=ran, run_count=1, what={"max_runs": 1}, disabled_reason="done: it ran"

@@ -37,10 +37,21 @@ def server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="pgb-redis-"))
     socket = folder / "socket"
     process = subprocess.Popen(
-        ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", str(folder),
-         "--save", "", "--appendonly", "no"],
+        [
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            str(socket),
+            "--dir",
+            str(folder),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ],
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         until(socket.exists, what="redis-server listens")
         yield f"unix://{socket}?db=0"
@@ -82,8 +93,15 @@ def save(
 def test_each_entry_becomes_a_row(database: str, url: str) -> None:
     app = redbeat_app(url, timezone="Europe/Oslo")
     ran = datetime.now(UTC) - timedelta(minutes=10)
-    save(app, "interval", schedule(HOUR), ran, args=[1], kwargs={"y": 2},
-         options={"queue": "slow", "priority": 3})  # fmt: skip
+    save(
+        app,
+        "interval",
+        schedule(HOUR),
+        ran,
+        args=[1],
+        kwargs={"y": 2},
+        options={"queue": "slow", "priority": 3},
+    )
     save(app, "nightly", crontab(minute=0, hour=2), ran)
     save(app, "both", crontab(minute=0, hour=0, day_of_month="13", day_of_week="fri"), ran)
     save(
@@ -114,15 +132,19 @@ def test_each_entry_becomes_a_row(database: str, url: str) -> None:
     assert (rows["nightly"]["cron"], rows["nightly"]["timezone"]) == ("0 2 * * *", "Europe/Oslo")
     assert "BYMONTHDAY=13;BYDAY=FR" in rows["both"]["rrule"]
     assert (rows["rule"]["rrule"], rows["rule"]["timezone"]) == (
-        "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "UTC",
-    )  # fmt: skip
+        "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0",
+        "UTC",
+    )
     assert (rows["rule"]["starts_at"], rows["rule"]["ends_at"]) == (
-        "2026-01-05T09:00:00Z", "2030-01-01T00:00:00Z",
-    )  # fmt: skip
+        "2026-01-05T09:00:00Z",
+        "2030-01-01T00:00:00Z",
+    )
     off = rows["shop-off"]
     assert (off["enabled"], off["disabled_reason"], off["next_run"]) == (
-        False, "disabled in RedBeat", None,
-    )  # fmt: skip
+        False,
+        "disabled in RedBeat",
+        None,
+    )
     assert rows["time"]["args"][0]["__type__"] == "datetime"
 
     again = run(database, "import", "redbeat", "--from", url, "--timezone", "Europe/Oslo")
@@ -211,8 +233,9 @@ def test_static_entries_come_with_the_app(
     result = run_with(app, "import", "redbeat")
     assert "the app's beat_schedule has it no longer" in result.stdout
     assert sql("SELECT name, source, last_run FROM pgbeat.schedules ORDER BY name") == [
-        ("dynamic", "import", ran), ("static", "code", ran),
-    ]  # fmt: skip
+        ("dynamic", "import", ran),
+        ("static", "code", ran),
+    ]
     beat().run_due()
     assert sql("SELECT schedule FROM pgbeat.ticks") == []
 
@@ -250,9 +273,11 @@ def test_many(database: str, url: str) -> None:
 # -- what does not come -------------------------------------------------------------------------
 
 FINE = {
-    "name": "s", "task": "tests.add", "enabled": True,
+    "name": "s",
+    "task": "tests.add",
+    "enabled": True,
     "schedule": {"__type__": "interval", "every": 5, "relative": False},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -289,8 +314,16 @@ def test_what_never_ran_waits_for_its_first_time() -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Oslo", 7200.0, -12600.0, None])
 def test_times_in_any_zone(zone: Any) -> None:
-    moment = {"__type__": "datetime", "year": 2026, "month": 7, "day": 1, "hour": 12,
-              "minute": 0, "second": 0, "microsecond": 5}  # fmt: skip
+    moment = {
+        "__type__": "datetime",
+        "year": 2026,
+        "month": 7,
+        "day": 1,
+        "hour": 12,
+        "minute": 0,
+        "second": 0,
+        "microsecond": 5,
+    }
     if zone is not None:
         moment["timezone"] = zone
     meta = json.dumps({"last_run_at": moment})
@@ -305,8 +338,11 @@ def test_times_in_any_zone(zone: Any) -> None:
 
 
 def test_which_redis_has_to_be_said(database: str, app: Celery) -> None:
-    for result in (run(database, "import", "redbeat"), run_with(app, "import", "redbeat"),
-                   run(database, "import", "redbeat", "--from", "localhost:6379")):  # fmt: skip
+    for result in (
+        run(database, "import", "redbeat"),
+        run_with(app, "import", "redbeat"),
+        run(database, "import", "redbeat", "--from", "localhost:6379"),
+    ):
         assert "--from" in refused(result)
 
 
@@ -321,9 +357,19 @@ def test_a_redis_that_is_not_there(database: str) -> None:
 
 def test_without_the_package_it_says_how_to_install_it(database: str, tmp_path: Path) -> None:
     (tmp_path / "redis.py").write_text("raise ImportError('no redis')")
-    command = [sys.executable, "-c", "from pgbeat.cli import main; main()", "--url", database,
-               "import", "redbeat", "--from", "redis://127.0.0.1:1/0"]  # fmt: skip
-    result = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True,
-                            text=True, check=False)  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        "from pgbeat.cli import main; main()",
+        "--url",
+        database,
+        "import",
+        "redbeat",
+        "--from",
+        "redis://127.0.0.1:1/0",
+    ]
+    result = subprocess.run(
+        command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 1
     assert "needs the package redis, which is not installed; `pip install redis`" in result.stderr

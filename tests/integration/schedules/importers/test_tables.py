@@ -113,10 +113,13 @@ def django_here(empty_django: Path, database: str) -> Iterator[Django]:
 
     url = postgres_url(database)
     _django_on(
-        ENGINE="django.db.backends.postgresql", NAME=url.database, USER=url.username or "",
-        PASSWORD=url.password or "", HOST=url.host or url.query.get("host", ""),
+        ENGINE="django.db.backends.postgresql",
+        NAME=url.database,
+        USER=url.username or "",
+        PASSWORD=url.password or "",
+        HOST=url.host or url.query.get("host", ""),
         PORT=str(url.port or url.query.get("port", "")),
-    )  # fmt: skip
+    )
     call_command("migrate", verbosity=0)
     yield Django(database)
     _django_on()
@@ -192,11 +195,20 @@ def fill(django: Django, ran: datetime) -> None:
     django.task("both", crontab=django.crontab("0", "0", "13", "*", "fri"), **common)
     django.task("sun", solar=django.solar("sunset", "59.913900", "10.752200"), **common)
     django.task("clocked", clocked=django.clocked(NEXT_YEAR), one_off=True)
-    django.task("window", crontab=django.crontab("0", "*"), start_time=NEXT_YEAR,
-                expires=NEXT_YEAR + DAY, description="for a day")  # fmt: skip
+    django.task(
+        "window",
+        crontab=django.crontab("0", "*"),
+        start_time=NEXT_YEAR,
+        expires=NEXT_YEAR + DAY,
+        description="for a day",
+    )
     django.task("shop/off", interval=django.interval(3, "days"), enabled=False)
-    django.task("celery.backend_cleanup", task="celery.backend_cleanup",
-                crontab=django.crontab("0", "4"), **common)  # fmt: skip
+    django.task(
+        "celery.backend_cleanup",
+        task="celery.backend_cleanup",
+        crontab=django.crontab("0", "4"),
+        **common,
+    )
 
 
 def check(rows: dict[str, Any], ran: datetime) -> None:
@@ -209,9 +221,12 @@ def check(rows: dict[str, Any], ran: datetime) -> None:
     row = rows["nightly"]
     assert (row["cron"], row["timezone"], row["queue"]) == ("0 2 * * *", "Europe/Oslo", "slow")
     assert row["options"] == {
-        "exchange": "e", "routing_key": "r", "priority": 0, "expires": 30,
+        "exchange": "e",
+        "routing_key": "r",
+        "priority": 0,
+        "expires": 30,
         "headers": {"a": "b", "periodic_task_name": "nightly"},
-    }  # fmt: skip
+    }
     assert "BYMONTHDAY=13;BYDAY=FR" in rows["both"]["rrule"]
     assert rows["sun"]["solar"] == "sunset 59.9139 10.7522"
     row = rows["clocked"]
@@ -250,9 +265,14 @@ def test_tables_in_pgbeats_own_database(database: str, django_here: Django) -> N
 
 @pytest.mark.parametrize(
     ("every", "period", "seconds"),
-    [(2, "days", 172_800), (3, "hours", 10_800), (5, "minutes", 300), (7, "seconds", 7),
-     (250_000, "microseconds", 0.25)],
-)  # fmt: skip
+    [
+        (2, "days", 172_800),
+        (3, "hours", 10_800),
+        (5, "minutes", 300),
+        (7, "seconds", 7),
+        (250_000, "microseconds", 0.25),
+    ],
+)
 def test_every_period(
     database: str, django: Django, every: int, period: str, seconds: float
 ) -> None:
@@ -285,14 +305,15 @@ def test_nothing_refires_and_what_was_missed_fires_once(
         last_run_at=now - 2 * HOUR,
     )
     django.task("to be once", interval=django.interval(), one_off=True, last_run_at=now - 2 * HOUR)
-    django.task("expired", interval=django.interval(), expires=now - HOUR,
-                last_run_at=now - DAY)  # fmt: skip
+    django.task("expired", interval=django.interval(), expires=now - HOUR, last_run_at=now - DAY)
     run(database, "import", "django-celery-beat", "--from", django.url)
     beat().run_due()
     assert sql("SELECT schedule, outcome FROM pgbeat.ticks ORDER BY 1") == [
-        ("clocked", "launched"), ("cron", "launched"), ("missed", "launched"),
+        ("clocked", "launched"),
+        ("cron", "launched"),
+        ("missed", "launched"),
         ("to be once", "launched"),
-    ]  # fmt: skip
+    ]
     disabled = sql("SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled")
     reasons: dict[str, str] = {row[0]: row[1] for row in disabled}
     assert reasons["done"].startswith("done: it was a one-off, and ran at ")
@@ -333,15 +354,17 @@ def test_the_apps_entries_stay_the_apps(
     assert "task 'tests.gone' is not registered in the app" in result.stdout
     rows = "SELECT name, source, enabled, last_run, run_count FROM pgbeat.schedules ORDER BY name"
     assert sql(rows) == [
-        ("off", "code", False, None, 0), ("on", "code", True, ran, 9),
+        ("off", "code", False, None, 0),
+        ("on", "code", True, ran, 9),
         ("other", "import", True, None, 0),
-    ]  # fmt: skip
+    ]
     again = run_with(app, "import", "django-celery-beat", "--from", django.url)
     assert "3 schedules here" in again.stdout
     beat().run_due()
     assert [row[:4] for row in sql(rows)][:2] == [
-        ("off", "code", False, None), ("on", "code", True, ran),
-    ]  # fmt: skip
+        ("off", "code", False, None),
+        ("on", "code", True, ran),
+    ]
 
 
 def test_what_is_not_moved_and_why(database: str, django: Django) -> None:
@@ -367,8 +390,15 @@ def test_what_is_not_moved_and_why(database: str, django: Django) -> None:
         step["origin"]: step["reason"] for step in answer["schedules"] if step["action"] == "refuse"
     }
     assert reasons.keys() == {
-        "bad cron", "args", "args kind", "kwargs", "headers", "headers kind", "none", "two",
-    }  # fmt: skip
+        "bad cron",
+        "args",
+        "args kind",
+        "kwargs",
+        "headers",
+        "headers kind",
+        "none",
+        "two",
+    }
     for name in ("args", "args kind", "kwargs", "headers", "headers kind"):
         assert f"its {name.split()[0]} " in reasons[name]
     assert [row["name"] for row in read(database, "list")] == ["fine"]
@@ -391,8 +421,10 @@ def test_times_without_a_zone(database: str, django: Django) -> None:
 
 def test_older_tables_have_fewer_columns(database: str, django_here: Django, sql: Sql) -> None:
     django_here.task("s", interval=django_here.interval())
-    sql("ALTER TABLE django_celery_beat_periodictask DROP clocked_id, DROP expire_seconds, "
-        "DROP headers, DROP priority, DROP one_off, DROP start_time")  # fmt: skip
+    sql(
+        "ALTER TABLE django_celery_beat_periodictask DROP clocked_id, DROP expire_seconds, "
+        "DROP headers, DROP priority, DROP one_off, DROP start_time"
+    )
     assert "Added 1 schedule:" in run(database, "import", "django-celery-beat").stdout
 
 

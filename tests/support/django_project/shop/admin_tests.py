@@ -61,20 +61,34 @@ class Pages(TransactionTestCase):
 
 #: What the form of a new schedule holds at first.
 START = {
-    "initial-args": "[]", "kwargs": "{}", "initial-kwargs": "{}", "options": "{}",
-    "initial-options": "{}", "job_policy": "{}", "initial-job_policy": "{}", "labels": "{}",
-    "initial-labels": "{}", "metadata": "{}", "initial-metadata": "{}",
-    "launcher": "GenericLauncher", "after_outcome": "completed", "overlap": "allow",
-    "catch_up": "latest", "catch_up_limit": "100", "retry_factor": "2.0",
-}  # fmt: skip
+    "initial-args": "[]",
+    "kwargs": "{}",
+    "initial-kwargs": "{}",
+    "options": "{}",
+    "initial-options": "{}",
+    "job_policy": "{}",
+    "initial-job_policy": "{}",
+    "labels": "{}",
+    "initial-labels": "{}",
+    "metadata": "{}",
+    "initial-metadata": "{}",
+    "launcher": "GenericLauncher",
+    "after_outcome": "completed",
+    "overlap": "allow",
+    "catch_up": "latest",
+    "catch_up_limit": "100",
+    "retry_factor": "2.0",
+}
 
 
 class Schedules(Pages):
     def test_a_schedule_is_added_and_recorded_as_the_users(self) -> None:
         said = self.add(every="", grace="15 min", job_policy='{"max_attempts": 3}')
         assert "was added successfully" in said, said
-        [found] = rows("SELECT name, cron, grace, job_policy, source, max_retries, jitter "
-                       "FROM pgbeat.schedules")  # fmt: skip
+        [found] = rows(
+            "SELECT name, cron, grace, job_policy, source, max_retries, jitter "
+            "FROM pgbeat.schedules"
+        )
         assert found[:3] == ("nightly", "0 2 * * *", timedelta(minutes=15))
         assert json.loads(found[3])["max_attempts"] == 3
         assert found[4:] == ("page", 5, timedelta(0))
@@ -100,8 +114,14 @@ class Schedules(Pages):
         assert rows("SELECT count(*) FROM pgbeat.audit") == [(0,)]
 
     def test_all_mistakes_are_shown_at_once(self) -> None:
-        wrong = {"cron": "61 * * * *", "task": "shop.nope", "grace": "soon", "max_runs": "0",
-                 "job_policy": '{"lan": 1}', "condition_sql": "SELEC 1"}  # fmt: skip
+        wrong = {
+            "cron": "61 * * * *",
+            "task": "shop.nope",
+            "grace": "soon",
+            "max_runs": "0",
+            "job_policy": '{"lan": 1}',
+            "condition_sql": "SELEC 1",
+        }
         said = self.add(**wrong)
         for field in wrong:
             assert f'id="id_{field}_error"' in said, (field, said)
@@ -126,15 +146,23 @@ class Schedules(Pages):
         self.add()
         [(key,)] = rows("SELECT id FROM pgbeat.schedules")
         for action, past in (
-            ("pause", "Paused"), ("resume", "Resumed"), ("disable", "Disabled"),
-            ("enable", "Enabled"), ("trigger", "Launched"),
-        ):  # fmt: skip
+            ("pause", "Paused"),
+            ("resume", "Resumed"),
+            ("disable", "Disabled"),
+            ("enable", "Enabled"),
+            ("trigger", "Launched"),
+        ):
             assert f"{past}: nightly." in self.act("schedule", action, key), action
         assert rows("SELECT created_by, schedule FROM pgbeat.jobs") == [("user:ada", "nightly")]
         verbs = rows("SELECT verb, actor FROM pgbeat.audit ORDER BY id")
         assert [verb for verb, _ in verbs] == [
-            "create", "pause", "resume", "disable", "enable", "trigger",
-        ]  # fmt: skip
+            "create",
+            "pause",
+            "resume",
+            "disable",
+            "enable",
+            "trigger",
+        ]
         assert {actor for _, actor in verbs} == {"user:ada"}
         assert "nightly" in self.page("tick/")
         assert "launched" in self.page("tick/", outcome__exact="launched", q="night")
@@ -190,9 +218,11 @@ class Jobs(Pages):
     def test_search_and_filters(self) -> None:
         job = pgbeat.submit(ship, 1)
         for query in (
-            {"q": str(job.id)}, {"q": "SHIP"}, {"state__exact": "pending"},
+            {"q": str(job.id)},
+            {"q": "SHIP"},
+            {"state__exact": "pending"},
             {"created_by": job.created_by},
-        ):  # fmt: skip
+        ):
             assert str(job.id) in self.page("job/", **query), query
         for query in ({"q": str(uuid4())}, {"q": "nope"}, {"state__exact": "failed"}):
             assert str(job.id) not in self.page("job/", **query), query
@@ -209,8 +239,9 @@ class Jobs(Pages):
         rows(
             "INSERT INTO pgbeat.jobs (id, task, job_source, created_by, is_system_job, state, "
             "created_at, finished_at) SELECT gen_random_uuid(), 'a', 'system', 'b', false, "
-            "'completed', now(), now() FROM generate_series(1, %s)", pages.MOST + 1_000,
-        )  # fmt: skip
+            "'completed', now(), now() FROM generate_series(1, %s)",
+            pages.MOST + 1_000,
+        )
         rows("ANALYZE pgbeat.jobs")
         with CaptureQueriesContext(connection) as queries:
             assert f"{pages.MOST} jobs" in self.page("job/")

@@ -55,8 +55,13 @@ class Console(TransactionTestCase):
         assert "/pgbeat/static/console.css" in page
         style = ada.get("/pgbeat/static/console.css")
         assert style.status_code == 200 and style["Content-Type"].startswith("text/css")
-        fields = {"name": "a b", "kind": "cron", "timetable": "0 2 * * *", "task": ship.name,
-                  "args": "[1]"}  # fmt: skip
+        fields = {
+            "name": "a b",
+            "kind": "cron",
+            "timetable": "0 2 * * *",
+            "task": ship.name,
+            "args": "[1]",
+        }
         made = ada.post("/pgbeat/console/new/schedule", fields, headers=SAME)
         assert made.status_code == 303, made.content.decode()
         assert "was created" in ada.get(made["Location"]).content.decode()
@@ -68,9 +73,12 @@ class Console(TransactionTestCase):
         ada = self.signed_in(is_superuser=True)
         path, fields = "/pgbeat/console/schedules", {"do": "pause"}
         for headers in (
-            {}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
-            {"Origin": "http://evil.test"}, {"Origin": "null"},
-        ):  # fmt: skip
+            {},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://evil.test"},
+            {"Origin": "null"},
+        ):
             assert ada.post(path, fields, headers=headers).status_code == 403, headers
         for headers in (SAME, {"Origin": "http://testserver"}):
             assert ada.post(path, fields, headers=headers).status_code == 303, headers

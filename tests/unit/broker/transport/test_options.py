@@ -33,8 +33,10 @@ def test_a_server_that_is_not_there() -> None:
         with pytest.raises(OperationalError) as said:
             connection.ensure_connection(
                 errback=lambda error, interval: errors.append(error),
-                max_retries=2, interval_start=0, interval_step=0,
-            )  # fmt: skip
+                max_retries=2,
+                interval_start=0,
+                interval_step=0,
+            )
         assert len(errors) == 2
         assert "secret" not in str(said.value)
 

@@ -50,7 +50,7 @@ MOMENTS = [
         {"minute": "59", "hour": "23", "day_of_month": "31", "day_of_week": "sat,sun"},
         {"minute": [0, 30], "hour": 6, "day_of_month": "15-21", "day_of_week": 4},
     ],
-)  # fmt: skip
+)
 def test_a_crontab_of_day_and_weekday_wants_both(fields: dict[str, Any]) -> None:
     """Cron would want either, Celery wants both: it becomes a recurrence rule."""
     when = timetables.of_crontab("UTC", fields)
@@ -179,8 +179,9 @@ def test_arguments_are_said_as_celery_sends_them() -> None:
     moment, key = datetime(2026, 1, 2, 3, tzinfo=UTC), UUID(int=7)
     found = imported.arguments((1, ("x", moment)), {"id": key, "price": Decimal("1.50"), 2: None})
     assert found["args"] == [
-        1, ["x", {"__type__": "datetime", "__value__": "2026-01-02T03:00:00Z"}],
-    ] or found["args"][1][1]["__value__"].startswith("2026-01-02T03:00:00")  # fmt: skip
+        1,
+        ["x", {"__type__": "datetime", "__value__": "2026-01-02T03:00:00Z"}],
+    ] or found["args"][1][1]["__value__"].startswith("2026-01-02T03:00:00")
     assert found["kwargs"]["id"]["__type__"] == "uuid"
     assert found["kwargs"]["price"] == {"__type__": "decimal", "__value__": "1.50"}
     assert found["kwargs"]["2"] is None
@@ -206,8 +207,9 @@ def test_options_are_publish_options_and_the_queue_has_its_column() -> None:
     ends = datetime(2026, 12, 1, 1, tzinfo=UTC)
     found = imported.publishing({"queue": "slow", "priority": 3, "shadow": None, "expires": ends})
     assert found == {
-        "queue": "slow", "options": {"priority": 3, "expires": "2026-12-01T01:00:00+00:00"},
-    }  # fmt: skip
+        "queue": "slow",
+        "options": {"priority": 3, "expires": "2026-12-01T01:00:00+00:00"},
+    }
     assert imported.publishing({"queue": " "}) == {"queue": None, "options": {}}
     with pytest.raises(Unmovable, match="'prio'"):
         imported.publishing({"prio": 1})
@@ -243,10 +245,15 @@ CRON = When({"cron": "0 * * * *", "timezone": "UTC"})
         (timetables.of_interval(HOUR), None, None),
     ],
     ids=[
-        "due now", "has run for this hour", "missed: the policy decides", "never ran",
-        "interval in the middle", "interval missed", "interval never ran",
+        "due now",
+        "has run for this hour",
+        "missed: the policy decides",
+        "never ran",
+        "interval in the middle",
+        "interval missed",
+        "interval never ran",
     ],
-)  # fmt: skip
+)
 def test_the_next_time_counts_from_the_last_run(
     when: When, ran: datetime | None, next_run: datetime | None
 ) -> None:
@@ -319,8 +326,9 @@ def test_a_task_that_the_app_has_not_is_remarked() -> None:
 
 def test_what_came_from_code_stays_with_it() -> None:
     static = arrival("static", from_code=True)
-    cleanup = arrival("celery.backend_cleanup", from_code=True,
-                      what={"task": "celery.backend_cleanup"})  # fmt: skip
+    cleanup = arrival(
+        "celery.backend_cleanup", from_code=True, what={"task": "celery.backend_cleanup"}
+    )
     without, own = steps(static, cleanup)
     assert without.action is own.action is Action.REFUSE
     assert "with -A APP its last run is carried over" in (without.reason or "")
