@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs/contributing/celery-internals.md").read_text()
-ROWS = re.findall(r"^\| `([^`]+)` \| ([\d.]*) *\| (.*?) \| .*?\|$", PAGE, re.M)
+ROWS = re.findall(r"^\| `([^`]+)`(?: \(([\d.]+)\))? \| (.*?) \| .*?\|$", PAGE, re.M)
 NAMES = {name for name, _, _ in ROWS}
 OTHERS = ("celery", "kombu", "billiard", "flower", "django")
 #: Classes of pgbeat whose bases are others'.
