@@ -4,13 +4,17 @@ Mingle, gossip and `worker_disable_prefetch` work with any transport that has fa
 prefetch counts. Besides, the solo pool acknowledges before a task, not after it.
 """
 
+from functools import partial
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from celery import bootsteps, current_app, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import filter_hidden_settings
 from celery.concurrency.base import apply_target
+from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
+from celery.exceptions import Reject
 from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
@@ -95,6 +99,42 @@ class AckBeforeTask(bootsteps.StartStopStep):
         c.pool.on_apply = run
 
 
+class RejectInProcess(bootsteps.StartStopStep):
+    """Has the pools of threads, of greenlets and solo reject a task as the prefork pool does.
+
+    Celery 5.7 lets a `Reject` pass that storing a result raised. In these pools nobody would catch
+    it: a solo worker would end, and others would keep the message, which nobody could run again.
+    """
+
+    requires = (AckBeforeTask,)
+
+    def include_if(self, c: Any) -> bool:
+        """Returns whether tasks run in the worker's own process."""
+        return not isinstance(c.pool, PreforkPool)
+
+    def start(self, c: Any) -> None:
+        """Replaces the function by which the pool runs tasks."""
+        apply = getattr(c.pool.on_apply, _ORIGINAL, c.pool.on_apply)
+
+        def apply_or_reject(target: Any, *args: Any, **kwargs: Any) -> Any:
+            return apply(partial(_trace, target), *args, **kwargs)
+
+        setattr(apply_or_reject, _ORIGINAL, apply)
+        c.pool.on_apply = apply_or_reject
+
+
+#: Where what replaces a pool's `on_apply` has the original.
+_ORIGINAL = "pgbeat_original"
+
+
+def _trace(trace: Any, *args: Any) -> Any:
+    """Traces a task; a `Reject` is its failure, for which Celery rejects the message."""
+    try:
+        return trace(*args)
+    except Reject:
+        return 1, ExceptionInfo(internal=True), 0.0
+
+
 def prepare(app: Any) -> None:
     """Prepares an app for its worker."""
     url = app.conf.broker_read_url or app.conf.broker_url or ""
@@ -106,7 +146,7 @@ def prepare(app: Any) -> None:
         app.amqp.Consumer = WorkerConsumer
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
-    app.steps["consumer"].add(AckBeforeTask)
+    app.steps["consumer"].update((AckBeforeTask, RejectInProcess))
     if app.conf.get("worker_disable_prefetch"):
         app.steps["consumer"].add(ExactPrefetch)
         # Celery would warn that it ignores the setting.

@@ -103,7 +103,6 @@ def test_a_run_whose_job_has_failed_leaves_nothing(
 ) -> None:
     """A worker whose process died with it reported that, and was killed with the message."""
     job = submitted(client, "wait", 1)
-    sql("UPDATE kombu_message SET redelivered = true")
     worker = finishers.start("-P", "prefork", "-c", "1")
     until((finishers.folder / "waiting").exists)
     died = ExecutionRecord(str(uuid4()), job, True, state="failed", job_state="failed", lost=True)
@@ -117,14 +116,21 @@ def test_a_run_whose_job_has_failed_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("is_async", "has_more"),
-    [pytest.param("", False, marks=pytest.mark.slow), ("1", False), ("", True)],
+    ("pool", "is_async", "has_more"),
+    [
+        pytest.param("prefork", "", False, marks=pytest.mark.slow),
+        ("prefork", "1", False),
+        *(
+            pytest.param(pool, "", True, marks=[pytest.mark.slow] * (pool == "gevent"))
+            for pool in ("prefork", "threads", "gevent", "solo")
+        ),
+    ],
 )
 def test_a_connection_cut_at_the_end_has_the_task_run_again(
-    finishers: Finishers, client: Client, sql: Sql, is_async: str, has_more: bool
+    finishers: Finishers, client: Client, sql: Sql, pool: str, is_async: str, has_more: bool
 ) -> None:
     """Also if Celery has called what follows in its chain."""
-    worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
+    worker = finishers.start("-P", pool, "-c", "1", TESTS_ASYNC=is_async)
     sign = client.finishing
     result = (chain(sign("wait", 1), sign("confirm")) if has_more else sign("wait", 1)).delay()
     until((finishers.folder / "waiting").exists)
