@@ -144,7 +144,7 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     for is_new, batch in _batches(records):
         statement = BEGIN if is_new else GO_ON
         rows = cursor.execute(statement.sql, [recordset(batch)])
-        ended += [Ended(*row) for row in rows]
+        ended += [Ended(*row) for row in rows if row[1] is not None]
     return [job._replace(unanswered=unanswered.get(job.id)) for job in ended]
 
 

@@ -1,6 +1,7 @@
 -- Records new executions, with what each does to its job. $1: a JSON array of `ExecutionRecord`, each
 -- job once. Returns the ended jobs that something waits for: a lane, a group, the job that retries;
--- and cancelled ones, whose retry by Celery may be on its way.
+-- and cancelled ones, whose retry by Celery may be on its way. A row with nothing but an id is a job
+-- that a completed execution does not end: it has ended before, or is paused.
 --
 -- Invariants: recording again changes nothing. Of a job, the execution that began last decides,
 -- unless an earlier one completed. A delivery that comes while another execution seems to run means
@@ -10,6 +11,9 @@
 -- A job never ends before it was made, though the clock was set back: its group looks from there on.
 -- Times count back from the statement, not from its transaction, which may have waited for a lock: so
 -- an execution that began after another was recorded is the later one.
+--
+-- A job that goes back to its queue has no message there if another execution snoozed meanwhile: it is
+-- sent again at once.
 --
 -- A job that this ends moves, and only what is unfinished is looked at; `late_executions` records
 -- the few that belong to a job that has ended, or don't decide about it. The caller has locked jobs
@@ -79,10 +83,12 @@ ended AS (
 began AS (
     UPDATE pgbeat.unfinished_jobs j
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker,
-           run_at = r.ended_at + r.runs_in * interval '1 second',
+           run_at = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL THEN now()
+                         ELSE r.ended_at + r.runs_in * interval '1 second' END,
            dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message),
-           state = r.job_state, error = r.error, attempt = {attempt}, executions = j.executions + 1,
+           state = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL
+                        THEN 'scheduled' ELSE r.job_state END, error = r.error, attempt = {attempt}, executions = j.executions + 1,
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
       FROM (SELECT * FROM r OFFSET 0) AS r
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r WHERE NOT ends_job))
@@ -152,3 +158,7 @@ UNION ALL
 SELECT {result} FROM began WHERE state <> 'running' AND {is_awaited}
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0
+UNION ALL
+SELECT job_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM r
+ WHERE job_state = 'completed' AND job_id NOT IN (SELECT id FROM moved)
+   AND job_id NOT IN (SELECT job_id FROM fresh)

@@ -65,8 +65,10 @@ ended AS (
     INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 jobs AS (
     UPDATE pgbeat.unfinished_jobs j
-       SET state = r.job_state, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
-           run_at = r.ended_at + r.runs_in * interval '1 second',
+       SET state = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL
+                        THEN 'scheduled' ELSE r.job_state END, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
+           run_at = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL THEN now()
+                         ELSE r.ended_at + r.runs_in * interval '1 second' END,
            dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message)
       FROM (SELECT * FROM known OFFSET 0) AS r
@@ -99,3 +101,7 @@ UNION ALL
 SELECT {result} FROM jobs WHERE state <> 'running' AND {is_awaited}
 UNION ALL
 SELECT *, true FROM late
+UNION ALL
+SELECT job_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM r
+ WHERE job_state = 'completed' AND job_id NOT IN (SELECT id FROM moved)
+   AND job_id NOT IN (SELECT id FROM late)

@@ -123,8 +123,7 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     if request.called_directly or request.is_eager or ending_of(request) is not None:
         return None
     properties: Mapping[str, Any] = request.properties or {}
-    delivery = properties.get("delivery_info") or {}
-    consumer = delivery.get(CONSUMER)
+    consumer = (properties.get("delivery_info") or {}).get(CONSUMER)
     if consumer is None:
         return None
     attempt: Attempt | None = getattr(request, ATTEMPT, None)
@@ -133,7 +132,7 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     claim = Claim(properties["delivery_tag"], consumer)
     ending = TaskEnding(task.backend, task, claim, is_always=is_always)
     if attempt is not None:
-        ending.execution = RecordedEnd(attempt, is_repeated=bool(delivery.get("redelivered")))
+        ending.execution = RecordedEnd(attempt)
     return ending
 
 
@@ -152,10 +151,8 @@ class RecordedEnd:
     committed, Celery's `task_postrun` gives it back, with how the run ended after all.
     """
 
-    def __init__(self, attempt: Attempt, *, is_repeated: bool) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        #: Whether its message was delivered before.
-        self._is_repeated = is_repeated
         self._lanes: set[Room] = set()
 
     def succeeded(self, value: Any) -> None:
@@ -186,19 +183,20 @@ class RecordedEnd:
     def write(self, working: Joined) -> None:
         """Writes the attempt, and what follows from the end of its job.
 
-        Raises `ClaimLost` if that has ended otherwise: the worker that had the message before says
-        that a process of its own died with it, and was killed before it acknowledged the message.
+        Raises `ClaimLost` if that has ended otherwise: somebody cancelled it before its start was
+        recorded, or the worker that had the message before says that a process of its own died with
+        it, and was killed before it acknowledged the message.
         """
         recorder = process_recorder.get()
         if recorder is None:
             return
         lock_waits.limit_waiting(working.connection, _LOCK_PATIENCE)
         attempt = self._attempt
-        ended = execution_batches.write(
+        ended, unmoved = execution_batches.write(
             working.connection, working.prepared, [attempt], recorder.worker_id
         )
         attempt.was_tried = attempt.was_tried or not attempt.is_known
-        if self._is_repeated and attempt.job_state == "completed":
+        if unmoved:
             state = endings.end_state(working.connection, attempt.job_id)
             if state not in (None, "completed"):
                 raise ClaimLost(f"its job has {state} meanwhile")

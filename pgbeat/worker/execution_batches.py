@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.pq.abc import PGresult
@@ -22,14 +22,23 @@ _encode = json.JSONEncoder(default=str).encode
 _by_job = itemgetter("job_id")
 
 
+class Written(NamedTuple):
+    """What came of attempts that were written."""
+
+    #: Ended jobs, for `lifecycle.follow`.
+    ended: list[Ended]
+    #: Ids of jobs that a completed attempt does not end: they have ended before, or are paused.
+    unmoved: set[UUID]
+
+
 def write(
     connection: Connection,
     prepared: StatementRunner,
     batch: Sequence[Attempt],
     worker_id: int,
     shape: Shape = dict,
-) -> list[Ended]:
-    """Writes attempts into the open transaction; returns the ended jobs for `lifecycle.follow`."""
+) -> Written:
+    """Writes attempts into the open transaction."""
     # These ends don't count if a later execution has begun. A statement that waits for the job's
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
     # those that end only if they were asked to, and those that may be written already, by a
@@ -42,11 +51,16 @@ def write(
         or (attempt.is_known and attempt.job_state not in ("running", "completed"))
     }
     unanswered = endings.lock_undecided(connection, undecided | doubtful)
-    return [
-        job._replace(unanswered=unanswered.get(job.id) if str(job.id) in undecided else None)
-        for statement, documents in statements(batch, shape, worker_id, os.getpid())
-        for job in ended(prepared.run(statement, documents))
-    ]
+    written = Written([], set())
+    for statement, documents in statements(batch, shape, worker_id, os.getpid()):
+        for job in _jobs(prepared.run(statement, documents)):
+            if isinstance(job, UUID):
+                written.unmoved.add(job)
+            elif str(job.id) in undecided:
+                written.ended.append(job._replace(unanswered=unanswered.get(job.id)))
+            else:
+                written.ended.append(job._replace(unanswered=None))
+    return written
 
 
 def statements(
@@ -82,13 +96,16 @@ def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement,
         todo = rest
 
 
-def ended(result: PGresult) -> Iterator[Ended]:
-    """Yields the jobs that a statement ended and that something waits for."""
+def _jobs(result: PGresult) -> Iterator[Ended | UUID]:
+    """Yields the jobs that a statement ended and that something waits for, and ids of unmoved."""
     for row in range(result.ntuples):
         found = (result.get_value(row, column) for column in range(8))
         job, namespace, state, lane, group, retry, is_dispatched, has_dependents = (
             None if value is None else value.decode() for value in found
         )
+        if namespace is None:
+            yield UUID(job)
+            continue
         yield Ended(
             UUID(job),
             str(namespace),

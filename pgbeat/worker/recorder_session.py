@@ -181,7 +181,10 @@ class RecorderSession:
             connection = self.open()
             if wait is not None:
                 lock_waits.limit_waiting(connection, wait)
-            return execution_batches.write(connection, self._prepared, batch, self.worker_id, shape)
+            written = execution_batches.write(
+                connection, self._prepared, batch, self.worker_id, shape
+            )
+            return written.ended
 
         return self._commit(record)
 

@@ -206,6 +206,24 @@ def test_one_that_was_delivered_again_and_completes_decides(
     assert fake_workers.of(job_id) == [("failed", False, "no"), ("completed", False, None)]
 
 
+def test_one_that_snoozed_beside_another_run_is_sent_again(fake_workers: FakeWorkers) -> None:
+    """The snooze has deleted the message that the other one held, which says so at its end."""
+    job_id = fake_workers.job()
+    one = fake_workers.run(job_id, 1, acks=False, acks_late=True)
+    snoozed = ExecutionRecord(
+        one, job_id, False, state="snoozed", job_state="scheduled", runs_in=3600, message={}
+    )
+    executions.record(fake_workers.connection, [snoozed])
+    other = fake_workers.run(job_id, 2, acks_late=True)
+    lost = ExecutionRecord(other, job_id, False, state="failed", job_state="pending")
+    [ended] = executions.record(fake_workers.connection, [lost])
+    assert (ended.state, ended.is_dispatched) == ("scheduled", False)
+    job = jobs.get(fake_workers.connection, job_id)
+    assert (job.state, job.message) == ("scheduled", {})
+    assert job.run_at is not None
+    assert fake_workers.sql("SELECT run_at <= now() FROM pgbeat.jobs") == [(True,)]
+
+
 def test_other_namespaces_are_left_alone(fake_workers: FakeWorkers) -> None:
     """Their jobs' messages are for an app that this one does not know."""
     fake_workers.worker(1, missing=10)

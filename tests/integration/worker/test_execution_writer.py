@@ -241,7 +241,7 @@ def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
         recorder.record(ends)
         recorder.record(blocks)
     until(lambda: ends.is_claimed)
-    RecordedEnd(ends, is_repeated=False).succeeded(1)
+    RecordedEnd(ends).succeeded(1)
     assert not ends.is_claimed
     other.rollback()
     until(lambda: ("failed", False, None) in fake_workers.of(blocks.job_id))
