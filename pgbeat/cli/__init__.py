@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -215,13 +216,13 @@ def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
     return None
 
 
-_group = click.group(
-    cls=Commands, invoke_without_command=True, context_settings={"show_default": True}
+_group = partial(
+    click.group, cls=Commands, invoke_without_command=True, context_settings={"show_default": True}
 )
 _url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over the app's.")
 
 
-@_group
+@_group()
 @_url
 @click.pass_context
 def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
@@ -236,7 +237,7 @@ def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
     ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_named=named)
 
 
-@_group
+@_group()
 @click.option("-A", "--app", metavar="APP", envvar="PGBEAT_APP", help="The Celery app.")
 @click.option(
     "--workdir",

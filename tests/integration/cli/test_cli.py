@@ -12,13 +12,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from celery import Celery
 from click import Group
 from click.testing import CliRunner
 
 from pgbeat import __version__
 from pgbeat.cli import COMMANDS, program
 from pgbeat.database import migrate
-from tests.support.command_line import Sql, commands, read, refused, run
+from tests.support.command_line import Sql, commands, read, refused, run, run_with
 from tests.support.processes import ROOT, until
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
@@ -65,6 +66,11 @@ def test_without_a_command_there_is_help() -> None:
             shown = run(None, *path)
             assert (shown.exit_code, shown.stderr) == (0, ""), path
             assert all(f"  {name} " in shown.stdout for name in group.commands), path
+
+
+def test_the_program_introduces_itself() -> None:
+    assert "A Celery beat scheduler on Postgres" in run(None, "--help").stdout
+    assert "Look at pgbeat's schedules" in run_with(Celery(), "--help").stdout
 
 
 def test_version() -> None:
