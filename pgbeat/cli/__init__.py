@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pgbeat.integrations.django import follow_apps
 from pgbeat.suggest import did_you_mean, nearest
@@ -82,7 +83,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Returns the command that is named first."""
         name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             hint = did_you_mean(name, known) or self.elsewhere(ctx, name)
             ctx.fail(f"there is no command {name!r}; {hint or '--help lists the commands'}")
         return super().resolve_command(ctx, args)
@@ -129,6 +130,12 @@ class Commands(CommandGroup):
         """Writes the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the commands and options that begin so, without importing the commands."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def elsewhere(self, ctx: click.Context, name: str) -> str:
         """Returns a hint to a command on jobs, workers or queues."""

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from celery import Celery
 from click import Group
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from pgbeat import __version__
@@ -73,17 +74,39 @@ def test_the_program_introduces_itself() -> None:
     assert "Look at pgbeat's schedules" in run_with(Celery(), "--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "incomplete", "found"),
+    [
+        ([], "pau", {"pause"}),
+        (["pause"], "--rea", {"--reason"}),
+        (["cursor"], "s", {"set", "show"}),
+        (["frobnicate"], "x", set()),
+        (["lanes", "frobnicate"], "x", set()),
+    ],
+)
+def test_completion(words: list[str], incomplete: str, found: set[str]) -> None:
+    shell = ShellComplete(program, {}, "pgbeat", "_PGBEAT_COMPLETE")
+    assert {item.value for item in shell.get_completions(words, incomplete)} == found
+
+
 def test_version() -> None:
     assert run(None, "--version").stdout == f"pgbeat {__version__}\n"
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["--help"], {}),
+        ([], {"_PGBEAT_COMPLETE": "bash_complete", "COMP_WORDS": "pgbeat ", "COMP_CWORD": "1"}),
+    ],
+)
+def test_help_and_completion_import_nothing_heavy(words: list[str], env: dict[str, str]) -> None:
     code = (
-        "import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', '--help']\n"
+        f"import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', *{words}]\n"
         "try: main()\n"
         "finally: print(sorted({'sqlalchemy', 'celery', 'rich', 'psycopg'} & set(sys.modules)))"
     )
-    assert shell(sys.executable, "-c", code).stdout.endswith("\n[]\n")
+    assert shell(sys.executable, "-c", code, **env).stdout.endswith("\n[]\n")
 
 
 def test_neither_app_nor_database() -> None:
