@@ -9,6 +9,7 @@ import sys
 import uuid
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -100,7 +101,7 @@ def test_version() -> None:
         ([], {"_PGBEAT_COMPLETE": "bash_complete", "COMP_WORDS": "pgbeat ", "COMP_CWORD": "1"}),
     ],
 )
-def test_help_and_completion_import_nothing_heavy(words: list[str], env: dict[str, str]) -> None:
+def test_help_and_completion_import_nothing_heavy(words: list[str], env: dict[str, Any]) -> None:
     code = (
         f"import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', *{words}]\n"
         "try: main()\n"
