@@ -17,6 +17,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, make_url
 
+from pgbeat.cli.schedules import schedules_command
 from pgbeat.config import Settings
 from pgbeat.database import tables
 from pgbeat.web import create_app
@@ -33,6 +34,11 @@ _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _TABLES = Path(__file__).with_name("tables.yml")
 _DECISIONS = Path(__file__).parent.parent / "decisions"
 _PACKAGES = Path(__file__).with_name("decisions.yml")
+
+
+def on_startup(**_: Any) -> None:
+    """Leaves the commands of `pgbeat schedules` to their short forms: each is listed once."""
+    schedules_command.table = {}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -28,47 +28,52 @@ INTERRUPTED, CLOSED_PIPE = 130, 141
 #: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
 TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
 
-#: Each command's module and what the list of commands says about it.
-COMMANDS = {
+#: Each command's module and what the list of commands says about it: those on schedules, which
+#: are also `pgbeat schedules …`, and all.
+SCHEDULES = {
     "add": ("definitions", "Add a schedule."),
-    "audit": ("audit", "Show who changed what."),
     "backfill": ("backfill", "Launch the due times that a schedule missed."),
-    "calendars": ("calendars", "Look at calendars, change them, test a time."),
     "check": ("check", "Say what would happen to a schedule now; launch nothing."),
     "cursor": ("cursors", "Look at a launcher's cursor, set it, clear it."),
-    "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
-    "demo": ("setup", "Show pgbeat at work."),
-    "direct": ("direct", "Run a task here and now, in a lane's next slot."),
     "disable": ("switches", "Disable a schedule, or all, until it is enabled again."),
-    "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Enable a disabled schedule, or all."),
     "export": ("files", "Write schedules as a file."),
-    "errors": ("errors", "Show why jobs failed."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
     "forecast": ("forecast", "Show which schedules will be due, and when."),
-    "groups": ("groups", "Look at groups of jobs, make one, cancel one."),
     "history": ("ticks", "Show a schedule's last ticks."),
     "import": ("moving", "Import schedules from another beat's store."),
-    "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
-    "lanes": ("lanes", "Look at lanes, change them, hold them."),
     "list": ("views", "List the schedules."),
-    "load": ("load", "Show what ended over time, how long it waited and ran."),
-    "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
-    "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
     "pause": ("switches", "Pause a schedule, or all."),
-    "prune": ("prune", "Delete history that is older than the retention."),
-    "queues": ("queues", "Show the queues; pause, resume or purge one."),
     "remove": ("switches", "Delete a schedule."),
     "resume": ("switches", "Resume a paused schedule, or all."),
     "status": ("views", "Show all about a schedule."),
     "sync": ("files", "Make the schedules match a file."),
+    "trigger": ("ticks", "Evaluate a schedule now."),
+    "update": ("definitions", "Change a schedule."),
+}
+COMMANDS = {
+    **SCHEDULES,
+    "audit": ("audit", "Show who changed what."),
+    "calendars": ("calendars", "Look at calendars, change them, test a time."),
+    "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
+    "demo": ("setup", "Show pgbeat at work."),
+    "direct": ("direct", "Run a task here and now, in a lane's next slot."),
+    "doctor": ("doctor", "Check the database, the beat and the broker."),
+    "errors": ("errors", "Show why jobs failed."),
+    "groups": ("groups", "Look at groups of jobs, make one, cancel one."),
+    "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
+    "lanes": ("lanes", "Look at lanes, change them, hold them."),
+    "load": ("load", "Show what ended over time, how long it waited and ran."),
+    "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
+    "migrate": ("setup", "Bring the database's schema to the newest version."),
+    "prune": ("prune", "Delete history that is older than the retention."),
+    "queues": ("queues", "Show the queues; pause, resume or purge one."),
+    "schedules": ("schedules", "Look at schedules, change them, trigger them."),
     "tasks": ("tasks", "Show how often each task ran in 24 hours, and how long it took."),
     "templates": ("templates", "Look at templates, and change them."),
     "tokens": ("tokens", "Make, list and revoke tokens for the API and the console."),
     "top": ("top", "Show what runs, what waits and where, live."),
-    "trigger": ("ticks", "Evaluate a schedule now."),
-    "update": ("definitions", "Change a schedule."),
     "web": ("web", "Serve the REST API and the console."),
     "webhooks": ("webhooks", "Send events to URLs; look at deliveries."),
     "workers": ("workers", "Show the workers; shut one down, or change its pool or queues."),
@@ -111,31 +116,48 @@ class Noun(CommandGroup):
         return super().parse_args(ctx, args)
 
 
-class Commands(CommandGroup):
-    """All commands: imports a command's module when it is called, and shows errors as sentences."""
+class LazyGroup(CommandGroup):
+    """A group that imports a command's module when the command is called."""
+
+    #: Its part of `COMMANDS`.
+    table: dict[str, tuple[str, str]]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of all commands."""
-        return sorted(COMMANDS)
+        return sorted(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports a command's module and returns the command."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module = import_module(f"pgbeat.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"pgbeat.cli.{self.table[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, self.table[name][1]) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Returns the commands and options that begin so, without importing the commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        found = [CompletionItem(name, help=self.table[name][1]) for name in names]
         return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+class Commands(LazyGroup):
+    """All commands: shows errors as sentences."""
+
+    table = COMMANDS
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands, those on schedules first."""
+        short = "Commands on schedules (`pause NAME` is short for `schedules pause NAME`)"
+        for heading, is_short in ((short, True), ("Other commands", False)):
+            names = [name for name in self.list_commands(ctx) if (name in SCHEDULES) is is_short]
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
     def elsewhere(self, ctx: click.Context, name: str) -> str:
         """Returns a hint to a command on jobs, workers or queues."""

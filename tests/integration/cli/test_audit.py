@@ -243,7 +243,11 @@ CHANGING = {
 
 
 def test_each_command_is_known_as_one_that_changes_something_or_not() -> None:
-    leaves = {" ".join(path) for path, each in commands(program) if not isinstance(each, Group)}
+    leaves = {
+        " ".join(path)
+        for path, each in commands(program)
+        if not isinstance(each, Group) and path[0] != "schedules"
+    }
     assert leaves == READING | ELSEWHERE | CHANGING.keys() | {"migrate"}
     assert not READING & CHANGING.keys()
 

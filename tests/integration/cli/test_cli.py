@@ -14,12 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
-from click import Group
+from click import Context, Group
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from pgbeat import __version__
-from pgbeat.cli import COMMANDS, program
+from pgbeat.cli import COMMANDS, SCHEDULES, program
 from pgbeat.database import migrate
 from tests.support.command_line import Sql, commands, read, refused, run, run_with
 from tests.support.processes import ROOT, until
@@ -63,11 +63,13 @@ def test_without_a_command_there_is_help() -> None:
     result = run(None)
     assert result.exit_code == 0
     assert all(name in result.stdout for name in COMMANDS)
+    assert "short for `schedules pause NAME`" in result.stdout
     for path, group in commands(program):
         if isinstance(group, Group) and not group.invoke_without_command:
             shown = run(None, *path)
             assert (shown.exit_code, shown.stderr) == (0, ""), path
-            assert all(f"  {name} " in shown.stdout for name in group.commands), path
+            names = group.list_commands(Context(group))
+            assert all(f"  {name} " in shown.stdout for name in names), path
 
 
 def test_the_program_introduces_itself() -> None:
@@ -75,12 +77,31 @@ def test_the_program_introduces_itself() -> None:
     assert "Look at pgbeat's schedules" in run_with(Celery(), "--help").stdout
 
 
+def test_commands_on_schedules_have_short_forms() -> None:
+    found = dict(commands(program))
+    assert {path[1] for path in found if path[:1] == ("schedules",) and path[1:]} == set(SCHEDULES)
+    for path, command in found.items():
+        if path and path[0] in SCHEDULES:
+            assert found["schedules", *path] is command
+
+
+def test_a_schedule_by_the_short_and_the_whole_name(database: str) -> None:
+    run(database, "schedules", "add", "s", "--task", "t", "--every", "1h")
+    assert run(database, "schedules", "pause", "s", "--reason", "why").exit_code == 0
+    assert read(database, "schedules", "list") == read(database, "list")
+    assert read(database, "list")[0]["paused_reason"] == "why"
+
+
 @pytest.mark.parametrize(
     ("words", "incomplete", "found"),
     [
+        ([], "schedu", {"schedules"}),
         ([], "pau", {"pause"}),
-        (["pause"], "--rea", {"--reason"}),
-        (["cursor"], "s", {"set", "show"}),
+        (["schedules"], "pau", {"pause"}),
+        (["schedules"], "", set(SCHEDULES)),
+        (["schedules"], "--he", {"--help"}),
+        (["schedules", "pause"], "--rea", {"--reason"}),
+        (["schedules", "cursor"], "s", {"set", "show"}),
         (["frobnicate"], "x", set()),
         (["lanes", "frobnicate"], "x", set()),
     ],
@@ -126,6 +147,10 @@ def test_neither_app_nor_database() -> None:
         (("jobs", "ls"), "did you mean 'list'?"),
         (("jobs", "kill"), "did you mean 'cancel'?"),
         (("lanes", "rm"), "did you mean 'remove'?"),
+        (("schedule", "list"), "did you mean 'schedules'?"),
+        (("schedules", "rm"), "did you mean 'remove'?"),
+        (("schedules", "show"), "did you mean 'status'?"),
+        (("schedules", "pause", "--al"), "did you mean '--all'?"),
         (("frobnicate",), "--help lists the commands"),
         (("next", "s", "--count", "3"), "did you mean '--limit'?"),
         (("remove", "s", "--force"), "did you mean '--yes'?"),
@@ -143,6 +168,8 @@ def test_unknown_commands_and_options(words: tuple[str, ...], hint: str) -> None
 def test_options_of_the_whole_after_the_command(database: str) -> None:
     assert refused(run(None, "list", "-A", "x")).endswith("program -A … list")
     assert refused(run(None, "list", "--url", "x")).endswith("program --url … list")
+    said = refused(run(None, "schedules", "list", "--url", "x"))
+    assert said.endswith("program --url … schedules list")
 
 
 @pytest.mark.parametrize(
