@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pgbeat.beat.signals import condition_started as condition_started
     from pgbeat.broker.publishing.in_transaction import in_transaction as in_transaction
     from pgbeat.errors import PgbeatError as PgbeatError
-    from pgbeat.jobs.direct import run_direct as run_direct
     from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
     from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
-    from pgbeat.jobs.submit import submit as submit
-    from pgbeat.jobs.submit_group import submit_group as submit_group
-    from pgbeat.jobs.submit_many import submit_many as submit_many
-    from pgbeat.jobs.task_exceptions import Cancelled as Cancelled
-    from pgbeat.jobs.task_exceptions import Skip as Skip
-    from pgbeat.jobs.task_exceptions import Snooze as Snooze
+    from pgbeat.jobs.running.task_exceptions import Cancelled as Cancelled
+    from pgbeat.jobs.running.task_exceptions import Skip as Skip
+    from pgbeat.jobs.running.task_exceptions import Snooze as Snooze
+    from pgbeat.jobs.submitting.direct import run_direct as run_direct
+    from pgbeat.jobs.submitting.submit import submit as submit
+    from pgbeat.jobs.submitting.submit_group import submit_group as submit_group
+    from pgbeat.jobs.submitting.submit_many import submit_many as submit_many
     from pgbeat.monitoring.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
     from pgbeat.schedules.launchers import GenericJobLauncher as GenericJobLauncher
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pgbeat.worker.reporting import report as report
 
 _HOME = {
-    "Cancelled": "pgbeat.jobs.task_exceptions",
+    "Cancelled": "pgbeat.jobs.running.task_exceptions",
     "ConcurrencyPolicy": "pgbeat.jobs.lanes.concurrency",
     "Context": "pgbeat.schedules.launchers",
     "Current": "pgbeat.worker.reporting",
@@ -52,8 +52,8 @@ _HOME = {
     "Launcher": "pgbeat.schedules.launchers",
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.beat.scheduler",
-    "Skip": "pgbeat.jobs.task_exceptions",
-    "Snooze": "pgbeat.jobs.task_exceptions",
+    "Skip": "pgbeat.jobs.running.task_exceptions",
+    "Snooze": "pgbeat.jobs.running.task_exceptions",
     "artifacts": "pgbeat.worker.reporting",
     "checkpoint": "pgbeat.worker.reporting",
     "concurrency_policy": "pgbeat.jobs.lanes.concurrency",
@@ -67,10 +67,10 @@ _HOME = {
     "metrics_collector": "pgbeat.monitoring.collector",
     "progress": "pgbeat.worker.reporting",
     "report": "pgbeat.worker.reporting",
-    "run_direct": "pgbeat.jobs.direct",
-    "submit": "pgbeat.jobs.submit",
-    "submit_group": "pgbeat.jobs.submit_group",
-    "submit_many": "pgbeat.jobs.submit_many",
+    "run_direct": "pgbeat.jobs.submitting.direct",
+    "submit": "pgbeat.jobs.submitting.submit",
+    "submit_group": "pgbeat.jobs.submitting.submit_group",
+    "submit_many": "pgbeat.jobs.submitting.submit_many",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

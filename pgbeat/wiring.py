@@ -171,7 +171,7 @@ def connect_integrations(**kwargs: Any) -> None:
 
 def job_writer() -> ports.JobWriter:
     """Returns the jobs' side of the broker's port."""
-    from pgbeat.jobs import task_jobs
+    from pgbeat.jobs.writing import task_jobs
 
     return task_jobs
 

@@ -23,7 +23,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, Busy
-from pgbeat.jobs import dispatch
+from pgbeat.jobs.flow import dispatch
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine

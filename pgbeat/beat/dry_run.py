@@ -15,8 +15,8 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
-from pgbeat.jobs.new_jobs import NewJob
-from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.jobs.preparing.prepare import PreparedJob
+from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.schedules import calendars, entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine

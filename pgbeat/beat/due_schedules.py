@@ -16,7 +16,7 @@ from pgbeat.beat.evaluation import Evaluation
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.database.lock_waits import Postponed
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.model import Schedule

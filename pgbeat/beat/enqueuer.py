@@ -19,9 +19,10 @@ from pgbeat.beat.plain_launches import PlainLaunches
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits, server_errors
-from pgbeat.jobs import lifecycle, new_jobs
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
-from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick, Trigger

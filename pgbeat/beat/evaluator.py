@@ -18,9 +18,9 @@ from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.config import Settings
 from pgbeat.database import connections, server_errors
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
-from pgbeat.jobs import placeholders
-from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.preparing import placeholders
+from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import calendars, entries, policies
 from pgbeat.schedules.launchers import (
     Context,

@@ -10,15 +10,15 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
-from pgbeat.jobs import headers as job_headers
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import prepare
-from pgbeat.jobs.defaults import JobDefaults, of_task
-from pgbeat.jobs.new_jobs import NewJob
-from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.policies import JobPolicy, stored
-from pgbeat.jobs.prepare import PreparedJob
-from pgbeat.jobs.task_checks import check_call, check_task
+from pgbeat.jobs.checks.task_checks import check_call, check_task
+from pgbeat.jobs.messages import headers as job_headers
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy, stored
+from pgbeat.jobs.preparing import prepare
+from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
+from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.preparing.prepare import PreparedJob
+from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
 

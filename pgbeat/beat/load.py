@@ -6,7 +6,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
-from pgbeat.jobs.queue_routes import Route
+from pgbeat.jobs.messages.queue_routes import Route
 from pgbeat.monitoring import rollups
 from pgbeat.monitoring.rollups import MINUTE
 

@@ -17,12 +17,14 @@ from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs import deadlines, dependencies, dispatch, lifecycle, rescue
-from pgbeat.jobs import due as due_jobs
+from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.queue_routes import route_of
+from pgbeat.jobs.messages.queue_routes import route_of
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.states import deadlines
+from pgbeat.jobs.states import due as due_jobs
 from pgbeat.results import expiry
 from pgbeat.webhooks.deliverer import Deliverer
 

@@ -17,15 +17,17 @@ from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import prepare, task_policies, unique_keys
-from pgbeat.jobs.defaults import JobDefaults
-from pgbeat.jobs.model import Unfinished
-from pgbeat.jobs.new_jobs import NewJob
-from pgbeat.jobs.prepare import PreparedJob
-from pgbeat.jobs.task_exceptions import Skip
-from pgbeat.jobs.unique_keys import UniqueKey
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.preparing import prepare
+from pgbeat.jobs.preparing.defaults import JobDefaults
+from pgbeat.jobs.preparing.prepare import PreparedJob
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import unique_keys
+from pgbeat.jobs.rows.model import Unfinished
+from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.unique_keys import UniqueKey
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 

@@ -24,8 +24,10 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, sql
 from pgbeat.database.prepared import PreparedConnection, Statement
-from pgbeat.jobs import headers, new_jobs, task_policies
-from pgbeat.jobs.placeholders import Facts
+from pgbeat.jobs.messages import headers
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.rows import new_jobs
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 

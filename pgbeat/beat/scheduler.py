@@ -30,8 +30,8 @@ from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
 from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
-from pgbeat.jobs import task_policies
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.policy import task_policies
 from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import entries

@@ -51,7 +51,8 @@ JOB_HEADER = "pgbeat_job"
 AWAITED_HEADER = "pgbeat_awaited"
 #: The header of a message that only revokes its task: why.
 REASON_HEADER = "pgbeat_revoked"
-#: The header of a task that becomes a job as its message is written (`pgbeat.jobs.task_jobs`).
+#: The header of a task that becomes a job as its message is written
+#: (`pgbeat.jobs.writing.task_jobs`).
 NEW_JOB_HEADER = "pgbeat_new_job"
 
 

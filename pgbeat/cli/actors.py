@@ -5,10 +5,10 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor, user
 from pgbeat.cli.target import Target
-from pgbeat.jobs import permissions
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks.permissions import Verb
 from pgbeat.jobs.groups.model import Group
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Verb
+from pgbeat.jobs.rows.model import Job
 
 
 def _actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:

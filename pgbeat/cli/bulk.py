@@ -19,9 +19,9 @@ from pgbeat.cli.options import F, Option, adding, duration, read_labels
 from pgbeat.cli.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import BulkVerb
+from pgbeat.jobs.checks.permissions import BulkVerb
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
 from pgbeat.schedules import model as schedules
 
 #: Parameters of the filter; `--lane` of `update` is the new lane.
@@ -93,7 +93,7 @@ def apply(
 ) -> None:
     """Shows what matches, asks, and changes it with progress."""
     target.require_app("the jobs' messages are in the app's broker")
-    from pgbeat.jobs import bulk
+    from pgbeat.jobs.verbs import bulk
 
     order = bulk.Order(verb, options)
     done = bulk.Progress(None, 0, {}, [], None)
@@ -126,7 +126,7 @@ def apply(
 
 
 def _show(first: list[Job], seen: Any) -> None:
-    from pgbeat.jobs import bulk
+    from pgbeat.jobs.verbs import bulk
 
     if first:
         job_views.show_list(first, seen.at)

@@ -13,8 +13,8 @@ from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import json_option, line
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.jobs.prepare import PreparedJob
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.preparing.prepare import PreparedJob
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule

@@ -24,9 +24,9 @@ from pgbeat.cli.printing import json_option
 from pgbeat.cli.switches import next_line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import templates
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy import templates
 from pgbeat.schedules import checked, mistakes
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules

@@ -64,7 +64,7 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **given: An
     retry. Exits with 1 if there was no slot in time, or the task failed. Needs the app.
     """
     target.require_app("the task is in the app's code")
-    from pgbeat.jobs import direct
+    from pgbeat.jobs.submitting import direct
 
     with target.unit() as unit:
         lane, tags, resources = given["lane"], given["tags"], dict(given["resources"])

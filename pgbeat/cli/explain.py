@@ -16,10 +16,10 @@ from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, connections
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
-from pgbeat.jobs import explain as whereabouts
-from pgbeat.jobs import retries
-from pgbeat.jobs.explain import Whereabouts
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.explaining import explain as whereabouts
+from pgbeat.jobs.explaining.explain import Whereabouts
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.states import retries
 from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import model as schedules

@@ -19,7 +19,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows.model import Job
 from pgbeat.views import groups as views
 
 #: Members that a table shows, at most.
@@ -185,7 +185,7 @@ def run_command(
     values = _read(file) | {key: value for key, value in given.items() if value is not None}
     members = values.pop("jobs")
     target.require_app("the app knows the tasks and their queues")
-    from pgbeat.jobs import submit_group
+    from pgbeat.jobs.submitting import submit_group
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
     outcome, callback = values.get("callback_outcome", "finished"), values.get("callback")
@@ -256,7 +256,7 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
         click.echo(said, err=printing.is_json())
     else:
         target.require_app("the jobs' messages are in the app's broker")
-        from pgbeat.jobs import submit_group
+        from pgbeat.jobs.submitting import submit_group
 
         with target.work(actor) as unit:
             done = submit_group.cancel(unit, group.id)

@@ -7,7 +7,7 @@ from pgbeat.cli import printing
 from pgbeat.cli.actors import as_onlooker, find
 from pgbeat.cli.printing import json_option, line
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.jobs import task_logs
+from pgbeat.jobs.running import task_logs
 from pgbeat.views import jobs as views
 
 

@@ -7,7 +7,7 @@ import click
 
 from pgbeat.cli import printing
 from pgbeat.cli.options import CLEAR, F, Option, adding, duration, json_array, json_object
-from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.policy import policies as job_policies
 
 #: Their heading in a command's help.
 HEADING = "Its jobs"

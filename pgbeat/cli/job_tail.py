@@ -14,10 +14,10 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.printing import line, styled
 from pgbeat.database import connections
-from pgbeat.jobs import executions
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
 
 #: Jobs that are looked at in a query.
 _MANY = 1000

@@ -6,7 +6,7 @@ from itertools import groupby
 from rich.text import Text
 
 from pgbeat.cli import printing
-from pgbeat.jobs.trace import Phase, Trace
+from pgbeat.jobs.explaining.trace import Phase, Trace
 
 
 def in_words(trace: Trace, now: datetime) -> Text | None:

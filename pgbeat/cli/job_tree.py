@@ -16,8 +16,8 @@ from pgbeat.cli.printing import json_option, line, styled
 from pgbeat.cli.tables import wrapped
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.jobs import tree
-from pgbeat.jobs.tree import Node
+from pgbeat.jobs.explaining import tree
+from pgbeat.jobs.explaining.tree import Node
 from pgbeat.results import lookup
 
 #: What kinds of nodes are called that are no jobs.

@@ -15,9 +15,9 @@ from pgbeat.cli.options import Command, duration, in_zone, read_moment
 from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import BulkVerb, Verb
+from pgbeat.jobs.checks.permissions import BulkVerb, Verb
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
 from pgbeat.timetables import zone
 from pgbeat.views import jobs as views
 
@@ -35,7 +35,7 @@ def _each(
     Prints a sentence for each, from the job before and after, or the jobs as an array of JSON.
     """
     target.require_app("the jobs' messages are in the app's broker")
-    from pgbeat.jobs import changes, control
+    from pgbeat.jobs.verbs import changes, control
 
     act = changes.update if verb == "update" else getattr(control, verb)
     failed, rows, redactor = False, [], target.redactor(actor)
@@ -226,7 +226,7 @@ def move_command(
     target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
 ) -> None:
     """Move a job in its lane's line: to the front or back of its priority, or next to another."""
-    from pgbeat.jobs import control
+    from pgbeat.jobs.verbs import control
 
     with target.unit(actor) as unit:
         job = find(unit.connection, target, actor, job_id, "move")
@@ -252,7 +252,7 @@ def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **give
     if bulk.is_asked(ids, given | {"dry_run": False}):
         bulk.apply(target, actor, "delete", {}, given)
         return
-    from pgbeat.jobs import control
+    from pgbeat.jobs.verbs import control
 
     with target.unit(actor, dry_run=True) as unit:
         found = [find(unit.connection, target, actor, job_id, "delete") for job_id in ids]

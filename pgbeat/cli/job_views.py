@@ -13,10 +13,13 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.cli import job_traces, printing
 from pgbeat.cli.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
-from pgbeat.jobs import dependencies, executions, retries, trace_rows
-from pgbeat.jobs import explain as whereabouts
-from pgbeat.jobs.executions import Execution
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.explaining import explain as whereabouts
+from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.flow import dependencies
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import Execution
+from pgbeat.jobs.states import retries
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 from pgbeat.results.lookup import TaskResult
 from pgbeat.views import View

@@ -25,13 +25,13 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs import search
-from pgbeat.jobs.depends_on import OUTCOMES
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.policies import JobPolicy
-from pgbeat.jobs.query import parse
+from pgbeat.jobs.flow.depends_on import OUTCOMES
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.searching import search
+from pgbeat.jobs.searching.query import parse
 from pgbeat.monitoring import statistics
 from pgbeat.results import lookup
 from pgbeat.schedules import model as schedules
@@ -259,8 +259,9 @@ def run_command(
     """
     policy = job_policies.parse(given_policy(given))
     app = target.require_app("the app knows the tasks and their queues")
-    from pgbeat.jobs import control, likeness, prepare
-    from pgbeat.jobs.defaults import JobDefaults
+    from pgbeat.jobs.preparing import likeness, prepare
+    from pgbeat.jobs.preparing.defaults import JobDefaults
+    from pgbeat.jobs.verbs import control
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
@@ -303,7 +304,7 @@ def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) 
     Needs the app.
     """
     target.require_app("the app knows the tasks and their queues")
-    from pgbeat.jobs import submit_many
+    from pgbeat.jobs.submitting import submit_many
 
     with target.work(actor) as unit, unit.transaction(dry_run=dry_run):
         ids = submit_many.submit(unit, _lines(file), JobPolicy(), job_source="user_cli")

@@ -15,11 +15,11 @@ from pgbeat.cli.printing import Cell, json_option, line, short_id, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
 
 

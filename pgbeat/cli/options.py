@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.jobs import details
+from pgbeat.jobs.preparing import details
 from pgbeat.timetables import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -25,8 +25,9 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
 from pgbeat.integrations.django import follow_apps
-from pgbeat.jobs import queue_routes, search
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.messages import queue_routes
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.searching import search
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 

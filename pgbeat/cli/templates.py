@@ -11,7 +11,8 @@ from pgbeat.cli.options import Command
 from pgbeat.cli.printing import compact, json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.jobs import template_control, templates
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
 
 

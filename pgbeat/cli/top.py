@@ -24,10 +24,10 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.top_page import Snapshot
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.running import executions
 from pgbeat.monitoring import beats, gauges, worker_usage
 from pgbeat.views.broker import queue, worker
 from pgbeat.views.jobs import progress_of

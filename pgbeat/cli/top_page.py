@@ -10,10 +10,10 @@ from rich.text import Text
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import printing, tables
 from pgbeat.cli.printing import Cell, counted, span, styled
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.lanes.model import LaneUsage
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.executions import Execution
 from pgbeat.monitoring import gauges
 from pgbeat.monitoring.beats import Status
 from pgbeat.monitoring.worker_usage import WorkerUsage

@@ -9,8 +9,8 @@ from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.printing import Cell, json_option, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import WorkerCommand
+from pgbeat.jobs.verbs import worker_control
+from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from pgbeat.views import broker as views

@@ -11,12 +11,12 @@ from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import AsyncResult, EagerResult, ResultSet
 
 from pgbeat.broker.publishing.async_transaction import AsyncOpened, run_sync
-from pgbeat.jobs import members
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.submit import submit as submit_one
-from pgbeat.jobs.submit_group import SubmittedGroup
-from pgbeat.jobs.submit_group import submit_group as submit_one_group
-from pgbeat.jobs.submit_many import submit_many as submit_all
+from pgbeat.jobs.preparing import members
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.submitting.submit import submit as submit_one
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup
+from pgbeat.jobs.submitting.submit_group import submit_group as submit_one_group
+from pgbeat.jobs.submitting.submit_many import submit_many as submit_all
 from pgbeat.results.awaiting import awaited_results
 
 Returned = TypeVar("Returned")

@@ -26,7 +26,7 @@ from pgbeat.broker import queues
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.rows import model as jobs
 
 #: Schemes of the broker's URL that are pgbeat's.
 _PREFIX = "pgbeat+"

@@ -35,7 +35,7 @@ from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.version import __version__
 
 logger = logging.getLogger("pgbeat.tracing")

@@ -26,7 +26,7 @@ from pgbeat.beat.evaluation import Decision
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.jobs.task_exceptions import Cancelled
+from pgbeat.jobs.running.task_exceptions import Cancelled
 from pgbeat.schedules import entries
 from pgbeat.schedules.model import Schedule
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Table, select, text
 
 from pgbeat.access.actors import Actor
 from pgbeat.database import sql, tables
-from pgbeat.jobs import ids
-from pgbeat.jobs.filters import like
+from pgbeat.jobs.rows import ids
+from pgbeat.jobs.rows.filters import like
 
 Kind = Literal["schedule", "task", "lane", "queue", "calendar", "template", "job"]
 #: Names of each kind that are returned, at most.

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.database.tables import JOB_SOURCES, JOB_STATES
-from pgbeat.jobs.model import ENDED
+from pgbeat.jobs.rows.model import ENDED
 
 #: Rows of a kind are counted so far.
 MOST, OVER = 10_000, 1_000

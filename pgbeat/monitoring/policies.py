@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from pgbeat.config import Settings
 from pgbeat.database.missing import missing
 from pgbeat.errors import ConfigError
-from pgbeat.jobs import task_policies
+from pgbeat.jobs.policy import task_policies
 
 if TYPE_CHECKING:
     from celery import Celery

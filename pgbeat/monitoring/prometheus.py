@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from pgbeat.broker import own_tables
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.jobs import workers
+from pgbeat.jobs.running import workers
 from pgbeat.monitoring import beats, counters, gauges, schedule_health
 from pgbeat.monitoring.counters import CounterValue
 from pgbeat.version import __version__

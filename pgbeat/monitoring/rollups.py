@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
-from pgbeat.jobs.queue_routes import Route
+from pgbeat.jobs.messages.queue_routes import Route
 from pgbeat.monitoring import error_rollups
 from pgbeat.monitoring.histograms import BOUNDS, Histogram
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextualSelect, text
 
 from pgbeat.database import sql
 from pgbeat.database.tables import JOB_STATES
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.rows import model as jobs
 
 #: Executions that are read at most: the newest.
 NEWEST = 1000

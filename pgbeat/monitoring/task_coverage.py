@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.workers import ALIVE
+from pgbeat.jobs.running.workers import ALIVE
 from pgbeat.suggest import nearest_task
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.filters import like
+from pgbeat.jobs.rows.filters import like
 from pgbeat.monitoring.load import PROGRESS
 from pgbeat.monitoring.rollups import Sums
 

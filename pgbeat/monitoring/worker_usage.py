@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.workers import ALIVE
+from pgbeat.jobs.running.workers import ALIVE
 
 
 class RunningTask(NamedTuple):

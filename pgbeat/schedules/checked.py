@@ -6,7 +6,7 @@ from typing import Any
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidSchedule, Problems
-from pgbeat.jobs.user_limits import require_call
+from pgbeat.jobs.checks.user_limits import require_call
 from pgbeat.schedules import control, mistakes
 from pgbeat.schedules.control import Switched
 from pgbeat.schedules.model import TIMETABLES, Schedule

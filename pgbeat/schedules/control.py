@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, delete, func, null, update
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules as table
 from pgbeat.errors import InvalidSchedule
-from pgbeat.jobs import permissions
+from pgbeat.jobs.checks import permissions
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
 from pgbeat.schedules.model import SELECT, Schedule

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import placeholders
-from pgbeat.jobs.placeholders import Facts
+from pgbeat.jobs.preparing import placeholders
+from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.schedules import calendars, policies
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.model import Schedule

@@ -14,9 +14,9 @@ from pgbeat import plugins
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, UnknownLauncher
-from pgbeat.jobs import placeholders
-from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.preparing import placeholders
+from pgbeat.jobs.preparing.placeholders import Facts
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.storable import is_storable
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules
-from pgbeat.jobs.placeholders import in_use
+from pgbeat.jobs.preparing.placeholders import in_use
 from pgbeat.names import NAMESPACE
 from pgbeat.timetables import (
     NEVER,

@@ -9,9 +9,9 @@ from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule, Problem, Problems
-from pgbeat.jobs.task_checks import check_arguments, check_task
-from pgbeat.jobs.task_exceptions import Skip
-from pgbeat.jobs.templates import Template
+from pgbeat.jobs.checks.task_checks import check_arguments, check_task
+from pgbeat.jobs.policy.templates import Template
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.launchers import GenericLauncher, condition_engine, find, holds, read_only
 from pgbeat.schedules.model import Schedule
 

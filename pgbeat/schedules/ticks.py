@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select, text
 from pgbeat.database import sql
 from pgbeat.database.connections import recordset
 from pgbeat.database.tables import ticks
-from pgbeat.jobs.model import ENDED
+from pgbeat.jobs.rows.model import ENDED
 
 Outcome = Literal["launched", "skipped", "failed"]
 Trigger = Literal["timetable", "retry", "manual", "after", "backfill"]

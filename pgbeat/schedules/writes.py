@@ -13,8 +13,8 @@ from pgbeat.database import connections
 from pgbeat.database.missing import missing
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
-from pgbeat.jobs import placeholders
-from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.preparing import placeholders
 from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import Schedule, get, is_named
 from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from pgbeat.errors import InvalidCalendar
-from pgbeat.jobs.templates import Template
+from pgbeat.jobs.policy.templates import Template
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
 from pgbeat.views import View

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from pgbeat.jobs.groups.model import Group, MemberCounts
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows.model import Job
 from pgbeat.views import View, jobs
 
 

@@ -8,11 +8,14 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.database import connections
-from pgbeat.jobs import dependencies, executions, explain, retries
-from pgbeat.jobs.executions import ARTIFACTS, Execution
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.task_logs import ExecutionLog
-from pgbeat.jobs.trace import Phase, Trace
+from pgbeat.jobs.explaining import explain
+from pgbeat.jobs.explaining.trace import Phase, Trace
+from pgbeat.jobs.flow import dependencies
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ARTIFACTS, Execution
+from pgbeat.jobs.running.task_logs import ExecutionLog
+from pgbeat.jobs.states import retries
 from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.storable import is_deep
 from pgbeat.views import View

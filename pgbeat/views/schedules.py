@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import InvalidPlaceholder
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
 from pgbeat.monitoring import statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.forecast import Expected, call, of_schedule

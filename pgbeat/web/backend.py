@@ -20,7 +20,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob
-from pgbeat.jobs import permissions
+from pgbeat.jobs.checks import permissions
 from pgbeat.web.issuer import Issuer
 from pgbeat.web.rates import Rates
 from pgbeat.web.recent import Recent

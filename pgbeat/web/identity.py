@@ -15,7 +15,7 @@ from pgbeat.access import tokens
 from pgbeat.access.actors import Actor, Origin, is_name
 from pgbeat.access.tokens import Scope
 from pgbeat.errors import Forbidden, InvalidToken
-from pgbeat.jobs import permissions
+from pgbeat.jobs.checks import permissions
 from pgbeat.web.backend import Backend, TheBackend, User
 
 #: The cookie of a signed-in browser; it holds a token or JWT.

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
 from pgbeat.database.advisory_locks import OF_LEADER
-from pgbeat.jobs.executions import NEWEST
-from pgbeat.jobs.model import ENDED
+from pgbeat.jobs.rows.model import ENDED
+from pgbeat.jobs.running.executions import NEWEST
 
 # -- jobs
 

@@ -16,7 +16,7 @@ from pgbeat.database import channels, sql
 from pgbeat.database.tables import deliveries
 from pgbeat.database.tables import webhooks as webhooks_table
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import ids
+from pgbeat.jobs.rows import ids
 from pgbeat.names import NAMESPACE
 from pgbeat.webhooks import model as webhooks
 

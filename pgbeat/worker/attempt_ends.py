@@ -8,7 +8,7 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import ClaimLost
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pgbeat.database import forks
-from pgbeat.jobs.executions import State
+from pgbeat.jobs.running.executions import State
 from pgbeat.storable import escaped
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from pgbeat.broker.transport.channel import CONSUMER
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
 from pgbeat.database import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
-from pgbeat.jobs import endings, lifecycle
+from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.states import endings
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
 from pgbeat.results.store import Joined

@@ -11,8 +11,9 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
 from pgbeat.database.prepared import Statement, StatementRunner
-from pgbeat.jobs import endings, executions
-from pgbeat.jobs.endings import Ended
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.states import endings
+from pgbeat.jobs.states.endings import Ended
 from pgbeat.worker.attempts import Attempt
 
 Document = dict[str, Any]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from pgbeat.database import batches, connections, server_errors
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_batches import Shape

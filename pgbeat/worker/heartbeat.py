@@ -15,10 +15,11 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.jobs import rescue, untracked_tasks, workers
 from pgbeat.jobs.lanes.model import Room, to_dispatch
-from pgbeat.jobs.untracked_tasks import Tally
-from pgbeat.jobs.workers import WorkerReport
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.running import untracked_tasks, workers
+from pgbeat.jobs.running.untracked_tasks import Tally
+from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.worker.shared_notes import is_alive
 
 

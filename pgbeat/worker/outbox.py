@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.shared_notes import Notes
 

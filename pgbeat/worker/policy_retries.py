@@ -22,9 +22,9 @@ from pgbeat.config import settings_of
 from pgbeat.database import connections
 from pgbeat.database.missing import missing
 from pgbeat.errors import ConfigError
-from pgbeat.jobs import policies, task_policies
-from pgbeat.jobs.defaults import backoff
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.policy import policies, task_policies
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.preparing.defaults import backoff
 from pgbeat.results.ending import TaskEnding
 
 logger = logging.getLogger("pgbeat.worker")

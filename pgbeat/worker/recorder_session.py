@@ -23,11 +23,12 @@ from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers, sql
 from pgbeat.database.prepared import PreparedConnection
 from pgbeat.errors import SchemaError
-from pgbeat.jobs import dispatch, job_reports, lifecycle
-from pgbeat.jobs.dispatch import Dispatched
-from pgbeat.jobs.endings import Ended
-from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.flow import dispatch, lifecycle
+from pgbeat.jobs.flow.dispatch import Dispatched
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.running import job_reports
+from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.states.endings import Ended
 from pgbeat.worker import execution_batches
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_batches import Shape

@@ -14,10 +14,17 @@ from celery._state import get_current_task, get_current_worker_task
 from sqlalchemy import text
 
 from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
-from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
-from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
-from pgbeat.jobs.headers import CALLBACK_OF, DUE_AT, INTERVAL_END, INTERVAL_START, SCHEDULE, TRIGGER
-from pgbeat.jobs.task_exceptions import Cancelled
+from pgbeat.jobs.messages.headers import ATTEMPT as ATTEMPT_HEADER
+from pgbeat.jobs.messages.headers import (
+    CALLBACK_OF,
+    DUE_AT,
+    INTERVAL_END,
+    INTERVAL_START,
+    SCHEDULE,
+    TRIGGER,
+)
+from pgbeat.jobs.running.executions import ARTIFACTS, artifacts_of
+from pgbeat.jobs.running.task_exceptions import Cancelled
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts
 

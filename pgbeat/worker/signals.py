@@ -28,11 +28,11 @@ from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
-from pgbeat.jobs import canvas
-from pgbeat.jobs.canvas import NOWHERE, Place
-from pgbeat.jobs.job_reports import JobReport
-from pgbeat.jobs.untracked_tasks import Tally
-from pgbeat.jobs.workers import WorkerReport
+from pgbeat.jobs.messages import canvas
+from pgbeat.jobs.messages.canvas import NOWHERE, Place
+from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.running.untracked_tasks import Tally
+from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
 from pgbeat.worker import attempt_ends, attempts, process_recorder, shared_notes

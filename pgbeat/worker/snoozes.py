@@ -14,8 +14,8 @@ from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.publisher import HeldPublishes
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import delays_in_table
-from pgbeat.jobs import kept_messages
-from pgbeat.jobs.task_exceptions import Cancelled, Skip, Snooze
+from pgbeat.jobs.messages import kept_messages
+from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker import attempt_ends, process_recorder
 from pgbeat.worker.attempts import Attempt

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.jobs.task_checks import refuse_coroutine
+from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker import endings, policy_retries, replacements, snoozes
 

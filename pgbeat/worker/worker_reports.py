@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import celery
 
-from pgbeat.jobs.workers import WorkerReport
+from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.version import __version__
 
 _VERSIONS = {

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pgbeat.jobs import executions
+from pgbeat.jobs.running import executions
 from pgbeat.testing.databases import Databases
 from pgbeat.worker import recorder_session
 from tests.support.explained_plans import most

@@ -15,14 +15,16 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import control, dispatch, executions, lifecycle
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.policies import parse
-from pgbeat.jobs.prepare import JobSpec
-from pgbeat.jobs.submissions import SubmittedJob
+from pgbeat.jobs.policy.policies import parse
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.verbs import control
+from pgbeat.jobs.writing.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.transport_workers import transport_url
 

@@ -11,9 +11,9 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.jobs import new_jobs
-from pgbeat.jobs.dispatch import dispatch_lane
-from pgbeat.jobs.new_jobs import NewJob
+from pgbeat.jobs.flow.dispatch import dispatch_lane
+from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.new_jobs import NewJob
 from tests.support.jobs import ADMIN, messages
 from tests.support.rows import Sql, make_lane
 

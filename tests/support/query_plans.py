@@ -21,26 +21,21 @@ from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import (
-    dispatch,
-    executions,
-    lifecycle,
-    new_jobs,
-    permissions,
-    rescue,
-    retries,
-    trace_rows,
-    tree_rows,
-    unique_keys,
-)
-from pgbeat.jobs import due as due_jobs
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.explaining import trace_rows, tree_rows
+from pgbeat.jobs.flow import dispatch, lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.unique_keys import UniqueKey
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs, unique_keys
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.unique_keys import UniqueKey
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states import due as due_jobs
+from pgbeat.jobs.states import retries
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer

@@ -10,11 +10,14 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import endings, executions, lifecycle, new_jobs
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Execution
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.new_jobs import NewJob
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import Execution
+from pgbeat.jobs.states import endings
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 

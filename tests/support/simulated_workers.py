@@ -8,10 +8,13 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import executions, lifecycle, new_jobs, rescue, workers
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.new_jobs import NewJob
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.running import executions, workers
+from pgbeat.jobs.running.executions import ExecutionRecord
 from tests.support.databases import rows_of
 from tests.support.transport_workers import transport_url
 

@@ -6,7 +6,7 @@ import pgbeat
 from pgbeat import aio
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.lanes.model import Lane
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows.model import Job
 
 
 async def _use() -> None:

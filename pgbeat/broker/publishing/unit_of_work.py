@@ -25,8 +25,8 @@ logger = logging.getLogger("pgbeat.publishing")
 class UnitOfWork:
     """A change that commits as a whole, with its messages and its entry in the audit log.
 
-    Verbs such as `pgbeat.jobs.control.cancel` take an open unit. The command line, the API and the
-    console each open it in one place, and only parse and show.
+    Verbs such as `pgbeat.jobs.verbs.control.cancel` take an open unit. The command line, the API
+    and the console each open it in one place, and only parse and show.
 
     `connection` is in autocommit mode, or has an open transaction that the caller must commit
     (`is_callers`). `app` is called when first needed, and returns the app that publishes the

@@ -17,11 +17,13 @@ from django.utils import timezone
 from pgbeat.access import actors
 from pgbeat.errors import NotFound
 from pgbeat.integrations.django import databases, schema
-from pgbeat.jobs import executions, submissions, task_policies
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Execution
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.submit import submit
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import Execution
+from pgbeat.jobs.submitting.submit import submit
+from pgbeat.jobs.writing import submissions
 
 try:
     from django.tasks import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskResult, TaskResultStatus

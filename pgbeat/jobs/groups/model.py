@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 from pgbeat.database import sql
 from pgbeat.database.tables import groups
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import ids
-from pgbeat.jobs.model import COLUMNS, ENDED, Job
+from pgbeat.jobs.rows import ids
+from pgbeat.jobs.rows.model import COLUMNS, ENDED, Job
 from pgbeat.storable import is_storable
 
 Mode = Literal["parallel", "sequential"]

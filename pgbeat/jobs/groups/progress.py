@@ -13,10 +13,10 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs import next_steps
-from pgbeat.jobs.endings import Ended
-from pgbeat.jobs.model import COLUMNS, ENDED, Job, lock
-from pgbeat.jobs.next_steps import Ending, NextSteps
+from pgbeat.jobs.rows.model import COLUMNS, ENDED, Job, lock
+from pgbeat.jobs.states import next_steps
+from pgbeat.jobs.states.endings import Ended
+from pgbeat.jobs.states.next_steps import Ending, NextSteps
 
 _LOCK = text(
     """

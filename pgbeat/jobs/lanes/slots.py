@@ -12,14 +12,14 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.lanes import concurrency, rates
 from pgbeat.jobs.lanes.concurrency import Work
 from pgbeat.jobs.lanes.limiter import Limiter
 from pgbeat.jobs.lanes.model import HAS_SLOT, IS_WAITING, Lane
 from pgbeat.jobs.lanes.reservations import Reservation
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.states.endings import Ended
 
 logger = logging.getLogger("pgbeat.lanes")
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.jobs.lanes.model import IS_WAITING
-from pgbeat.jobs.model import COLUMNS, Job, of_known
-from pgbeat.jobs.new_jobs import NewJob
+from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
+from pgbeat.jobs.rows.new_jobs import NewJob
 
 Where = Literal["front", "back", "before", "after"]
 

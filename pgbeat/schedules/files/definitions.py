@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.jobs import placeholders
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.preparing import placeholders
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import TIMETABLES

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pgbeat.jobs import placeholders
+from pgbeat.jobs.preparing import placeholders
 from pgbeat.schedules.files.documents import Node, Notes
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.kinds import Kind, Switch, Whole, shown

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.schedules.files.kinds import Duration, Json, Kind, Switch, Text, Whole, nullable
 
 _EXAMPLE = {"lane": "gpu", "max_attempts": 5}

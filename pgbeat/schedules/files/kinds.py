@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.jobs import details
+from pgbeat.jobs.preparing import details
 from pgbeat.schedules.sync import faithful
 from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.names import name_problem
 from pgbeat.schedules.calendar_definitions import parse as parse_calendar
 from pgbeat.schedules.files import json_documents

@@ -12,7 +12,7 @@ from typing import Any
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import InvalidSchedule
-from pgbeat.jobs import placeholders
+from pgbeat.jobs.preparing import placeholders
 from pgbeat.schedules.entries import row_name
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.storable import storable_json

@@ -25,7 +25,7 @@ from sqlalchemy.schema import Column
 from pgbeat import config
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError, PgbeatError
-from pgbeat.jobs.details import LONGEST_DESCRIPTION
+from pgbeat.jobs.preparing.details import LONGEST_DESCRIPTION
 from pgbeat.schedules.importers import timetables
 from pgbeat.schedules.importers.imported import (
     CLEANUP,

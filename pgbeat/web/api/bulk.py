@@ -9,11 +9,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import bulk
-from pgbeat.jobs.bulk import Order, Preview, Progress
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import State
-from pgbeat.jobs.permissions import BulkVerb
+from pgbeat.jobs.checks.permissions import BulkVerb
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import State
+from pgbeat.jobs.verbs import bulk
+from pgbeat.jobs.verbs.bulk import Order, Preview, Progress
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, example
 from pgbeat.web.api.job_models import FoundJob

@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
-from pgbeat.jobs import direct, permissions
-from pgbeat.jobs.task_checks import check_arguments, check_task
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks.task_checks import check_arguments, check_task
+from pgbeat.jobs.submitting import direct
 from pgbeat.web.api.bodies import Body, Length, PlainJson, PlainList, example
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller

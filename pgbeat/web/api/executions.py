@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 
 from pgbeat.errors import NotFound
-from pgbeat.jobs import executions
+from pgbeat.jobs.running import executions
 from pgbeat.views import jobs as views
 from pgbeat.web.api.job_models import FoundExecution
 from pgbeat.web.api.visible import visible_job

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from pgbeat.jobs import permissions, submit_group
+from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
+from pgbeat.jobs.submitting import submit_group
 from pgbeat.views import groups as views
 from pgbeat.web.api.bodies import Body, Json, Next, example
 from pgbeat.web.api.job_models import FoundJob, JobOrder

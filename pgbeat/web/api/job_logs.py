@@ -7,8 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from pgbeat.jobs import task_logs
-from pgbeat.jobs.executions import State
+from pgbeat.jobs.running import task_logs
+from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job

@@ -7,11 +7,12 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.jobs import dependencies, executions
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.model import State
-from pgbeat.jobs.policies import JobPolicy
-from pgbeat.jobs.prepare import JobSpec
+from pgbeat.jobs.flow import dependencies
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.rows.model import State
+from pgbeat.jobs.running import executions
 from pgbeat.web.api.bodies import (
     Body,
     Json,

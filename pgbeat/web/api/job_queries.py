@@ -8,9 +8,10 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.jobs import queue_routes, search
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.query import parse
+from pgbeat.jobs.messages import queue_routes
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.searching import search
+from pgbeat.jobs.searching.query import parse
 from pgbeat.schedules import model as schedules
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from pgbeat.database import connections
-from pgbeat.jobs import trace_rows
-from pgbeat.jobs.trace import Kind
+from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.explaining.trace import Kind
 from pgbeat.views import jobs as views
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.jobs import tree
-from pgbeat.jobs.tree import Kind, Relation
+from pgbeat.jobs.explaining import tree
+from pgbeat.jobs.explaining.tree import Kind, Relation
 from pgbeat.results import lookup
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.visible import visible_job

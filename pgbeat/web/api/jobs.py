@@ -10,12 +10,17 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import NotUnique
-from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, likeness, permissions, search, submit_many
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.preparing import likeness
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.searching import search
+from pgbeat.jobs.submitting import submit_many
+from pgbeat.jobs.verbs import changes as job_changes
+from pgbeat.jobs.verbs import control
 from pgbeat.monitoring import statistics
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, Done, Length, example

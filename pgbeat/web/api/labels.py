@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query
 
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs.details import labels_problem
+from pgbeat.jobs.preparing.details import labels_problem
 
 #: Pairs of a label's name and its value, all of which must match.
 LabelFilter = Annotated[

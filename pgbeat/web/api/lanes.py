@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import lane_control
-from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.lanes.occupancy import SlotHolder
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
 from pgbeat.web.api.bodies import Body, Done, Json, Length, PlainJson, example
 from pgbeat.web.backend import TheBackend

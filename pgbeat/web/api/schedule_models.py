@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.jobs.model import State
+from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import Code, Severity
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.web.api.bodies import Body, Json, Length, Next, example

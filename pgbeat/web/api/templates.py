@@ -7,7 +7,8 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from pgbeat.jobs import template_control, templates
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, PlainList, example
 from pgbeat.web.backend import Backend, TheBackend

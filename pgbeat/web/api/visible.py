@@ -6,11 +6,11 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, NotFound
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import permissions
+from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
 from pgbeat.web.backend import Backend

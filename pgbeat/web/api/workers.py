@@ -7,8 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import Verb, WorkerCommand
+from pgbeat.jobs.verbs import worker_control
+from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Body

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs.bulk import MOST, Order, preview
+from pgbeat.jobs.verbs.bulk import MOST, Order, preview
 from pgbeat.web.api import bulk as api
 from pgbeat.web.api.bulk import BulkOrder
 from pgbeat.web.pages import forms

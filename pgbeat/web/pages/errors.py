@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from pgbeat.access.redaction import MASK
-from pgbeat.jobs import query
+from pgbeat.jobs.searching import query
 from pgbeat.monitoring.error_patterns import NO_ERROR
 from pgbeat.monitoring.errors import ErrorGroup, Errors, errors
 from pgbeat.web.pages.humanize import counted

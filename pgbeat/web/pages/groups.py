@@ -7,10 +7,11 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Response
 
 from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import permissions, submit_group
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.submitting import submit_group
 from pgbeat.web.api.groups import NewGroup
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.api.visible import visible_group

@@ -9,13 +9,17 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
-from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, dependencies, executions, permissions, task_logs, trace_rows
-from pgbeat.jobs import explain as whereabouts
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks.permissions import Verb
+from pgbeat.jobs.explaining import explain as whereabouts
+from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Verb
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions, task_logs
+from pgbeat.jobs.verbs import changes as job_changes
+from pgbeat.jobs.verbs import control
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
 from pgbeat.views.jobs import progress_of

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, select
 
 from pgbeat.database import tables
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.permissions import may_run
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.checks.permissions import may_run
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.schedules import launchers
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller

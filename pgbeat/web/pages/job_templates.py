@@ -6,8 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import template_control, templates
-from pgbeat.jobs.templates import Template
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.policy.templates import Template
+from pgbeat.jobs.verbs import template_control
 from pgbeat.web.pages import forms, job_fields, summaries
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import (

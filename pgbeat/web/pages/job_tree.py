@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from pgbeat.jobs import tree
+from pgbeat.jobs.explaining import tree
 from pgbeat.results import lookup
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages.render import PageRoute, TheVisit

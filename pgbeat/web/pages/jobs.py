@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import InvalidInput, NotFound
-from pgbeat.jobs import query, search
-from pgbeat.jobs.bulk import STATES
-from pgbeat.jobs.filters import is_glob
+from pgbeat.jobs.rows.filters import is_glob
+from pgbeat.jobs.searching import query, search
+from pgbeat.jobs.verbs.bulk import STATES
 from pgbeat.views.jobs import progress_of_jobs
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.model import Lane, parse_rate
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.timetables import span
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import FormField

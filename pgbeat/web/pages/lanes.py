@@ -7,11 +7,12 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import ConfigError, NotFound, PgbeatError
-from pgbeat.jobs import control, lane_control, task_policies
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.occupancy import InLine
 from pgbeat.jobs.lanes.waiting import Where
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.verbs import control, lane_control
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, lane_form, load_chart
 from pgbeat.web.pages.forms import Form

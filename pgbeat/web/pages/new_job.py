@@ -2,9 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from pgbeat.jobs import control, likeness, permissions, templates
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.prepare import JobSpec
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.preparing import likeness
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.verbs import control
 from pgbeat.web.api.job_models import JobOrder
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields

@@ -7,8 +7,8 @@ from markupsafe import Markup
 from sqlalchemy import Connection
 
 from pgbeat.config import spelling
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
-from pgbeat.jobs import query, search
+from pgbeat.jobs.searching import query, search
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.api.job_queries import queried
 from pgbeat.web.pages import forms, load_chart

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 
 from pgbeat.config import spelling
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
 from pgbeat.monitoring import tasks
 from pgbeat.web.pages.errors import error_list
 from pgbeat.web.pages.load_chart import SPANS, USUAL, chart

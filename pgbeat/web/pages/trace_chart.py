@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
-from pgbeat.jobs.trace import WORDS, Kind, Phase, Trace
+from pgbeat.jobs.explaining.trace import WORDS, Kind, Phase, Trace
 from pgbeat.web.pages.humanize import length
 
 #: The least width of a phase, in percents.

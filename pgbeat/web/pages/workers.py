@@ -5,8 +5,8 @@ from fastapi import APIRouter, Response
 from pgbeat.broker import queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
-from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import WorkerCommand
+from pgbeat.jobs.verbs import worker_control
+from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidTransition
-from pgbeat.jobs import control, executions
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.verbs import control
 from tests.support.command_line import run_with
 from tests.support.jobs import JobControl, job_controls
 from tests.support.processes import until

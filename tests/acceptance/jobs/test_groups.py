@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until

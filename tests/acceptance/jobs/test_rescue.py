@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pgbeat.jobs import workers
+from pgbeat.jobs.running import workers
 from tests.integration.jobs.test_rescue import check_all, settled
 from tests.support.command_line import read, run
 from tests.support.pgbouncer import needs_pgbouncer, pooler

@@ -9,8 +9,8 @@ from celery import chord
 
 import pgbeat
 from pgbeat.database import connections
-from pgbeat.jobs import explain
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.explaining import explain
+from pgbeat.jobs.rows import model as jobs
 from tests.support.command_line import run_with
 from tests.support.databases import connected
 from tests.support.policy_workers import NARROW, PolicyWorkers

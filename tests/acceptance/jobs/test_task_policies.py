@@ -13,9 +13,9 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from pgbeat.config import postgres_url
-from pgbeat.jobs import changes, control
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.verbs import changes, control
 from tests.support.command_line import run_with
 from tests.support.jobs import JobControl, job_controls
 from tests.support.policy_workers import NARROW, PolicyWorkers

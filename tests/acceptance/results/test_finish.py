@@ -14,8 +14,8 @@ import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish, ConfigError
-from pgbeat.jobs import executions
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
 from tests.acceptance.results.conftest import Client, Finishers
 from tests.support.apps.finishing import STEPS
 from tests.support.processes import Process, until

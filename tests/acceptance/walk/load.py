@@ -24,7 +24,7 @@ import pgbeat
 from pgbeat.access.actors import Actor
 from pgbeat.config import postgres_url
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import changes, control
+from pgbeat.jobs.verbs import changes, control
 from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk import canvases
 from tests.acceptance.walk.canvases import Canvas

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from pgbeat.database import connections
-from pgbeat.jobs import explain as whereabouts
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import rescue
-from pgbeat.jobs.rescue import Rescuer
+from pgbeat.jobs.explaining import explain as whereabouts
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rescuing.rescue import Rescuer
+from pgbeat.jobs.rows import model as jobs
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.simulated_workers import FakeWorkers

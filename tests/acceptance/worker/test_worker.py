@@ -16,8 +16,8 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import job_reports
-from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.running import job_reports
+from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker import signals as worker
 from tests.support.command_line import Sql, read

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from pgbeat import JobRequest, Launcher, launcher
-from pgbeat.jobs import endings, retries
+from pgbeat.jobs.states import endings, retries
 from pgbeat.schedules import launchers, ticks
 from tests.acceptance.walk import checks
 from tests.support.command_line import run_with

@@ -9,7 +9,7 @@ from celery import Celery, chain, chord, group
 import pgbeat
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import InvalidJob, InvalidSchedule
-from pgbeat.jobs import template_control
+from pgbeat.jobs.verbs import template_control
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.jobs import JobControl, make_app, messages
@@ -84,7 +84,7 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(
         str(victim.id),
         held.id,
     )
-    from pgbeat.jobs import control
+    from pgbeat.jobs.verbs import control
 
     done = job_control.do(control.approve, held)
     assert (done.state, messages(sql)) == ("failed", [str(victim.id)])

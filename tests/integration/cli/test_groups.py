@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.access.actors import user
-from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, cells, read, refused, run, run_with
 
 ADD = {"task": "tests.add", "max_attempts": 1}

@@ -17,9 +17,11 @@ from psycopg.types.json import Jsonb
 
 from pgbeat.access.actors import Actor
 from pgbeat.database import connections
-from pgbeat.jobs import control, executions, lifecycle
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
 from tests.support.processes import Processes, until

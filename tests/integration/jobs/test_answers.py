@@ -14,11 +14,14 @@ import pgbeat
 from pgbeat.broker import discards
 from pgbeat.broker.messages import REASON_HEADER
 from pgbeat.database import connections
-from pgbeat.jobs import bulk, control, executions, rescue, submit_group
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.bulk import Order
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.submitting import submit_group
+from pgbeat.jobs.verbs import bulk, control
+from pgbeat.jobs.verbs.bulk import Order
 from tests.support.jobs import ADMIN, JobControl, make_app
 from tests.support.rows import Sql, make_lane
 

@@ -12,7 +12,7 @@ from celery.beat import PersistentScheduler
 
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.running.executions import ExecutionRecord
 from tests.support.command_line import run, run_with
 from tests.support.jobs import JobControl
 from tests.support.rows import Sql, make_schedule

@@ -9,11 +9,11 @@ import pytest
 
 from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidInput, NotFound
-from pgbeat.jobs import bulk, control
-from pgbeat.jobs.bulk import Order, Progress
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import BulkVerb
+from pgbeat.jobs.checks.permissions import BulkVerb
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.verbs import bulk, control
+from pgbeat.jobs.verbs.bulk import Order, Progress
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, JobControl, messages
 from tests.support.rows import make_job, make_lane
@@ -138,7 +138,7 @@ def test_what_a_job_did_before_it_was_refused_is_undone(
 ) -> None:
     job = job_control.make()
     assert len(messages(sql)) == 1
-    from pgbeat.jobs import transitions
+    from pgbeat.jobs.states import transitions
 
     monkeypatch.setattr(transitions, "pause", lambda *args: None)
     done = carry_out(job_control, Order("pause"), Filter(state="pending"))

@@ -10,7 +10,7 @@ from celery import Celery, chain, chord, group
 from celery._state import _task_stack
 
 import pgbeat
-from pgbeat.jobs import canvas
+from pgbeat.jobs.messages import canvas
 from tests.support.jobs import make_app
 from tests.support.rows import Sql
 

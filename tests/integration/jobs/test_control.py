@@ -32,12 +32,15 @@ from pgbeat.errors import (
     PgbeatError,
     UnknownTask,
 )
-from pgbeat.jobs import control, endings, lifecycle, submit_group, template_control
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.submissions import SubmittedJob
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states import endings
+from pgbeat.jobs.submitting import submit_group
+from pgbeat.jobs.verbs import control, template_control
+from pgbeat.jobs.writing.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, JobControl, job_controls, make_app, messages
 from tests.support.problems import raises

@@ -13,11 +13,11 @@ from sqlalchemy import Connection
 
 import pgbeat
 from pgbeat.database import connections
-from pgbeat.jobs import changes, control
-from pgbeat.jobs.deadlines import mark_late
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job, listing
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job, listing
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states.deadlines import mark_late
+from pgbeat.jobs.verbs import changes, control
 from pgbeat.monitoring import counters
 from tests.support.command_line import run
 from tests.support.jobs import JobControl

@@ -13,11 +13,15 @@ import pgbeat
 from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, NotUnique
-from pgbeat.jobs import control, dependencies, executions, explain, lifecycle, submissions
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
-from pgbeat.jobs.submit_many import submit_many
+from pgbeat.jobs.explaining import explain
+from pgbeat.jobs.flow import dependencies, lifecycle
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
+from pgbeat.jobs.submitting.submit_many import submit_many
+from pgbeat.jobs.verbs import control
+from pgbeat.jobs.writing import submissions
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.explained_plans import pages

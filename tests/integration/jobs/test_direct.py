@@ -14,9 +14,9 @@ from celery.exceptions import Ignore
 
 import pgbeat
 from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
-from pgbeat.jobs import lane_control
-from pgbeat.jobs.direct import run_direct
-from pgbeat.jobs.dispatch import dispatch_lane
+from pgbeat.jobs.flow.dispatch import dispatch_lane
+from pgbeat.jobs.submitting.direct import run_direct
+from pgbeat.jobs.verbs import lane_control
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 from tests.support.processes import Process, Processes, until
@@ -137,7 +137,7 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
 def test_it_is_woken_by_whoever_allots(
     lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
+    monkeypatch.setattr("pgbeat.jobs.submitting.direct._POLL", 600.0)
     lane_jobs.lane(max_running=1)
     first, second = lane_jobs.add(2)
     assert lane_jobs.dispatch() == [first]
@@ -153,7 +153,7 @@ def test_it_is_woken_by_whoever_allots(
 def test_it_is_woken_when_the_lane_changes(
     lane_jobs: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
+    monkeypatch.setattr("pgbeat.jobs.submitting.direct._POLL", 600.0)
     lane_jobs.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
     waiting(lane_jobs, result)

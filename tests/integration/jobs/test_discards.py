@@ -9,10 +9,10 @@ from celery import Celery
 
 from pgbeat.broker import discards
 from pgbeat.database import connections
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import rescue
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.rescue import Rescuer
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rescuing.rescue import Rescuer
+from pgbeat.jobs.rows import model as jobs
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import transport_url

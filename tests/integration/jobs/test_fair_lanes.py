@@ -9,11 +9,14 @@ from sqlalchemy import text
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import endings, explain, lane_control, lifecycle
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.dispatch import dispatch_in_transaction
+from pgbeat.jobs.explaining import explain
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.flow.dispatch import dispatch_in_transaction
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations, slots, waiting
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.states import endings
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.explained_plans import explained, pages

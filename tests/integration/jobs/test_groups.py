@@ -20,13 +20,15 @@ from pgbeat.errors import (
     PgbeatError,
     UnknownTask,
 )
-from pgbeat.jobs import control, executions, lifecycle
-from pgbeat.jobs import due as due_jobs
-from pgbeat.jobs import tree as jobs_tree
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.explaining import tree as jobs_tree
+from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
-from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states import due as due_jobs
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup, cancel, submit_group
+from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql
 from tests.support.jobs import JobControl, JobRunner, messages
 from tests.support.problems import raises

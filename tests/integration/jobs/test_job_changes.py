@@ -8,10 +8,10 @@ import pytest
 from celery import Celery
 
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
-from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.verbs import changes as job_changes
+from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, refused, run_with
 from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, messages
 from tests.support.rows import make_job, make_lane

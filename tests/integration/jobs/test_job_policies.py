@@ -16,9 +16,9 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule
-from pgbeat.jobs.defaults import JobDefaults
-from pgbeat.jobs.new_jobs import NewJob
-from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.preparing.defaults import JobDefaults
+from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.problems import raises

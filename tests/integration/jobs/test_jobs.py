@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 from pgbeat.access import actors
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import Forbidden, NotFound
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import permissions, retries
+from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.lanes import waiting as lines
-from pgbeat.jobs.model import ENDED
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import ENDED
+from pgbeat.jobs.states import retries
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB
 from tests.support.rows import make_job, make_lane

@@ -11,9 +11,9 @@ from celery import Celery, chain, chord, group
 
 from pgbeat.access.actors import Actor
 from pgbeat.broker.payloads import JOB
-from pgbeat.jobs import changes, control
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.verbs import changes, control
 from tests.support.jobs import JobControl, make_app
 from tests.support.rows import Sql, make_lane
 

@@ -10,10 +10,12 @@ from celery import Celery
 import pgbeat
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import due, executions, lane_control
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.lane_control import rate_changes
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states import due
+from pgbeat.jobs.verbs import lane_control
+from pgbeat.jobs.verbs.lane_control import rate_changes
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
 

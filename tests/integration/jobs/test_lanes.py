@@ -14,12 +14,14 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import endings, lane_control, lifecycle
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.dispatch import dispatch_in_transaction, dispatch_lane
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.flow.dispatch import dispatch_in_transaction, dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, rates, reservations, slots
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.states import endings
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.worker.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.lanes import Lanes

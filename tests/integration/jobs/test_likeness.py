@@ -8,9 +8,9 @@ import pytest
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import Forbidden, InvalidJob
-from pgbeat.jobs import likeness
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.prepare import JobSpec
+from pgbeat.jobs.preparing import likeness
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.rows.model import Job
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, JobControl
 from tests.support.rows import insert, make_lane

@@ -18,8 +18,9 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule, NotUnique, UnknownTask
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import one_statement, prepare
+from pgbeat.jobs.preparing import prepare
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.writing import one_statement
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.processes import until

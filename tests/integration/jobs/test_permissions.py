@@ -8,11 +8,11 @@ import pytest
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidTransition
-from pgbeat.jobs import changes, control
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.filters import Filter
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Verb, require, require_admin, visible
+from pgbeat.jobs.checks.permissions import Verb, require, require_admin, visible
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.verbs import changes, control
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB, JobControl
 from tests.support.rows import make_job

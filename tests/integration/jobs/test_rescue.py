@@ -15,19 +15,14 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
-from pgbeat.jobs import (
-    endings,
-    executions,
-    job_reports,
-    lifecycle,
-    missing_messages,
-    rescue,
-    workers,
-)
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.job_reports import JobReport
-from pgbeat.jobs.rescue import Rescuer
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.rescuing import missing_messages, rescue
+from pgbeat.jobs.rescuing.rescue import Rescuer
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.running import executions, job_reports, workers
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.running.job_reports import JobReport
+from pgbeat.jobs.states import endings
 from pgbeat.testing.databases import TemporaryServer
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.heartbeat import Heartbeat

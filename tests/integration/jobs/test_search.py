@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
-from pgbeat.jobs import query, search
+from pgbeat.jobs.searching import query, search
 from tests.support.command_line import Sql
 from tests.support.rows import make_job
 

@@ -12,7 +12,8 @@ import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidInput, InvalidJob, UnknownTask
-from pgbeat.jobs import job_copies, submit_many
+from pgbeat.jobs.rows import job_copies
+from pgbeat.jobs.submitting import submit_many
 from tests.support.rows import Sql
 
 

@@ -20,8 +20,9 @@ from pgbeat.broker.messages import JOB_HEADER, NEW_JOB_HEADER
 from pgbeat.broker.publishing import template_sender
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, InvalidJob, NotUnique
-from pgbeat.jobs import control, task_policies
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.verbs import control
 from pgbeat.worker import policy_retries
 from tests.support.jobs import JobControl, make_app
 from tests.support.rows import Sql, make_lane, make_schedule

@@ -10,8 +10,9 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import template_control, templates
-from pgbeat.jobs.templates import Template
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.policy.templates import Template
+from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
 from tests.support.problems import raises
 from tests.support.rows import make_lane

@@ -4,8 +4,9 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat.database import connections
-from pgbeat.jobs import model, trace_rows
-from pgbeat.jobs.trace import Trace
+from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.explaining.trace import Trace
+from pgbeat.jobs.rows import model
 from tests.support.rows import Sql, make_job
 
 START = "2026-11-23T12:00:"

@@ -7,8 +7,9 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
-from pgbeat.jobs import model, tree
-from pgbeat.jobs.tree import Node
+from pgbeat.jobs.explaining import tree
+from pgbeat.jobs.explaining.tree import Node
+from pgbeat.jobs.rows import model
 from tests.support.rows import Sql, make_job
 
 ADMIN, ALICE = Actor("user:root", is_admin=True), Actor("user:alice")

@@ -10,10 +10,12 @@ from celery import Celery
 from pgbeat.access.actors import Actor
 from pgbeat.access.redaction import Redactor
 from pgbeat.errors import Forbidden, InvalidJob, InvalidSchedule, NotUnique
-from pgbeat.jobs import changes, control, likeness, submit_group, submit_many, template_control
-from pgbeat.jobs.members import NO_POLICY
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.prepare import JobSpec
+from pgbeat.jobs.preparing import likeness
+from pgbeat.jobs.preparing.members import NO_POLICY
+from pgbeat.jobs.preparing.prepare import JobSpec
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.submitting import submit_group, submit_many
+from pgbeat.jobs.verbs import changes, control, template_control
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, JobControl, make_app
 from tests.support.rows import make_lane

@@ -7,9 +7,9 @@ from sqlalchemy import Connection, text
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import explain as whereabouts
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs import retries
+from pgbeat.jobs.explaining import explain as whereabouts
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.states import retries
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane
 

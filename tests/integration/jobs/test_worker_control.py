@@ -9,8 +9,8 @@ from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput, NoReply, NotFound
-from pgbeat.jobs import worker_control
-from pgbeat.jobs.worker_control import WorkerCommand
+from pgbeat.jobs.verbs import worker_control
+from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.jobs import executions
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.monitoring import counters, prometheus
 from pgbeat.monitoring.counters import CounterValue
 from tests.support.rows import Sql, make_job

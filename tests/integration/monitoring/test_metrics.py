@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import migrate
-from pgbeat.jobs import executions
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.monitoring import counters, gauges, prometheus
 from pgbeat.monitoring.collector import metrics_collector
 from pgbeat.monitoring.counters import CounterValue

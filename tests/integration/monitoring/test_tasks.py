@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from pgbeat.jobs import untracked_tasks
-from pgbeat.jobs.untracked_tasks import Tally
+from pgbeat.jobs.running import untracked_tasks
+from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.monitoring import tasks
 from tests.support.command_line import Sql
 

@@ -10,7 +10,8 @@ from celery import Celery
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import details, retries
+from pgbeat.jobs.preparing import details
+from pgbeat.jobs.states import retries
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import JobControl, make_app

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
 from tests.support.command_line import Sql, run
 from tests.support.launchers import only_those_of

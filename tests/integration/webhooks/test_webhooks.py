@@ -19,8 +19,8 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
-from pgbeat.jobs import executions
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.web.api.job_models import FoundExecution, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule, FoundTick
 from pgbeat.webhooks import control, deliverer, deliveries

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from pgbeat.database import connections
-from pgbeat.jobs import executions
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts, process_recorder
 from pgbeat.worker.attempts import Attempt

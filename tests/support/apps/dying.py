@@ -8,7 +8,7 @@ import os
 import random
 import signal
 
-from pgbeat.jobs import dispatch
+from pgbeat.jobs.flow import dispatch
 from pgbeat.jobs.lanes import slots
 from pgbeat.worker.recorder_session import RecorderSession
 from tests.support.apps.journal import FOLDER, app

@@ -9,7 +9,7 @@ from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import top_page
 from pgbeat.cli.top_page import Snapshot, share
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
-from pgbeat.jobs.model import Job
+from pgbeat.jobs.rows.model import Job
 from pgbeat.monitoring.beats import Status
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from pgbeat.schedules.model import Backlog

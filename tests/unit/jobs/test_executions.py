@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pgbeat.database.prepared import Statement
-from pgbeat.jobs.executions import BEGIN, GO_ON, ExecutionRecord
+from pgbeat.jobs.running.executions import BEGIN, GO_ON, ExecutionRecord
 
 
 def fields(statement: Statement) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.policies import JobPolicy, parse
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy, parse
 from tests.support.problems import raises
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pgbeat.errors import InvalidInput
-from pgbeat.jobs import query
-from pgbeat.jobs.filters import Filter
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.searching import query
 
 NOW = datetime(2026, 12, 24, 12, tzinfo=UTC)
 GROUP = "9d0c1a52-7c56-4c6e-9f0c-0c7f4a5d1a11"

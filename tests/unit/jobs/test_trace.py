@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.trace import Attempt, Hold, Run, Trace, trace
+from pgbeat.jobs.explaining.trace import Attempt, Hold, Run, Trace, trace
+from pgbeat.jobs.rows.model import Job
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ID = uuid4()

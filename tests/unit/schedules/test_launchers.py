@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 import pgbeat
 from pgbeat.errors import ConditionError, UnknownLauncher
-from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import launchers
 from pgbeat.schedules.launchers import Context, GenericLauncher, JobRequest, Launcher, launcher
 from pgbeat.schedules.model import Schedule

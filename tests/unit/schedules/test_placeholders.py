@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidPlaceholder
-from pgbeat.jobs.placeholders import Facts, check, escape, fill, in_use
+from pgbeat.jobs.preparing.placeholders import Facts, check, escape, fill, in_use
 from tests.support.problems import raises
 
 FACTS = Facts(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker import outbox as outboxes
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.outbox import Outbox

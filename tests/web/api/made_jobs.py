@@ -4,8 +4,9 @@ from typing import Any
 from uuid import uuid4
 
 from pgbeat.access import actors
-from pgbeat.jobs import executions, lifecycle
-from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.running import executions
+from pgbeat.jobs.running.executions import ExecutionRecord
 from tests.support.web import Web, done
 
 #: The id of no job.

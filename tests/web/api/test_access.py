@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.access.actors import Actor
-from pgbeat.jobs import template_control
+from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane

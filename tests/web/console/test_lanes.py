@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.errors import NoSlot
-from pgbeat.jobs import direct
+from pgbeat.jobs.submitting import direct
 from tests.support.command_line import Sql
 from tests.support.pages import EVIL, after, html
 from tests.support.processes import until

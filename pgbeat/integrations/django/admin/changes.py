@@ -15,7 +15,7 @@ from pgbeat.database import connections
 from pgbeat.errors import CannotPublish, InvalidJob, PgbeatError, Problems
 from pgbeat.integrations.django import databases, schema
 from pgbeat.integrations.django.models import ADMINISTER
-from pgbeat.jobs.user_limits import require_call
+from pgbeat.jobs.checks.user_limits import require_call
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import mistakes
 from pgbeat.schedules.model import Schedule

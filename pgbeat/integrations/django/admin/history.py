@@ -12,7 +12,7 @@ from pgbeat.integrations.django import databases
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.pages import MOST, BoundedList, Page
 from pgbeat.integrations.django.models import Lane, Schedule, Tick
-from pgbeat.jobs import control
+from pgbeat.jobs.verbs import control
 
 #: The most schedules, tasks or lanes that a search or a filter considers.
 _NAMES = 100

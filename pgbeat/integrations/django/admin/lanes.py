@@ -9,7 +9,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.forms import CheckedForm
 from pgbeat.integrations.django.admin.pages import Page
-from pgbeat.jobs import lane_control
+from pgbeat.jobs.verbs import lane_control
 from pgbeat.timetables import span
 
 _STATE = ("paused_at", "created_at", "updated_at")

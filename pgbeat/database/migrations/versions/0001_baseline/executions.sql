@@ -1,5 +1,6 @@
--- What the statements that record executions (`pgbeat/jobs/executions_*.sql`) ask and do in rare
--- cases. They are functions so that the statements themselves plan and open no partition of history.
+-- What the statements that record executions (`pgbeat/jobs/running/executions_*.sql`) ask and do in
+-- rare cases. They are functions so that the statements themselves plan and open no partition of
+-- history.
 
 -- Whether a job has no execution that began after this one, and this one has not ended. Only the
 -- newest are looked at, since a job that snoozes may have had very many, each begun after the last.

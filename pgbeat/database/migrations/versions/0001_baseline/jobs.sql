@@ -34,7 +34,7 @@ CREATE TABLE pgbeat.jobs (
     root_id          uuid,                             -- Celery's root, or group of such; NULL: itself
     parent_id        uuid,                             -- the task that sent it
     callback_of      uuid,                             -- the group whose callback it is
-    canvas           jsonb,                            -- its group, chord and chain (jobs/canvas.py)
+    canvas           jsonb,                            -- its group, chord and chain (jobs/messages/canvas.py)
 
     -- When and where it may run.
     run_at           timestamptz,                      -- not before
@@ -81,7 +81,7 @@ CREATE TABLE pgbeat.jobs (
     late_at          timestamptz,                      -- marked as late
     missed_deadlines text[] NOT NULL DEFAULT '{}',     -- 'start', 'end'
     executions       integer NOT NULL DEFAULT 0,       -- that began
-    message          jsonb,                            -- what Celery made of it (jobs/kept_messages.py)
+    message          jsonb,                            -- what Celery made of it (jobs/messages/kept_messages.py)
 
     CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
         'completed', 'failed', 'cancelled', 'skipped')),

@@ -30,7 +30,8 @@ $$;
 
 -- Locks a unique key as `lock_key` does, and returns the job that has it: an unfinished one
 -- or, with a length of time, one that was created within it. The query's snapshot is newer than the
--- lock: that is why these are two statements. (`pgbeat.jobs.unique_keys` does the same for many.)
+-- lock: that is why these are two statements. (`pgbeat.jobs.rows.unique_keys` does the same for
+-- many.)
 CREATE FUNCTION pgbeat.take_key(
     namespace text, task text, key text, taken_for interval DEFAULT NULL
 ) RETURNS uuid

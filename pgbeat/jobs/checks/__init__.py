@@ -1,0 +1,1 @@
+"""Checks what users may do with jobs, and what they ask for."""

@@ -1,0 +1,93 @@
+"""Checks a call: that there is the task, that it takes the arguments, and what it returns."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from inspect import iscoroutine
+from typing import Any
+
+from celery import Celery, Task
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.json_values import unreadable
+from pgbeat.errors import InvalidJob, InvalidSchedule, UnknownTask
+from pgbeat.jobs.checks.permissions import may_run
+from pgbeat.suggest import did_you_mean
+
+
+def check_call(args: Any, kwargs: Any, options: Any) -> None:
+    """Raises `InvalidJob` unless args is a list, kwargs and options are mappings, and all readable.
+
+    `check_options` says what of the options is not.
+    """
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise InvalidJob.of("args", "malformed", f"args must be a list, got {args!r}")
+    for name, value in (("kwargs", kwargs), ("options", options)):
+        if not isinstance(value, Mapping):
+            raise InvalidJob.of(name, "malformed", f"{name} must be a mapping, got {value!r}")
+    for name, value in (("args", args), ("kwargs", kwargs)):
+        if (said := unreadable(value)) is not None:
+            raise InvalidJob.of(name, "malformed", f"{name}: {said}")
+
+
+def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
+    """Raises `UnknownTask`, with the most similar name, unless the app has registered the task.
+
+    With an `actor`, the error names only tasks that they may run.
+    """
+    if not isinstance(name, str):
+        said = f"task must be a task or the name of one, got {name!r}"
+        raise UnknownTask.of("task", "malformed", said)
+    if name in app.tasks:
+        return
+    app.loader.import_default_modules()  # only workers and beats have done this
+    if name in app.tasks:
+        return
+    own = sorted(
+        task
+        for task in app.tasks
+        if not task.startswith("celery.") and (actor is None or may_run(actor, task))
+    )
+    hint = did_you_mean(name, own)
+    listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
+    raise UnknownTask.of(
+        "task",
+        "unknown",
+        f"task {name!r} is not registered; {hint + ' ' if hint else ''}"
+        f"registered: {listed or 'none'}",
+    )
+
+
+def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises `InvalidSchedule` if the task's function doesn't take the arguments.
+
+    Celery makes the same check when it publishes (`Task.typing`).
+    """
+    registered = app.tasks[task]
+    fits = getattr(registered, "__header__", None)
+    if not registered.typing or fits is None:
+        return
+    try:
+        fits(*args, **kwargs)
+    except TypeError as error:
+        field = "kwargs" if kwargs else "args"
+        said = f"the arguments don't fit task {task!r}: {error}"
+        raise InvalidSchedule.of(field, "malformed", said) from None
+
+
+def refuse_coroutine(task: Any, value: Any) -> Any:
+    """Returns what a task returned. Raises `TypeError` for a coroutine that nobody awaits.
+
+    The task's own `__call__`, or a pool with an event loop, may await it.
+    """
+    own = task.__class__.__call__  # not `type(task)`: Celery makes tasks lazily, behind proxies
+    if not iscoroutine(value) or own is not Task.__call__:
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        value.close()
+        raise TypeError(
+            f"task {task.name!r} is `async def`, which Celery doesn't await; make it a function "
+            "that calls asyncio.run(…)"
+        ) from None
+    return value

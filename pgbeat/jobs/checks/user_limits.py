@@ -1,0 +1,124 @@
+"""Limits what users ask of jobs: through the API and the console, those who don't administer.
+
+An administrator chooses how jobs are made, by a template, or by the policy of a task; users give
+arguments and a time.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker import messages, own_tables
+from pgbeat.broker.publishing import reserved
+from pgbeat.config import Settings
+from pgbeat.errors import Forbidden, InvalidJob
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.rows.model import Job
+from pgbeat.storable import is_storable
+
+
+def require_call(
+    actor: Actor, task: str | None, options: Mapping[str, Any], *, of_template: bool = False
+) -> set[str]:
+    """Returns the queues that publish options name, also in links, if a user gives them.
+
+    Raises `Forbidden` unless the actor may run the task with these options, and the tasks that they
+    link to.
+    """
+    if task is not None:
+        permissions.require_task(actor, task, of_template=of_template)
+    if actor.tasks is None:
+        return set()
+    for signature in reserved.linked(options):
+        permissions.require_task(actor, str(signature["task"]))
+    return set() if actor.is_admin else reserved.check_for_user(options)
+
+
+def require_queues(
+    connection: Connection, settings: Settings, app: Celery, queues: Collection[str]
+) -> None:
+    """Raises `InvalidJob` unless there are the queues: a user must not make one."""
+    missing = set(queues) - app.amqp.queues.keys()
+    if missing and own_tables.are_expected(settings.url, app.conf) and own_tables.exist(connection):
+        missing -= messages.known(connection, filter(is_storable, missing))
+    if missing:
+        said = f"there is no queue {min(missing)!r}; users send only to queues that exist"
+        raise InvalidJob.of("queue", "unknown", said)
+
+
+def require_of_template(policy: JobPolicy, queue: str | None, options: Mapping[str, Any]) -> None:
+    """Raises `Forbidden` if a user gives more than a template leaves to users."""
+    others = [name for name in policy.as_json() if name != "template"]
+    others += ["queue"] if queue is not None else []
+    others += ["options"] if options else []
+    if others:
+        raise _final(f"template {policy.template!r}", others[0])
+
+
+def require_of_policy(
+    task: str, own: JobPolicy | None, given: JobPolicy, options: Mapping[str, Any]
+) -> None:
+    """Raises `Forbidden` if a user gives something else than the task's `own` policy."""
+    if own is None:
+        return
+    given = given.over(JobPolicy(priority=options.get("priority")))
+    for name, value in own._asdict().items():
+        asked = getattr(given, name)
+        if value is not None and asked is not None and asked != value:
+            raise _final(f"the policy of task {task!r}", name)
+    if own.may_have_key and given.may_have_key:
+        raise _final(f"the policy of task {task!r}", "unique_key")
+
+
+def require_changes(actor: Actor, app: Celery | None, job: Job, names: Collection[str]) -> None:
+    """Raises `Forbidden` if a user changes what the job's template or its task's policy says."""
+    if not actor.is_restricted:
+        return
+    for name in names:
+        if name not in JobPolicy._fields:
+            continue
+        if job.template is not None:
+            raise _final(f"template {job.template!r}", name)
+        own = None if app is None else task_policies.of_task(app, job.task)
+        if own is not None and getattr(own, name) is not None:
+            raise _final(f"the policy of task {job.task!r}", name)
+
+
+def _final(what: str, field: str) -> Forbidden:
+    return Forbidden(
+        f"{what} says how its jobs are made: users give arguments and a time, but not {field}; an "
+        "administrator may",
+        field=field,
+        is_for_admins=True,
+    )
+
+
+def require_time(settings: Settings, run_at: datetime | None, now: datetime) -> None:
+    """Raises `InvalidJob` for a time that is too far away for a user."""
+    days = settings.web_user_days
+    if run_at is not None and days and (run_at - now).total_seconds() > days * 86_400:
+        said = f"users' jobs wait for at most {days:g} days (pgbeat_web_user_days)"
+        raise InvalidJob.of("run_at", "out_of_range", said)
+
+
+def require_few(actor: Actor, settings: Settings, count: int) -> None:
+    """Raises `InvalidJob` for more jobs than a user may make at once."""
+    most = settings.web_user_jobs
+    if actor.is_restricted and most and count > most:
+        said = f"users make at most {most:,} jobs at once (pgbeat_web_user_jobs)"
+        raise InvalidJob.of("jobs", "out_of_range", said)
+
+
+def own_key(actor: Actor, key: str) -> str:
+    """Returns a unique key that a user gave as it is stored: with their name in front.
+
+    So it keeps only the user's own jobs from being made. The quotes show where the name ends.
+    """
+    return f"{json.dumps(actor.name, ensure_ascii=False)} {key}"

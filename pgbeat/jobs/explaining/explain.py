@@ -1,0 +1,149 @@
+"""Explains where a job is, and why it isn't running."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs.flow import dependencies
+from pgbeat.jobs.lanes import concurrency, occupancy, slots
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import waiting as lines
+from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.rows.model import Job
+from pgbeat.timetables import span
+
+
+class Whereabouts(NamedTuple):
+    """Where a job is: a word for programs, a sentence without its subject, and advice."""
+
+    cause: str
+    sentence: str
+    advice: str = ""
+
+
+def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
+    """Returns where a job is at `now`, the database's time. A transaction must be open."""
+    if job.has_ended:
+        verb = "is" if job.state == "cancelled" else "was" if job.state == "skipped" else "has"
+        return Whereabouts("ended", f"{verb} {job.state}")
+    if job.state == "running":
+        return _running(job, now)
+    if job.awaits_approval:
+        advice = f"`pgbeat jobs approve {job.id}` lets it go on, `cancel` ends it."
+        return Whereabouts("approval", "awaits a person's approval", advice)
+    if job.state == "paused":
+        return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
+    if job.unfinished_parents:
+        return _dependent(connection, job)
+    if job.is_blocked and job.callback_of is not None:
+        return Whereabouts("callback", f"waits for the end of group {job.callback_of}")
+    if job.is_blocked:
+        return Whereabouts("group", f"waits for the job before it in group {job.group_id}")
+    if job.state == "scheduled":
+        return _scheduled(connection, job, now)
+    if lines.is_waiting(job):
+        return _in_line(connection, job)
+    if job.dispatched_at is None:
+        return Whereabouts("outbox", "waits for beat, which sends its message")
+    accepted = _accepted(connection, job, now)
+    if accepted is not None:
+        return accepted
+    queue = "the broker" if job.queue is None else f"queue {job.queue!r}"
+    waits = f"waits in {queue} for a worker, for {span(now - job.dispatched_at)}"
+    return Whereabouts("queue", waits, _WORKERS)
+
+
+def _dependent(connection: Connection, job: Job) -> Whereabouts:
+    parents = dependencies.of_jobs(connection, [job.id])[job.id]
+    waits_for = [str(each.id) for each in parents if each.outcome is None]
+    if len(parents) == 1:
+        return Whereabouts("parents", f"waits for job {waits_for[0]} to end")
+    says = f"waits for {job.unfinished_parents} of {len(parents)} jobs to end, first {waits_for[0]}"
+    return Whereabouts("parents", says)
+
+
+_WORKERS = "`pgbeat queues` shows the consumers; a worker is shown only if it records executions."
+
+
+_ACCEPTED = text(
+    """
+    SELECT e.how, e.ended_at, e.worker_id, w.name
+      FROM pgbeat.message_ends e LEFT JOIN pgbeat.workers w ON w.id = e.worker_id
+     WHERE e.job_id = :id ORDER BY e.id DESC LIMIT 1
+    """
+)
+
+
+def _accepted(connection: Connection, job: Job, now: datetime) -> Whereabouts | None:
+    """Returns the explanation if a worker has acknowledged the job's message."""
+    row = connection.execute(_ACCEPTED, {"id": job.id}).one_or_none()
+    if row is None or row.how != "accepted" or row.ended_at < (job.dispatched_at or row.ended_at):
+        return None
+    ago = span(max(now - row.ended_at, now - now))
+    if row.worker_id is None:
+        says = f"was accepted {ago} ago by a worker that records nothing"
+        advice = f"`pgbeat jobs cancel {job.id}` ends it, if you know that it doesn't run."
+        return Whereabouts("accepted", says, advice)
+    worker = "a worker that is gone" if row.name is None else f"worker {row.name}"
+    says = f"was accepted {ago} ago by {worker}, which has not recorded yet that it began"
+    return Whereabouts("accepted", says)
+
+
+def _running(job: Job, now: datetime) -> Whereabouts:
+    where = f" on {job.worker}" if job.worker else ""
+    since = f", for {span(now - job.started_at)}" if job.started_at else ""
+    if job.cancel_requested_at is not None:
+        asked = span(now - job.cancel_requested_at)
+        return Whereabouts("cancelling", f"was cancelled {asked} ago, and still runs{where}")
+    return Whereabouts("running", f"runs{where}{since}")
+
+
+_SNOOZES = text("SELECT count(*) FROM pgbeat.executions WHERE job_id = :id AND state = 'snoozed'")
+
+
+def _scheduled(connection: Connection, job: Job, now: datetime) -> Whereabouts:
+    if job.run_at is None or (job.started_at is not None and job.dispatched_at is not None):
+        when = "" if job.run_at is None or job.run_at <= now else f" in {span(job.run_at - now)}"
+        more = job.attempt < job.max_attempts
+        of = f", attempt {job.attempt + 1} of {job.max_attempts}" if job.keeps_id and more else ""
+        return Whereabouts("retry", f"is retried by Celery for its task{when}{of}")
+    if job.started_at is not None and job.dispatched_at is None and job.run_at > now:
+        count = connection.scalar(_SNOOZES, {"id": job.id})
+        times = "once" if count == 1 else f"{count} times"
+        runs = f"is snoozed and runs again in {span(job.run_at - now)}; it was snoozed {times}"
+        return Whereabouts("snoozed", runs)
+    of = f", attempt {job.attempt} of {job.max_attempts}" if job.retry_of is not None else ""
+    cause = "retry" if of else "scheduled"
+    if job.run_at > now:
+        verb = "is tried again" if of else "comes"
+        return Whereabouts(cause, f"{verb} in {span(job.run_at - now)}{of}")
+    return Whereabouts(cause, f"has been due for {span(now - job.run_at)}{of}", _WORKERS)
+
+
+def _in_line(connection: Connection, job: Job) -> Whereabouts:
+    name = str(job.lane)
+    lane = lanes.load(connection, [name], namespace=job.namespace).get(name)
+    place = lines.place(connection, job) + 1
+    of = f" of {job.fair_key}" if job.fair_key else ""
+    waits = f"waits in lane {name!r} at place {place}{of}"
+    if lane is None:
+        return Whereabouts("lane", f"{waits}; the lane was removed, and beat dispatches it")
+    if lane.paused_at is not None:
+        advice = f"`pgbeat lanes resume {name}` lets the lane go on."
+        return Whereabouts("lane_paused", f"{waits}; the lane is paused", advice)
+    why = _denial(connection, lane, job)
+    return Whereabouts("lane", f"{waits}; {why}" if why else waits)
+
+
+def _denial(connection: Connection, lane: Lane, job: Job) -> str | None:
+    """Returns why a job gets no slot, or else why the first in line doesn't."""
+    if lane.policy is not None and lane.policy not in concurrency.registered():
+        return f"its policy {lane.policy!r} is code of the app, which is not loaded here"
+    if lane.max_per_key is not None:
+        said = slots.limiter(connection, lane).key_denial(job.fair_key)
+        if said is not None:
+            return said
+    waiting = occupancy.line(connection, lane)
+    mine = [each.reason for each in waiting if each.id == str(job.id)]
+    return next((reason for reason in (mine or [each.reason for each in waiting]) if reason), None)

@@ -1,0 +1,101 @@
+"""Reads what the trace of a job is computed from."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database import sql
+from pgbeat.jobs.explaining.trace import Attempt, Hold, Run, Trace, trace
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.states import retries
+
+#: Executions of a trace, the newest.
+MOST = 100
+
+_RUNS = text(
+    sql.load("trace_rows.sql", "runs", columns=", ".join(f"e.{name}" for name in Run._fields))
+)
+_BLOCKED = text(sql.load("trace_rows.sql", "blocked"))
+_CHANGES = text(
+    """
+    SELECT subject, at, verb, after FROM pgbeat.audit
+     WHERE namespace = :namespace AND kind = 'job' AND subject = ANY (CAST(:ids AS text[]))
+       AND verb IN ('create', 'update', 'pause', 'resume')
+     ORDER BY subject, id LIMIT 1000
+    """
+)
+
+
+def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
+    """Returns the trace of a job with all jobs that it retries and all its retries."""
+    chain = retries.chain(connection, job.id) or [job]
+    ids = [str(each.id) for each in chain]
+    rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
+    runs = [Run(*row) for row in rows]
+    has_more, runs = len(runs) > MOST, runs[MOST - 1 :: -1] if runs else []
+    if has_more:  # jobs that ended before those executions have others, which are left out
+        first = runs[0]
+        chain = [
+            each
+            for each in chain
+            if each.id == first.job_id or (each.finished_at or now) > first.started_at
+        ]
+    blocked: dict[UUID, Any] = {
+        row.id: row.until for row in connection.execute(_BLOCKED, {"ids": ids})
+    }
+    values = {"ids": ids, "namespace": job.namespace}
+    changes = {
+        subject: list(those)
+        for subject, those in groupby(connection.execute(_CHANGES, values), lambda row: row.subject)
+    }
+    attempts = []
+    for each in chain:
+        own = [run for run in runs if run.job_id == each.id]
+        done = changes.get(str(each.id), [])
+        attempts.append(
+            Attempt(
+                each,
+                own,
+                is_whole=not has_more or not own or own[0].number == 1,
+                run_at=_run_at(each, done, own),
+                blocked_until=blocked.get(each.id),
+                holds=_holds(done),
+            )
+        )
+    return trace(attempts, now, is_whole=not has_more)
+
+
+def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[Run]) -> datetime | None:
+    """Returns before when a job was not to run for the first time.
+
+    A job that began has no such time any more: of a retry it follows from its policy, of another
+    one from what the audit log has.
+    """
+    if job.run_at is not None and not runs:
+        return job.run_at
+    if job.retry_of is not None and job.attempt > 1:
+        seconds = job.retry_base.total_seconds() * 2 ** min(job.attempt - 2, 60)
+        delay = timedelta(seconds=min(seconds, job.retry_cap.total_seconds()))
+        return job.created_at + delay
+    found: datetime | None = None
+    for change in changes:
+        after: Mapping[str, Any] = change.after or {}
+        if change.verb in ("create", "update") and "run_at" in after:
+            found = after["run_at"] and datetime.fromisoformat(after["run_at"])
+    return found
+
+
+def _holds(changes: Iterable[Any]) -> list[Hold]:
+    """Returns when a job was paused."""
+    found: list[Hold] = []
+    for change in changes:
+        is_held = bool(found) and found[-1].until is None
+        if change.verb == "pause" and not is_held:
+            found.append(Hold(change.at, None))
+        elif change.verb == "resume" and is_held:
+            found[-1] = found[-1]._replace(until=change.at)
+    return found

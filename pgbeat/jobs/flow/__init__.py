@@ -1,0 +1,1 @@
+"""Moves jobs on when a state changes: publishes, dispatches and unblocks them."""

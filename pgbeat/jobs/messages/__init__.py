@@ -1,0 +1,1 @@
+"""Reads, keeps and answers Celery's messages of jobs."""

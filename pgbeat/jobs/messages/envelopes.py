@@ -1,0 +1,59 @@
+"""Reads from a task's message what its job must know."""
+
+import json
+from typing import Any, NamedTuple
+
+from pgbeat.broker.messages import Message
+from pgbeat.broker.publishing import payloads
+from pgbeat.jobs.messages import canvas
+from pgbeat.jobs.messages.canvas import Place
+from pgbeat.jobs.policy.policies import stored
+
+#: What a message says of others that learn of the task's end, however that comes.
+_PART_OF = ("chord", "chain", "errbacks")
+
+
+class Envelope(NamedTuple):
+    """What a message says of its task."""
+
+    id: str
+    task: str
+    #: `None` if they are not JSON.
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    #: Options for another message of the job, such as a retry by hand.
+    options: dict[str, Any]
+    run_at: str | None
+    place: Place
+    #: Whether its end has to do with others: a chord, the rest of its chain, errbacks.
+    is_part: bool
+
+    @classmethod
+    def of(cls, message: Message) -> "Envelope":
+        """Returns the envelope of a message in Celery's protocol 2."""
+        payload = json.loads(message.payload)
+        headers = payload["headers"]
+        args: Any = None
+        kwargs: Any = None
+        embedded: Any = {}
+        is_json = payload["content-type"] == "application/json"
+        if is_json:
+            args, kwargs, embedded = json.loads(payloads.body(payload))
+        hard, soft = headers.get("timelimit") or (None, None)
+        options = {
+            "time_limit": hard,
+            "soft_time_limit": soft,
+            "shadow": headers.get("shadow"),
+            "ignore_result": headers.get("ignore_result") or None,
+        }
+        is_part = not is_json or any(embedded.get(name) for name in _PART_OF)
+        return cls(
+            headers["id"],
+            headers["task"],
+            stored(args),
+            stored(kwargs),
+            {name: value for name, value in options.items() if value is not None},
+            message.available_at,
+            canvas.of_message(headers, embedded or {}),
+            is_part,
+        )

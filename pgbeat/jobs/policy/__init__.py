@@ -1,0 +1,1 @@
+"""Reads the policies of jobs, tasks and templates."""

@@ -1,0 +1,118 @@
+"""Finds the policies of tasks, by which whatever sends one of them makes a job.
+
+    @app.task(pgbeat={"lane": "gpu", "unique": True})
+
+The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task_policies` has globs
+of tasks' names, the first of which applies; what the task says by itself is stronger.
+"""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.config import is_own_broker, settings_of
+from pgbeat.config.app_state import current_state
+from pgbeat.config.task_options import OPTION, has_policies, own_policy
+from pgbeat.errors import ConfigError, InvalidJob, Problem, Problems
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.policy import policies
+from pgbeat.jobs.policy.policies import JobPolicy
+
+
+def of_task(app: Celery, name: str) -> JobPolicy | None:
+    """Returns the policy of a task that the app has registered; `None` if it has none.
+
+    Raises `InvalidJob` if it is invalid.
+    """
+    state = current_state(app)
+    policies_by_task = state.part(_Policies)
+    own = own_policy(app, name)
+    known = policies_by_task.get(name)
+    if known is None or known[0] is not own:
+        policy, problems = _read(name, own, state.settings.task_policies)
+        if problems:
+            raise InvalidJob(problems, subject=f"the policy of task {name!r}")
+        known = policies_by_task[name] = (own, policy)
+    return known[1]
+
+
+class _Policies(dict[str, tuple[Any, JobPolicy | None]]):
+    """Policies of an app's tasks by their names, and what each task says of its own."""
+
+
+def all_of(app: Celery) -> dict[str, JobPolicy]:
+    """Returns the policies of the app's tasks by their names.
+
+    Raises `ConfigError` with all that is wrong. A broker that is not in pgbeat's database is, too.
+    An app without any needs no settings of pgbeat's.
+    """
+    if not _are_used(app):
+        return {}
+    app.loader.import_default_modules()
+    settings = settings_of(app)
+    found: dict[str, JobPolicy] = {}
+    problems = Problems()
+    for name, task in sorted(app.tasks.items()):
+        policy, wrong = _read(name, getattr(task, OPTION, None), settings.task_policies)
+        problems += [each.within(f"task {name!r}") for each in wrong]
+        if policy is not None:
+            found[name] = policy
+    if found and not is_own_broker(app.conf, settings.url):
+        said = (
+            f"policies of tasks ({', '.join(found)}) need a broker in pgbeat's database: "
+            "broker_url = 'pgbeat+postgresql://…'"
+        )
+        problems.add("broker_url", "conflict", said)
+    problems.raise_if_any(ConfigError, subject="the policies of tasks are wrong")
+    return found
+
+
+def missing_lanes(
+    connection: Connection, found: Mapping[str, JobPolicy], *, namespace: str
+) -> dict[str, list[str]]:
+    """Returns the lanes that policies name and that don't exist, with the names of the tasks."""
+    tasks: dict[str, list[str]] = {}
+    for name, policy in sorted(found.items()):
+        if policy.lane is not None:
+            tasks.setdefault(policy.lane, []).append(name)
+    there = lanes.load(connection, tasks, namespace=namespace)
+    return {lane: names for lane, names in sorted(tasks.items()) if lane not in there}
+
+
+def _are_used(app: Celery) -> bool:
+    return has_policies(app) or any(
+        getattr(task, OPTION, None) is not None for task in app.tasks.values()
+    )
+
+
+def _read(
+    name: str, own: Any, by_glob: Mapping[str, Mapping[str, Any]]
+) -> tuple[JobPolicy | None, list[Problem]]:
+    given = [each for glob, each in by_glob.items() if fnmatchcase(name, glob)][:1]
+    if own is not None:
+        given.insert(0, own)
+    if not given or name.startswith(("celery.", "pgbeat.")):
+        return None, []
+    policy, problems = JobPolicy(), []
+    for each in given:
+        found, wrong = _read_one(each)
+        policy = policy.over(found)
+        problems += wrong
+    return policy, problems
+
+
+def _read_one(given: Any) -> tuple[JobPolicy, list[Problem]]:
+    if not isinstance(given, Mapping):
+        said = f"must be a mapping such as {{'lane': 'gpu'}}, got {given!r}"
+        return JobPolicy(), [Problem(OPTION, "malformed", said)]
+    policy, problems = policies.read(given)
+    return policy, [*problems, *_unusable(policy)]
+
+
+def _unusable(policy: JobPolicy) -> Iterator[Problem]:
+    if policy.template is not None:
+        said = "template: a template names its task; a task's policy can't name a template"
+        yield Problem("template", "conflict", said)

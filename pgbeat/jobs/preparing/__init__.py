@@ -1,0 +1,1 @@
+"""Prepares jobs as people and programs describe them, without writing anything."""

@@ -1,0 +1,158 @@
+"""Completes job policies and new jobs with what their templates, lanes and the settings say."""
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.database.missing import missing
+from pgbeat.errors import Forbidden, InvalidJob
+from pgbeat.jobs.checks import user_limits
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.policy import task_policies, templates
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.policy.templates import Template
+from pgbeat.jobs.rows.new_jobs import NewJob
+
+
+class JobDefaults:
+    """The templates and lanes that a batch of job policies names, read once.
+
+    Without `checks_lanes`, the statement that writes the jobs must check that there are the lanes.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Settings,
+        policies: Iterable[JobPolicy],
+        *,
+        checks_lanes: bool = True,
+    ) -> None:
+        self.settings = settings
+        self._connection = connection
+        given = list(policies)
+        names = {policy.template for policy in given if policy.template is not None}
+        self._templates = templates.load(connection, names, namespace=settings.namespace)
+        for template in self._templates.values():
+            with suppress(InvalidJob):  # raised when its job is prepared
+                given.append(template.policy)
+        self._checks_lanes = checks_lanes
+        names = {policy.lane for policy in given if checks_lanes and policy.lane is not None}
+        self._lanes = lanes.load(connection, names, namespace=settings.namespace)
+
+    @cached_property
+    def now(self) -> datetime:
+        """Returns the database's time, as of the start of the transaction."""
+        return connections.now(self._connection)
+
+    def template(self, name: str) -> Template:
+        """Returns the template with that name. Raises `InvalidJob`."""
+        if name not in self._templates:
+            raise self._unknown("template", name)
+        return self._templates[name]
+
+    def lane(self, name: str) -> Lane:
+        """Returns the lane with that name. Raises `InvalidJob`."""
+        if name not in self._lanes:  # of a task's policy
+            found = lanes.load(self._connection, [name], namespace=self.settings.namespace)
+            self._lanes |= found
+        if name not in self._lanes:
+            raise self._unknown("lane", name)
+        return self._lanes[name]
+
+    def _unknown(self, noun: str, name: str) -> InvalidJob:
+        error = missing(self._connection, noun, name, namespace=self.settings.namespace)
+        return InvalidJob.of(noun, "unknown", str(error))
+
+    def require_queues(self, app: Celery, queues: Collection[str]) -> None:
+        """Raises `InvalidJob` unless there are the queues."""
+        if queues:
+            user_limits.require_queues(self._connection, self.settings, app, queues)
+
+    def policy(self, given: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
+        """Returns the policy, completed by its template's. Raises `InvalidJob`.
+
+        Raises `Forbidden` if the policy waives the approval that the template requires, unless
+        `may_waive`.
+        """
+        if given.template is None:
+            return given
+        template = self.template(given.template).policy
+        return _completed(given, template, f"template {given.template!r}", may_waive=may_waive)
+
+    def apply(self, job: NewJob, policy: JobPolicy) -> NewJob:
+        """Returns the job with the fields that the policy and the settings determine.
+
+        Raises `InvalidJob` if there is no such lane, or if the job needs arguments in JSON and
+        they are not.
+        """
+        base, cap = backoff(policy, self.settings)
+        changes: dict[str, Any] = {
+            "template": policy.template,
+            "lane": policy.lane,
+            "priority": policy.priority,
+            "tags": policy.tags or None,
+            "resources": policy.resources or None,
+            "max_attempts": policy.max_attempts or self.settings.job_max_attempts,
+            "retry_base": base,
+            "retry_cap": cap,
+            "unique_key": policy.unique_key,
+            "must_start_within": _maybe_seconds(policy.must_start_within),
+            "must_end_within": _maybe_seconds(policy.must_end_within),
+        }
+        if policy.lane is not None:
+            if self._checks_lanes:
+                self.lane(policy.lane)
+            changes["is_dispatched"] = False
+        if policy.requires_approval:
+            changes |= {"state": "paused", "awaits_approval": True, "is_dispatched": False}
+        if job.args is not None:
+            changes["unique_key"] = policy.key(job.task, job.args, job.kwargs or {})
+        elif not changes.get("is_dispatched", job.is_dispatched):
+            raise InvalidJob.of(
+                "args", "malformed", "its arguments are not JSON, and it can't wait without them"
+            )
+        elif policy.unique_key is None and (policy.unique or policy.unique_for):
+            raise InvalidJob.of(
+                "unique_key", "required", "its arguments are not JSON; give it a unique_key"
+            )
+        return job._replace(**changes)
+
+
+def of_task(given: JobPolicy, app: Celery, task: str, *, may_waive: bool = True) -> JobPolicy:
+    """Returns the policy of a job, completed by its task's. Raises as `JobDefaults.policy`."""
+    own = task_policies.of_task(app, task)
+    return given if own is None else _completed(given, own, f"task {task!r}", may_waive=may_waive)
+
+
+def _completed(given: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -> JobPolicy:
+    if by.requires_approval and given.requires_approval is False and not may_waive:
+        raise Forbidden(
+            f"{what} requires approval, which only an administrator may waive; leave "
+            "requires_approval out",
+            field="requires_approval",
+            is_for_admins=True,
+        )
+    return given.over(by)
+
+
+def backoff(policy: JobPolicy, settings: Settings) -> tuple[float, float]:
+    """Returns the seconds until a job's first retry, and the most until any."""
+    base = _seconds(policy.retry_base, settings.job_retry_base)
+    return base, max(base, _seconds(policy.retry_cap, settings.job_retry_cap))
+
+
+def _maybe_seconds(given: timedelta | None) -> float | None:
+    return None if given is None else given.total_seconds()
+
+
+def _seconds(given: timedelta | None, default: float) -> float:
+    return default if given is None else given.total_seconds()

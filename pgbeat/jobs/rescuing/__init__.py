@@ -1,0 +1,1 @@
+"""Ends the jobs of dead workers, and jobs that lost their message."""

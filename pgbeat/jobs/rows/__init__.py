@@ -1,0 +1,1 @@
+"""Finds, locks and inserts the rows of jobs."""

@@ -1,0 +1,260 @@
+"""Reads and locks the rows of jobs. The id of a job is the Celery task id.
+
+`docs/reference/jobs.md` shows the states and which may follow which. `pgbeat.jobs.flow.lifecycle`
+does what a change of state brings with it.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, select, text, tuple_
+
+from pgbeat.database import sql
+from pgbeat.database.tables import jobs
+from pgbeat.errors import NotFound
+from pgbeat.jobs.rows import ids
+from pgbeat.jobs.rows.filters import Filter
+
+State = Literal[
+    "pending", "scheduled", "running", "paused", "completed", "failed", "cancelled", "skipped"
+]
+#: Final states.
+ENDED = ("completed", "failed", "cancelled", "skipped")
+
+
+class Job(NamedTuple):
+    """A row of `pgbeat.jobs`, as read at one moment."""
+
+    id: UUID
+    namespace: str
+    schedule_id: int | None
+    schedule: str | None
+    due_at: datetime | None
+    template: str | None
+    task: str
+    #: `None` if the arguments are not JSON.
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    options: dict[str, Any]
+    queue: str | None
+    state: str
+    run_at: datetime | None
+    #: When its message was sent; `None` while it waits for its lane, its group or a person.
+    dispatched_at: datetime | None
+    lane: str | None
+    priority: int
+    position: Decimal | None
+    tags: list[str]
+    resources: dict[str, float]
+    attempt: int
+    max_attempts: int
+    retry_base: timedelta
+    retry_cap: timedelta
+    retry_of: UUID | None
+    retried_by: UUID | None
+    group_id: UUID | None
+    group_position: int | None
+    #: It waits for others: those before it in its group, or jobs that it depends on.
+    is_blocked: bool
+    #: Jobs that it depends on, and that have not ended.
+    unfinished_parents: int
+    unique_key: str | None
+    #: Since when it is paused, or awaits approval; `None` if it isn't.
+    paused_at: datetime | None
+    awaits_approval: bool
+    #: An administrator must approve it, and each retry by hand, before it runs.
+    requires_approval: bool
+    approved_by: str | None
+    approved_at: datetime | None
+    cancel_requested_by: str | None
+    cancel_requested_at: datetime | None
+    #: The error with which to end a job that was cancelled while it ran.
+    cancel_reason: str | None
+    checkpoint: Any
+    job_source: str
+    created_by: str
+    is_system_job: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    error: str | None
+    #: Why its schedule launched it, and the interval that it is for, which ends at `due_at` if
+    #: `interval_end` is `None`.
+    trigger: str | None
+    interval_start: datetime | None
+    interval_end: datetime | None
+    #: Distinguishes the jobs of one tick, if its launcher launches several.
+    run_key: str | None
+    description: str | None
+    labels: dict[str, str]
+    metadata: dict[str, Any]
+    must_start_by: datetime | None
+    must_end_by: datetime | None
+    #: When it was marked as late, and the deadlines that it missed: `start`, `end`.
+    late_at: datetime | None
+    missed_deadlines: list[str]
+    #: The message to send at its dispatch (`kept_messages`); `None`: one made of the fields above.
+    message: dict[str, Any] | None = None
+    #: With which it takes turns in its lane: `tenant=acme`; empty if the lane is not fair.
+    fair_key: str = ""
+    #: Its place in Celery's canvas (`pgbeat.jobs.messages.canvas`); `None` if it is no part of
+    #: anything.
+    root_id: UUID | None = None
+    parent_id: UUID | None = None
+    canvas: dict[str, Any] | None = None
+    #: The group whose callback it is.
+    callback_of: UUID | None = None
+    #: It was sent as a task: Celery retries it, under its id.
+    keeps_id: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns whether the state is final."""
+        return self.state in ENDED
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "job", str(self.id), {name: getattr(self, name) for name in _AUDITED}
+
+
+# The audit log leaves out what may be large.
+_UNAUDITED = {
+    "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint", "root_id",
+    "parent_id", "canvas", "callback_of", "message", "paused_at",
+}  # fmt: skip
+_AUDITED = [name for name in Job._fields if name not in _UNAUDITED]
+_COLUMNS = [jobs.c[name] for name in Job._fields]
+#: The same in SQL, of a row `j`.
+COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
+_FIND = text(sql.load("model.sql", "find", columns=COLUMNS))
+
+
+def get(
+    connection: Connection,
+    job_id: str | UUID,
+    *,
+    namespace: str | None = None,
+    for_update: bool = False,
+) -> Job:
+    """Returns a job. Raises `NotFound`, also for an invalid id."""
+    wanted = ids.parse(job_id, "job")
+    query = select(*_COLUMNS).where(jobs.c.id == wanted)
+    if namespace is not None:
+        query = query.where(jobs.c.namespace == namespace)
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None and for_update:  # what had locked it may have moved it to another table
+        row = connection.execute(query.with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {wanted}")
+    return Job(*row)
+
+
+def find(connection: Connection, job_ids: Collection[str | UUID]) -> list[Job]:
+    """Returns the jobs with these ids that exist, in no order."""
+    wanted = [str(job_id) for job_id in job_ids]
+    return [Job(*row) for row in connection.execute(_FIND, {"ids": wanted})] if wanted else []
+
+
+def listing(
+    connection: Connection,
+    which: Filter,
+    *,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """Returns jobs, the newest first.
+
+    For the next page, `before` is (`created_at`, `id`) of the last job.
+    """
+    query = select(*_COLUMNS).where(*which.clauses())
+    if before is not None:
+        query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*before))
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
+    return [Job(*row) for row in connection.execute(query)]
+
+
+_ANY_OF_OTHERS = text(
+    "SELECT EXISTS (SELECT FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "AND created_by <> :name)"
+)
+
+
+def any_of_others(connection: Connection, job_ids: Collection[str], name: str) -> bool:
+    """Returns whether others than `name` created one of these unfinished jobs."""
+    return bool(connection.scalar(_ANY_OF_OTHERS, {"ids": list(job_ids), "name": name}))
+
+
+def of_known(condition: str) -> str:
+    """Returns the condition in a form that can't use an index, for rows that are selected by id.
+
+    Statistics lag behind when many jobs are launched at once. Postgres then believes that almost
+    all jobs have ended, and reads all unfinished jobs instead of looking these up by their ids.
+    """
+    return f"CASE WHEN {condition} THEN true ELSE false END"
+
+
+UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
+_UNFINISHED_OF = text(
+    """
+    SELECT s.id, j.id, j.state
+      FROM unnest(CAST(:schedules AS bigint[])) AS s (id) CROSS JOIN LATERAL (
+           SELECT * FROM pgbeat.unfinished_jobs WHERE schedule_id = s.id OFFSET 0) AS j
+     ORDER BY j.created_at, j.id
+    """
+)
+
+
+class Unfinished(NamedTuple):
+    """A job that has not ended."""
+
+    id: str
+    state: str
+
+
+def overlap_reason(unfinished: Sequence[Unfinished]) -> str:
+    """Returns why these jobs, the oldest first, keep their schedule from launching another."""
+    last = unfinished[-1]
+    if len(unfinished) == 1:
+        return f"the job before it, {last.id}, is still {last.state}"
+    return f"{len(unfinished)} jobs before it have not ended; the last, {last.id}, is {last.state}"
+
+
+def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, list[Unfinished]]:
+    """Returns the unfinished jobs of each of these schedules (ids), the oldest first."""
+    found: dict[int, list[Unfinished]] = {}
+    if schedules:
+        rows = connection.execute(_UNFINISHED_OF, {"schedules": list(schedules)})
+        for schedule_id, job_id, state in rows:
+            found.setdefault(schedule_id, []).append(Unfinished(str(job_id), state))
+    return found
+
+
+_LOCK = text(
+    "SELECT FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "ORDER BY id FOR NO KEY UPDATE"
+)
+
+
+def lock(connection: Connection, job_ids: Collection[str | UUID]) -> None:
+    """Locks unfinished jobs until the transaction ends; waits for others that have locked them.
+
+    Otherwise, a job that begins to run at this moment would be seen neither waiting nor running.
+    """
+    connection.execute(_LOCK, {"ids": [str(i) for i in job_ids]})
+
+
+_TRY_LOCK = text(
+    "SELECT id FROM pgbeat.unfinished_jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "FOR NO KEY UPDATE SKIP LOCKED"
+)
+
+
+def try_lock(connection: Connection, job_ids: Collection[str | UUID]) -> set[str]:
+    """Locks the unfinished jobs that no other transaction has locked, and returns their ids."""
+    found = connection.scalars(_TRY_LOCK, {"ids": [str(i) for i in job_ids]})
+    return {str(job_id) for job_id in found}

@@ -1,0 +1,1 @@
+"""Records executions and workers, and defines the exceptions that a running task may raise."""

@@ -1,0 +1,1 @@
+"""Finds jobs by filters and queries."""

@@ -1,0 +1,221 @@
+"""Reads queries for jobs, such as `state:failed task:prices* tag:eu arg.site=x error:503 since:2h`.
+
+`docs/reference/verbs.md#search` has the terms.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pgbeat.database.tables import JOB_STATES
+from pgbeat.errors import InvalidInput, InvalidTimetable, Problems
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.storable import UNSTORABLE, is_storable
+from pgbeat.suggest import did_you_mean
+from pgbeat.timetables.durations import parse_duration
+
+#: Where problems are reported.
+FIELD = "q"
+_MOST_TERMS, _LONGEST = 20, 1000
+_TOKEN = re.compile(r'(?:"(?:[^"\\]|\\.)*"?|[^\s"])+')
+_ARGUMENT = re.compile(r"(arg\.[^\s=:\"]+)[=:](.*)", re.DOTALL)
+_KEYED = re.compile(r"([a-z_]+):(.*)", re.DOTALL)
+#: Keys whose value is compared with a column of the same or another name.
+_COLUMNS = {
+    "task": "task",
+    "lane": "lane",
+    "queue": "queue",
+    "template": "template",
+    "by": "created_by",
+    "error": "error",
+}
+_MARKS: dict[str, tuple[str, bool]] = {
+    "late": ("late", True),
+    "retried": ("is_retried", True),
+    "final": ("is_retried", False),
+    "system": ("is_system_job", True),
+}
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+#: Keys that stand once; of the others, all values must match.
+_ALONE = ("state", "schedule", "group", "since", "before", *_COLUMNS)
+KEYS = (*_ALONE, "label", "tag", "is", "arg")
+
+
+class Term(NamedTuple):
+    """A part of a query. The key of a word on its own is `word`."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        value = self.value
+        if not value or re.search(r'[\s"]', value) or (self.key == "word" and ":" in value):
+            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if self.key == "word":
+            return value
+        return f"{self.key}{'=' if self.key.startswith('arg.') else ':'}{value}"
+
+
+class Query(NamedTuple):
+    """What is searched for."""
+
+    terms: tuple[Term, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.terms))
+
+    def get(self, key: str) -> str:
+        """Returns the value of a term, the first; without one, nothing."""
+        return next((each.value for each in self.terms if each.key == key), "")
+
+    def without(self, *keys: str) -> "Query":
+        """Returns the query without the terms that have one of these keys."""
+        return Query(tuple(each for each in self.terms if each.key not in keys))
+
+    def less(self, term: Term) -> "Query":
+        """Returns the query without a term."""
+        return Query(tuple(each for each in self.terms if each != term))
+
+    def having(self, **values: str) -> "Query":
+        """Returns the query with other values of some keys; an empty one removes its term."""
+        changed = tuple(Term(key, value) for key, value in values.items() if value)
+        return Query(self.without(*values).terms + changed)
+
+    def filter(self, namespace: str, now: datetime) -> Filter:
+        """Returns the filter, but for the schedule, whose id is unknown.
+
+        Raises `InvalidInput` with all mistakes. Times such as `2h` count from `now`.
+        """
+        found, problems = self._read(now)
+        if problems:
+            raise InvalidInput(problems)
+        if "error" in found and not {"state", "states"} & set(found):
+            found["state"] = "failed"
+        return Filter(namespace, **found)
+
+    def _read(self, now: datetime) -> tuple[dict[str, Any], Problems]:
+        """Returns the fields of the filter, and the mistakes."""
+        problems = Problems()
+        found: dict[str, Any] = {}
+        for key in _ALONE:
+            if sum(each.key == key for each in self.terms) > 1:
+                problems.add(FIELD, "conflict", f"{key}: is there twice")
+        for term in self.terms:
+            try:
+                self._add(found, term, now)
+            except ValueError as error:
+                problems.add(FIELD, "malformed", f"{term}: {error}")
+        return found, problems
+
+    def _add(self, found: dict[str, Any], term: Term, now: datetime) -> None:
+        key, value = term
+        if key in _COLUMNS:
+            found[_COLUMNS[key]] = value
+        elif key == "state":
+            states = value.split(",")
+            for each in states:
+                if each not in JOB_STATES:
+                    said = (f"there is no state {each!r}", did_you_mean(each, JOB_STATES))
+                    raise ValueError("; ".join(filter(None, said)))
+            found |= {"state": value} if len(states) == 1 else {"states": tuple(states)}
+        elif key == "group":
+            try:
+                found["group_id"] = str(UUID(value))
+            except ValueError:
+                raise ValueError("write the whole id") from None
+        elif key in ("since", "before"):
+            found["created_from" if key == "since" else "created_until"] = _moment(value, now)
+        elif key == "is":
+            if value not in _MARKS:
+                raise ValueError(f"write one of {', '.join(f'is:{each}' for each in _MARKS)}")
+            name, wanted = _MARKS[value]
+            if found.setdefault(name, wanted) is not wanted:
+                raise ValueError("another term says the opposite")
+        elif key == "label":
+            name, separator, label = value.partition("=")
+            if not separator or not name:
+                raise ValueError("write label:NAME=VALUE")
+            found.setdefault("labels", {})[name] = label
+        elif key == "tag":
+            found.setdefault("tags", []).append(value)
+        elif key.startswith("arg."):
+            found.setdefault("arguments", []).append((key.removeprefix("arg."), value))
+        elif key == "word":
+            found.setdefault("words", []).append(value)
+
+
+def _moment(value: str, now: datetime) -> datetime:
+    try:
+        ago = parse_duration(value)
+    except InvalidTimetable:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("write for example 2h, 3d or 2026-12-24T09:00Z") from None
+        return at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return now - min(ago, timedelta(days=36_500))
+    except OverflowError:
+        raise ValueError("it is too long ago") from None
+
+
+def parse(text: str) -> Query:
+    """Returns a query. Raises `InvalidInput` with all mistakes, in the field `q`."""
+    if len(text) > _LONGEST:
+        raise InvalidInput.of(FIELD, "too_long", f"a query has at most {_LONGEST:,} characters")
+    if not is_storable(text):
+        raise InvalidInput.of(FIELD, "unstorable", f"the query holds {UNSTORABLE}")
+    terms, problems = [], Problems()
+    for token in _TOKEN.findall(text):
+        found = _term(token)
+        if isinstance(found, Term):
+            terms.append(found)
+        else:
+            problems.add(FIELD, "unknown", found)
+    if len(terms) > _MOST_TERMS:
+        problems.add(FIELD, "too_long", f"a query has at most {_MOST_TERMS} terms")
+    query = Query(tuple(dict.fromkeys(terms)))
+    if problems:
+        # `filter` finds mistakes in values, but it isn't called.
+        raise InvalidInput(problems + query._read(_ANY_TIME)[1])
+    return query
+
+
+def _term(token: str) -> Term | str:
+    """Returns a term, or what is wrong with it."""
+    if token.startswith('"'):
+        return Term("word", _unquoted(token))
+    if argument := _ARGUMENT.fullmatch(token):
+        return Term(argument[1], _unquoted(argument[2]))
+    keyed = _KEYED.fullmatch(token)
+    if keyed is None:
+        return Term("word", _unquoted(token))
+    key, value = keyed[1], _unquoted(keyed[2])
+    if key == "arg" or key not in KEYS:
+        if key == "arg":
+            return "write arg.NAME=VALUE, or arg.0=VALUE for the first positional argument"
+        meant = did_you_mean(key, KEYS) or "put text with a colon in double quotes"
+        return f"{token}: there is no key {key!r}; {meant}"
+    return Term(key, value) if value else f"{token}: the value is missing"
+
+
+def _unquoted(text: str) -> str:
+    """Returns a value without double quotes, and with what they protect."""
+    return re.sub(r'"((?:[^"\\]|\\.)*)"?', lambda found: re.sub(r"\\(.)", r"\1", found[1]), text)
+
+
+def of(values: Mapping[str, str]) -> Query:
+    """Returns the query with these terms, by key; empty values are left out."""
+    return Query(tuple(Term(key, value) for key, value in values.items() if value))
+
+
+def join(queries: Iterable[Query]) -> Query:
+    """Returns one query with the terms of all; later values replace those of the same key."""
+    found = Query()
+    for each in queries:
+        alone = {term.key for term in each.terms if term.key in _ALONE}
+        kept = found.without(*alone).terms
+        found = Query(tuple(dict.fromkeys(kept + each.terms)))
+    return found

@@ -1,0 +1,1 @@
+"""Provides the functions by which programs submit jobs."""

@@ -1,0 +1,165 @@
+"""Changes templates for people, with a function for each verb."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, update
+from sqlalchemy.dialects.postgresql import insert
+
+from pgbeat.broker.publishing.json_values import unreadable
+from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database.missing import missing
+from pgbeat.database.tables import schedules
+from pgbeat.database.tables import templates as table
+from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
+from pgbeat.jobs.checks.task_checks import check_task
+from pgbeat.jobs.checks.user_limits import require_call
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy import templates
+from pgbeat.jobs.policy.templates import Template
+from pgbeat.jobs.preparing import placeholders
+from pgbeat.jobs.preparing.details import description_problem
+from pgbeat.names import name_problem
+
+
+class SavedTemplate(NamedTuple):
+    """A template, and as it was before, if it existed."""
+
+    template: Template
+    before: Template | None
+
+
+def put(
+    unit: UnitOfWork,
+    name: str,
+    *,
+    task: Any,
+    args: Any = (),
+    kwargs: Any = None,
+    options: Any = None,
+    queue: str | None = None,
+    job_policy: Any = None,
+    description: str | None = None,
+    only_new: bool = False,
+) -> SavedTemplate:
+    """Creates a template, or replaces all its values.
+
+    Schedules that have their task from it get the new one. The task and the options are checked
+    against the app if the unit has it.
+
+    Raises `InvalidJob`, `InvalidSchedule`, `UnknownTask`, `Forbidden`, and `AlreadyExists` if
+    `only_new`.
+    """
+    values = {
+        "task": task,
+        "args": list(args) if isinstance(args, tuple) else args,
+        "kwargs": {} if kwargs is None else kwargs,
+        "options": {} if options is None else options,
+        "queue": queue,
+        "job_policy": {} if job_policy is None else job_policy,
+        "description": description,
+    }
+    _check(unit, name, values)
+    before = templates.load(unit.connection, [name], namespace=unit.namespace).get(name)
+    if before is not None and only_new:
+        raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
+    if before is not None and before.task != task:
+        unit.connection.execute(
+            update(schedules)
+            .where(schedules.c.namespace == unit.namespace, name == templates.NAMED)
+            .where(schedules.c.task == before.task)
+            .values(task=task)
+        )
+    statement = insert(table).values(
+        namespace=unit.namespace, name=name, created_by=unit.actor.name, **values
+    )
+    statement = statement.on_conflict_do_update(
+        index_elements=["namespace", "name"], set_={**values, "updated_at": func.now()}
+    )
+    row = Template(*unit.connection.execute(statement.returning(*templates.COLUMNS)).one())
+    unit.record("create" if before is None else "update", before, row)
+    return SavedTemplate(row, before)
+
+
+def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:
+    unfit = name_problem(name)
+    problems = Problems([Problem("name", "malformed", unfit)] if unfit else [])
+    problems += _problems(unit, values)
+    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
+    app, queue = unit.app, values["queue"]
+    where = {} if queue is None else {"queue": queue}
+    check_options({**where, **values["options"]}, None if app is None else app.conf)
+    require_call(unit.actor, values["task"], values["options"])
+    if app is not None:
+        check_task(app, values["task"])
+
+
+def remove(unit: UnitOfWork, name: str) -> None:
+    """Deletes a template that no schedule names. Jobs made from it stay as they are.
+
+    Raises `NotFound`, and `InvalidJob` if schedules name it.
+    """
+    row = templates.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+    names = templates.users(unit.connection, namespace=unit.namespace).get(name)
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise InvalidJob.of(
+            "",
+            "in_use",
+            f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            "give them another one, or none, first",
+        )
+    unit.connection.execute(table.delete().where(templates.is_template(name, unit.namespace)))
+    unit.record("delete", row, None)
+
+
+# The types of JSON values, and their names.
+_TYPES: dict[str, tuple[type, str]] = {
+    "args": (list, "array"),
+    "kwargs": (dict, "object"),
+    "options": (dict, "object"),
+    "job_policy": (dict, "object"),
+}
+
+
+def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
+    task, options = values["task"], values["options"]
+    if not isinstance(task, str) or not task.strip():
+        said = f"task must name a registered task, got {task!r}"
+        yield Problem("task", "required", said)
+    elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
+        said = f"task must be a name of 1 to 255 characters, got {task!r}"
+        yield Problem("task", "malformed", said)
+    for key, (kind, noun) in _TYPES.items():
+        if not isinstance(values[key], kind):
+            said = f"{key} must be a JSON {noun}, got {values[key]!r}"
+            yield Problem(key, "malformed", said)
+            continue
+        try:
+            json.dumps(values[key], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            yield Problem(key, "malformed", f"{key} is not JSON: {error}")
+    for key in ("args", "kwargs"):
+        yield from placeholders.problems(values[key], key)
+        if (why := unreadable(values[key])) is not None:
+            yield Problem(key, "malformed", f"{key}: {why}")
+    if (why := description_problem(values["description"])) is not None:
+        yield Problem("description", "malformed", f"description {why}")
+    for key in ("eta", "countdown"):
+        if isinstance(options, Mapping) and key in options:
+            said = f"options can't have {key!r}; each job has its own time"
+            yield Problem(f"options.{key}", "conflict", said)
+    if isinstance(values["job_policy"], Mapping):
+        policy, unfit = job_policies.read(values["job_policy"])
+        for each in unfit:
+            yield each._replace(message=f"job_policy: {each.message}").within("job_policy")
+        if policy.template is not None:
+            said = "job_policy can't name a template: a template is not made from another"
+            yield Problem("job_policy.template", "conflict", said)
+        names = [] if policy.lane is None else [policy.lane]
+        if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
+            said = str(missing(unit.connection, "lane", names[0], namespace=unit.namespace))
+            yield Problem("job_policy.lane", "unknown", said)

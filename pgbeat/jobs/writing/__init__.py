@@ -1,0 +1,1 @@
+"""Writes jobs together with their messages."""

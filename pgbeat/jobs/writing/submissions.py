@@ -1,0 +1,256 @@
+"""Writes the jobs that people, programs and groups submit, with their messages."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from celery import Celery
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.message_templates import TaskMessage
+from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.broker.publishing.transaction import Opened, opened
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.broker.transport import transaction_blocks
+from pgbeat.config import Settings
+from pgbeat.database import channels, connections, identity
+from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
+from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
+from pgbeat.jobs.lanes import waiting
+from pgbeat.jobs.lanes.model import Room
+from pgbeat.jobs.messages import canvas
+from pgbeat.jobs.preparing import prepare
+from pgbeat.jobs.preparing.prepare import PreparedJob
+from pgbeat.jobs.rows import job_copies, new_jobs, unique_keys
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.unique_keys import UniqueKey
+
+
+class SubmittedJob(NamedTuple):
+    """The job of a submission."""
+
+    job: Job
+    #: False if it existed before, with the same unique key.
+    is_new: bool
+
+
+def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
+    """Writes jobs and their messages, and returns the jobs in the same order.
+
+    If an unfinished job, or an earlier one of the batch, has the unique key of a job, it is
+    returned instead. The lanes of new jobs are dispatched after the commit.
+
+    Raises `InvalidJob` if Celery can't publish a message, and `BrokerUnavailable`.
+    """
+    ids, fresh = _claim_keys(unit, batch)
+    with _messages(unit, fresh) as rows:
+        made = {str(job.id): job for job in new_jobs.insert_returning(unit.connection, rows)}
+    if settled := _settle(unit, fresh):
+        made |= {str(job.id): job for job in jobs.find(unit.connection, settled)}
+    made |= {str(job.id): job for job in jobs.find(unit.connection, set(ids) - made.keys())}
+    if not made.keys() >= set(ids):
+        raise _too_late()
+    return [
+        SubmittedJob(made[job_id], job_id == each.job.id)
+        for job_id, each in zip(ids, batch, strict=True)
+    ]
+
+
+def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
+    """Writes jobs as `write` does, and returns their ids only: reading rows takes as long again."""
+    ids, fresh = _claim_keys(unit, batch)
+    with _messages(unit, fresh) as rows:
+        is_copied = job_copies.copy(unit.connection, rows)
+        if not is_copied and new_jobs.insert(unit.connection, rows) < len(rows):
+            raise _too_late()
+    _settle(unit, fresh)
+    return ids
+
+
+@contextmanager
+def transaction(unit: UnitOfWork) -> Iterator[list[str]]:
+    """Opens the unit's transaction; the block adds the ids of the jobs that it makes, at its end.
+
+    If the answer to the commit is lost, it raises only if the jobs are not there.
+    """
+    ids: list[str] = []
+    try:
+        with unit.transaction():
+            yield ids
+    except DBAPIError as error:
+        if unit.is_callers or not ids or not connections.is_lost(error):
+            raise
+        unit.connection.rollback()
+        if unit.connection.scalar(_COUNT, {"ids": ids}) < len(set(ids)):
+            raise
+
+
+_COUNT = text("SELECT count(*) FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))")
+
+
+def _too_late() -> NotUnique:
+    return NotUnique("a job with the same unique key was made at this moment; try again")
+
+
+def _claim_keys(
+    unit: UnitOfWork, batch: Sequence[PreparedJob]
+) -> tuple[list[str], list[PreparedJob]]:
+    """Locks unique keys; returns the id of the job that each stands for, and those that are new."""
+    if unit.is_callers and not unit.publisher.transactional:
+        batch = [_deferred(unit.connection, each) for each in batch]
+    keys = prepare.unique_keys(batch)
+    taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
+    owners: dict[UniqueKey | None, str] = {key: job_id for key, (job_id, _) in taken.items()}
+    for each in batch:
+        if each.job.key is not None:
+            owners.setdefault(each.job.key, each.job.id)
+    ids = [owners.get(each.job.key, each.job.id) for each in batch]
+    return ids, [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
+
+
+@contextmanager
+def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[NewJob]]:
+    """Publishes the messages of jobs around the block that inserts the rows that it yields.
+
+    Then has beat notified of jobs for which it must wait, and lanes dispatched after the commit.
+    """
+    publisher, sender = unit.publisher, canvas.within_task()
+    dispatched = [each for each in batch if each.job.is_dispatched]
+    queues: dict[str, str | None] = {}
+    try:
+        if publisher.transactional:
+            queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
+        rows = [
+            each.job._replace(queue=queues[each.job.id])
+            if each.job.queue is None and queues.get(each.job.id) is not None
+            else each.job
+            for each in batch
+        ]
+        if sender.parent_id is not None:
+            rows = [sender.of(row) for row in rows]
+        yield rows
+        if not publisher.transactional:
+            for each in dispatched:
+                _publish(publisher, each.message)
+        publisher.flush(unit.connection, [each.job.id for each in dispatched])
+    finally:
+        publisher.clear()
+    if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
+        _wake_beat(unit.connection)
+    dispatch.after_commit(
+        unit,
+        {
+            Room(row.namespace, row.lane, UUID(row.id))
+            for row in rows
+            if row.lane and waiting.will_wait(row)
+        },
+    )
+
+
+def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
+    """Writes what new jobs depend on, and unblocks or skips those whose parents have ended.
+
+    Returns the jobs that this may have changed. Looks again after the commit: a parent may have
+    ended meanwhile.
+    """
+    parents = dependencies.insert(unit.connection, batch)
+    if not parents - {UUID(each.job.id) for each in batch}:
+        return []
+    waiting_jobs = [UUID(each.job.id) for each in batch if each.parents]
+    lanes = _follow_parents(unit, waiting_jobs)
+    if lanes is not None:
+        dispatch.after_commit(unit, lanes)
+    if not unit.is_callers:
+        unit.after_commit(partial(_settle_again, unit, waiting_jobs))
+    return [] if lanes is None else list(map(str, waiting_jobs))
+
+
+def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[Room] | None:
+    """Unblocks or skips new jobs whose parents have ended; returns lanes, `None` if none has.
+
+    Locks no other jobs: the transaction may be the caller's, and stay open.
+    """
+    ended = dependencies.ended_parents(unit.connection, job_ids)
+    if not ended:
+        return None
+    return lifecycle.follow(unit.connection, unit.publisher, [], parents=ended, dependents=job_ids)
+
+
+def _settle_again(unit: UnitOfWork, job_ids: Collection[UUID]) -> None:
+    with connections.transaction(unit.connection):
+        rooms = _follow_parents(unit, job_ids)
+    dispatch.dispatch_lanes(unit.connection, unit.publisher, rooms or ())
+
+
+def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
+    """Returns the job for beat to dispatch after the commit, because the broker is elsewhere."""
+    if not made.job.is_dispatched:
+        return made
+    if made.job.args is None:
+        raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
+    run_at = made.job.run_at or connections.now(connection)
+    job = made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
+    return made._replace(job=job)
+
+
+def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
+    try:
+        return publisher.publish(message)
+    except ConfigError as error:
+        raise CannotPublish(error.problems, subject=error.subject) from error
+    except (PgbeatError, DBAPIError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
+
+
+_NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels.SCHEDULES)
+
+
+def announce(connection: Connection, job: Job) -> None:
+    """Notifies the leading beat, after the commit, if beat must dispatch the job at its time."""
+    if job.state == "scheduled" and job.dispatched_at is None:
+        _wake_beat(connection)
+
+
+def _wake_beat(connection: Connection) -> None:
+    connection.execute(_NOTIFY)
+
+
+@contextmanager
+def opened_unit(
+    app: Celery,
+    settings: Settings,
+    actor: Actor,
+    session: Opened | None = None,
+    *,
+    joins: bool = True,
+) -> Iterator[UnitOfWork]:
+    """Opens a unit of work for a program, in the transaction of its `session` if it gives one.
+
+    Without one it joins the transaction that a framework has open in pgbeat's database, if any.
+
+    Raises:
+        ConfigError: The session is in another database than pgbeat's.
+        ValueError: The session is in autocommit mode.
+    """
+    if session is None:
+        for found in transaction_blocks.open_transactions() if joins else ():
+            own = found.connection()
+            if identity.is_one_of(own, [settings.url]):
+                with found.savepoint():
+                    yield UnitOfWork(own, settings, actor, app=lambda: app, is_callers=True)
+                return
+        with connections.kept(settings.url, "pgbeat submit") as connection:
+            yield UnitOfWork(connection, settings, actor, app=lambda: app)
+        return
+    connection = opened(session)
+    identity.require(connection, [settings.url], whose="pgbeat's")
+    yield UnitOfWork(connection, settings, actor, app=lambda: app, is_callers=True)
