@@ -160,10 +160,14 @@ def test_messages_of_the_troubleshooting_page_are_ours() -> None:
     assert [part for part in parts if part not in source] == []
 
 
-def test_every_package_is_on_the_map() -> None:
+@pytest.mark.parametrize(
+    ("section", "folder"), [("## Packages", "pgbeat"), ("### Inside `jobs`", "pgbeat/jobs")]
+)
+def test_every_package_is_on_the_map(section: str, folder: str) -> None:
     page = (DOCS / "contributing/index.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| ", page, re.M)
-    packages = {path.parent.name for path in (ROOT / "pgbeat").glob("*/__init__.py")}
+    map_of_folder = re.split(r"\n##", page.partition(f"\n{section}\n")[2])[0]
+    rows = re.findall(r"^\| (`.*?) \| ", map_of_folder, re.M)
+    packages = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == packages
 
 

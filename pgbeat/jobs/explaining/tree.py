@@ -17,8 +17,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain, tree_rows
 from pgbeat.jobs.explaining.tree_rows import TreeJob, TreeRows
-from pgbeat.jobs.rows import model
-from pgbeat.jobs.rows.model import ENDED, Job
+from pgbeat.jobs.rows.model import ENDED, Job, find
 
 Kind = Literal["job", "task", "hidden", "chain", "group", "chord", "job_group", "more"]
 Relation = Literal["", "then", "body", "retry"]
@@ -397,5 +396,5 @@ def _explain(connection: Connection, nodes: list[Node]) -> None:
     waiting = {node.id: node for node in nodes if node.state not in ENDED}
     some = [job_id for job_id in waiting if job_id is not None][:_EXPLAINED]
     now = connections.now(connection)
-    for job in model.find(connection, some):
+    for job in find(connection, some):
         waiting[str(job.id)].where = explain.of_job(connection, job, now).sentence
