@@ -24,7 +24,7 @@ class Budget:
         if self.is_exceeded and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Says what the tests have taken."""
         colour = {"red": True} if self.is_exceeded else {}
         terminalreporter.write_line(str(self), **colour)
