@@ -27,7 +27,7 @@ class Pooler:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        keys = ("host", "port", "user")
+        keys = ("host", "port", "user", "password")
         host = Path(str(server.get("host") or ""))
         #: The group that alone reaches an embedded server of root's.
         self._group = host.stat().st_gid if host.is_absolute() and os.getuid() == 0 else None
