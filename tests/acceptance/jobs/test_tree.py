@@ -33,7 +33,9 @@ class Site(PolicyWorkers):
 
     def task(self, name: str, *args: Any, **options: Any) -> Any:
         """Returns a signature that takes no other arguments."""
-        return super().task(name, *args, immutable=True, **options)
+        signature = super().task(name, *args, **options)
+        signature.set_immutable(True)
+        return signature
 
     def tree(self, job_id: str) -> dict[str, Any]:
         """Returns the root of a job's tree, as the command prints it."""
