@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat.database.prepared import Statement, StatementRunner
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.states import endings
-from pgbeat.jobs.states.endings import Ended
+from pgbeat.jobs.states.endings import Ended, Unanswered
 from pgbeat.worker.attempts import Attempt
 
 Document = dict[str, Any]
@@ -51,16 +51,16 @@ def write(
         if (attempt.was_tried and not attempt.is_known)
         or (attempt.is_known and attempt.job_state not in ("running", "completed"))
     }
-    unanswered = endings.lock_undecided(connection, undecided | doubtful)
+    asked = endings.lock_undecided(connection, undecided | doubtful)
+    # What fails has a result.
+    unanswered = {job: said for job, said in asked.items() if str(job) in undecided}
     written = Written([], set())
     for statement, documents in statements(batch, shape, worker_id, os.getpid()):
-        for job in _jobs(prepared.run(statement, documents)):
+        for job in _jobs(prepared.run(statement, documents), unanswered):
             if isinstance(job, UUID):
                 written.unmoved.add(job)
-            elif str(job.id) in undecided:
-                written.ended.append(job._replace(unanswered=unanswered.get(job.id)))
             else:
-                written.ended.append(job._replace(unanswered=None))
+                written.ended.append(job)
     return written
 
 
@@ -97,7 +97,7 @@ def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement,
         todo = rest
 
 
-def _jobs(result: PGresult) -> Iterator[Ended | UUID]:
+def _jobs(result: PGresult, unanswered: Mapping[UUID, Unanswered]) -> Iterator[Ended | UUID]:
     """Yields the jobs that a statement ended and that something waits for, and ids of unmoved."""
     for row in range(result.ntuples):
         found = (result.get_value(row, column) for column in range(8))
@@ -107,8 +107,9 @@ def _jobs(result: PGresult) -> Iterator[Ended | UUID]:
         if namespace is None:
             yield UUID(job)
             continue
+        job_id = UUID(job)
         yield Ended(
-            UUID(job),
+            job_id,
             str(namespace),
             str(state),
             lane,
@@ -116,4 +117,5 @@ def _jobs(result: PGresult) -> Iterator[Ended | UUID]:
             UUID(retry) if retry else None,
             is_dispatched == "t",
             has_dependents == "t",
+            unanswered.get(job_id),
         )

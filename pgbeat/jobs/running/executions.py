@@ -118,6 +118,8 @@ _PARTS = {
     # Celery's own retries beyond those of the policy don't count.
     "attempt": """CASE WHEN j.keeps_id THEN greatest(j.attempt, least(
                   coalesce(r.retry_attempt, 0) + 1, j.max_attempts)) ELSE j.attempt END""",
+    # It goes back to its queue, but a snooze of another execution has deleted its message.
+    "is_unsent": "(r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL)",
     "result": "id, namespace, state, lane, group_id, retried_by, dispatched_at IS NOT NULL, "
     f"{_HAS_DEPENDENTS}",
     "is_awaited": "(lane IS NOT NULL OR group_id IS NOT NULL OR retried_by IS NOT NULL "
@@ -144,8 +146,12 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     for is_new, batch in _batches(records):
         statement = BEGIN if is_new else GO_ON
         rows = cursor.execute(statement.sql, [recordset(batch)])
-        ended += [Ended(*row) for row in rows if row[1] is not None]
-    return [job._replace(unanswered=unanswered.get(job.id)) for job in ended]
+        ended += [
+            Ended(*row)._replace(unanswered=unanswered.get(row[0]))
+            for row in rows
+            if row[1] is not None
+        ]
+    return ended
 
 
 def _batches(records: Sequence[ExecutionRecord]) -> Iterator[tuple[bool, list[ExecutionRecord]]]:

@@ -83,12 +83,12 @@ ended AS (
 began AS (
     UPDATE pgbeat.unfinished_jobs j
        SET started_at = coalesce(j.started_at, r.began_at), worker = r.worker,
-           run_at = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL THEN now()
+           run_at = CASE WHEN {is_unsent} THEN now()
                          ELSE r.ended_at + r.runs_in * interval '1 second' END,
            dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message),
-           state = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL
-                        THEN 'scheduled' ELSE r.job_state END, error = r.error, attempt = {attempt}, executions = j.executions + 1,
+           state = CASE WHEN {is_unsent} THEN 'scheduled' ELSE r.job_state END,
+           error = r.error, attempt = {attempt}, executions = j.executions + 1,
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
       FROM (SELECT * FROM r OFFSET 0) AS r
      WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r WHERE NOT ends_job))

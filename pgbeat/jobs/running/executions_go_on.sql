@@ -65,9 +65,9 @@ ended AS (
     INSERT INTO pgbeat.ended_jobs ({ended_job}) SELECT {ended_job} FROM moved),
 jobs AS (
     UPDATE pgbeat.unfinished_jobs j
-       SET state = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL AND j.lane IS NULL
-                        THEN 'scheduled' ELSE r.job_state END, error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
-           run_at = CASE WHEN r.job_state = 'pending' AND j.dispatched_at IS NULL THEN now()
+       SET state = CASE WHEN {is_unsent} THEN 'scheduled' ELSE r.job_state END,
+           error = r.error, checkpoint = coalesce(r.checkpoint, j.checkpoint),
+           run_at = CASE WHEN {is_unsent} THEN now()
                          ELSE r.ended_at + r.runs_in * interval '1 second' END,
            dispatched_at = CASE WHEN r.state <> 'snoozed' THEN j.dispatched_at END,
            message = coalesce(r.message, j.message)
