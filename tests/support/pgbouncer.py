@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -52,8 +52,9 @@ class Pooler:
         user = "nobody" if os.getuid() == 0 else None
         groups = None if self._group is None else [self._group]
         for each in self._config.parents[:4]:
-            each.chmod(each.stat().st_mode | 0o755)
-        with self._log.open("wb") as log:
+            with suppress(PermissionError):
+                each.chmod(each.stat().st_mode | 0o755)
+        with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["pgbouncer", str(self._config)],
                 stdout=log,

@@ -1,11 +1,8 @@
 """The place of the walk: a server, a pooler, beats and workers that are started again."""
 
 import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -21,6 +18,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.databases import rows_of
+from tests.support.pgbouncer import Pooler
 from tests.support.processes import Process, Processes, until
 
 APP = "tests.acceptance.walk.app"
@@ -55,9 +53,8 @@ class Site:
             admin.execute("CREATE DATABASE walk")
         self.dsn = self._dsn("walk")
         migrate.upgrade(postgres_url(self.dsn))
-        self.pooler_port = _free_port()
-        self._pooler: subprocess.Popen[bytes] | None = None
-        self.start_pooler()
+        self._pooler = Pooler(self._dsn("pooler"), folder, default_pool_size=6)
+        self._pooler.await_up()
         self.crew: dict[str, Process] = {}
         self._processes = Processes(self.dsn, folder)
         self._starts: dict[str, int] = {}
@@ -107,43 +104,13 @@ class Site:
 
     # -- the pooler
 
-    def start_pooler(self) -> None:
-        """Starts PgBouncer in transaction mode before the database."""
-        host = str(conninfo_to_dict(self.server.dsn)["host"])
-        config = self.folder / "pgbouncer.ini"
-        config.write_text(
-            f"[databases]\nwalk = host={host} user=pooler\n[pgbouncer]\n"
-            f"listen_addr = 127.0.0.1\nlisten_port = {self.pooler_port}\nunix_socket_dir =\n"
-            "auth_type = any\npool_mode = transaction\ndefault_pool_size = 6\n"
-            "ignore_startup_parameters = extra_float_digits\nadmin_users = admin\n"
-        )
-        for folder in (self.folder, *self.folder.parents[:3]):
-            with suppress(PermissionError):
-                folder.chmod(folder.stat().st_mode | 0o755)
-        is_root = os.getuid() == 0  # the server's sockets are open to its group only
-        with (self.folder / "pgbouncer.log").open("ab") as log:
-            self._pooler = subprocess.Popen(
-                ["pgbouncer", str(config)],
-                stdout=log,
-                stderr=log,
-                user="nobody" if is_root else None,
-                extra_groups=[Path(host).stat().st_gid] if is_root else None,
-                cwd="/",
-            )
-        until(lambda: _listens(self.pooler_port), 30, "the pooler listens")
-
     def kill_pooler(self) -> None:
         """Kills the pooler, and starts another."""
-        if self._pooler is not None:
-            self._pooler.kill()
-            self._pooler.wait()
-        self.start_pooler()
+        self._pooler.kill()
 
     def pooler(self, command: str) -> None:
         """Gives the pooler a command: PAUSE, RESUME."""
-        url = f"postgresql://admin@127.0.0.1:{self.pooler_port}/pgbouncer"
-        with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as admin:
-            admin.execute(command)
+        self._pooler.command(command)
 
     # -- the crew
 
@@ -151,7 +118,7 @@ class Site:
         """Starts a member of the crew. Its Celery node name is new each time."""
         self._starts[name] = number = self._starts.get(name, 0) + 1
         direct = self._dsn(name)
-        through = f"postgresql://{name}@127.0.0.1:{self.pooler_port}/walk"
+        through = f"postgresql://{name}@127.0.0.1:{self._pooler.port}/walk"
         is_pooled = name in POOLED
         env = {
             "WALK_DATABASE": through if is_pooled else direct,
@@ -215,9 +182,7 @@ class Site:
         for process in self._processes.started:
             process.signal_group(signal.SIGCONT)
             process.kill_group()
-        if self._pooler is not None:
-            self._pooler.kill()
-            self._pooler.wait()
+        self._pooler.close()
         self.server.remove()
 
 
@@ -239,17 +204,6 @@ def _children(process: Process) -> list[psutil.Process]:
         return list(psutil.Process(process.pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def now() -> float:
