@@ -93,7 +93,8 @@ def _job_states(
     """Returns the new state of each execution's job.
 
     `pending`: its message will be delivered again, or another worker has accepted it and is about
-    to record that. `cancelled`: the message was purged or has expired. Otherwise `failed`.
+    to record that. `cancelled`: the message was purged or has expired. Otherwise `failed`: also if
+    the worker that accepted it has recorded its end, which did not count while this one ran.
     """
     job_ids = [str(each.job_id) for each in lost]
     ends: dict[str, message_ends.End] = {}
@@ -105,13 +106,21 @@ def _job_states(
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(each.job_id) for each in lost if each.acks_late}
+    elsewhere = {
+        each.id: end.worker_id
+        for each in lost
+        if (end := ends.get(str(each.job_id))) is not None
+        and end.how == "accepted"
+        and end.worker_id not in (None, each.worker_id)
+    }
+    has_failed = workers.ended_beside(connection, elsewhere.keys())
     states: dict[UUID, str] = {}
     for each in lost:
         end = ends.get(str(each.job_id))
         states[each.id] = "pending" if str(each.job_id) in back else "failed"
         if end is not None and end.how != "accepted":
             states[each.id] = "cancelled"
-        elif end is not None and end.worker_id not in (None, each.worker_id):
+        elif each.id in elsewhere and (each.id, elsewhere[each.id]) not in has_failed:
             states[each.id] = "pending"
     return states
 

@@ -207,6 +207,22 @@ def lock_running(connection: Connection, execution_ids: Collection[UUID]) -> lis
     return [LostExecution(*row) for row in rows]
 
 
+_ENDED_BESIDE = text(sql.load("workers.sql", "ended_beside"))
+
+
+def ended_beside(
+    connection: Connection, execution_ids: Collection[UUID]
+) -> set[tuple[UUID, int | None]]:
+    """Returns, by the execution beside which they ran, workers that ended one of the same job.
+
+    Leaves out those of attempts before it, and lost ones.
+    """
+    if not execution_ids:
+        return set()
+    rows = connection.execute(_ENDED_BESIDE, {"ids": [str(each) for each in execution_ids]})
+    return {(row.id, row.worker_id) for row in rows}
+
+
 _COUNT = text(
     "INSERT INTO pgbeat.counters AS c (namespace, metric, label, kind, value) "
     "VALUES ('', :metric, '', '', :more) "

@@ -33,6 +33,14 @@ SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
            AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
  LIMIT :limit
 
+-- Looks at few: executions whose message somebody else has accepted.
+-- name: ended_beside
+SELECT l.id, e.worker_id FROM pgbeat.running_executions l CROSS JOIN LATERAL (
+       SELECT worker_id FROM pgbeat.ended_executions
+        WHERE job_id = l.job_id AND NOT lost AND finished_at >= l.started_at
+          AND retry_attempt >= l.retry_attempt OFFSET 0) AS e
+ WHERE l.id = ANY (CAST(:ids AS uuid[]))
+
 -- name: try_count
 WITH free AS MATERIALIZED (
     SELECT metric FROM pgbeat.counters

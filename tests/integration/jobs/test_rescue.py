@@ -56,6 +56,31 @@ def test_what_a_dead_worker_ran_is_lost(fake_workers: FakeWorkers) -> None:
     assert fake_workers.released() == 2
 
 
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_failure_beside_a_lost_execution_ends_the_job(
+    fake_workers: FakeWorkers, fails: str
+) -> None:
+    """Its worker accepted the message, and has nothing more to record: nobody sends it again."""
+    fake_workers.worker(1, missing=fake_workers.settings.lock_patience + 1)
+    fake_workers.worker(2, lives=True)
+    job_id = fake_workers.job()
+    first = fake_workers.run(job_id, 2, acks=False)
+    fake_workers.run(job_id, 1)  # the later one decides about the job, while it runs
+    failure = ExecutionRecord(
+        first, job_id, False, state="failed", job_state="failed", error="killed"
+    )
+    fake_workers.accept(job_id, 2)
+    if fails == "before":
+        executions.record(fake_workers.connection, [failure])
+        assert fake_workers.state(job_id) == "running"
+    fake_workers.rescue()
+    if fails == "after":
+        assert fake_workers.state(job_id) == "pending"
+        executions.record(fake_workers.connection, [failure])
+    assert fake_workers.state(job_id) == "failed"
+    assert [run[:2] for run in fake_workers.of(job_id)] == [("failed", True), ("failed", False)]
+
+
 def test_the_settings_say_how_long_a_worker_may_be_without_its_lock(
     fake_workers: FakeWorkers,
 ) -> None:

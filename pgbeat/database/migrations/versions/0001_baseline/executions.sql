@@ -2,17 +2,19 @@
 -- rare cases. They are functions so that the statements themselves plan and open no partition of
 -- history.
 
--- Whether a job has no execution that began after this one, and this one has not ended. Only the
--- newest are looked at, since a job that snoozes may have had very many, each begun after the last.
+-- Whether a job has no execution that began after this one, except lost ones, and this one has not
+-- ended. Only the newest are looked at, since a job that snoozes may have had very many, each begun
+-- after the last.
 CREATE FUNCTION pgbeat.is_last_execution(job uuid, execution uuid, began timestamptz)
 RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN NOT EXISTS (
         SELECT FROM (
-            SELECT e.id, e.state, e.started_at FROM pgbeat.executions e
+            SELECT e.id, e.state, e.lost, e.started_at FROM pgbeat.executions e
              WHERE e.job_id = job ORDER BY e.number DESC LIMIT 20) AS n
-         WHERE CASE WHEN n.id = execution THEN n.state <> 'running' ELSE n.started_at > began END);
+         WHERE CASE WHEN n.id = execution THEN n.state <> 'running'
+                    ELSE n.started_at > began AND NOT n.lost END);
 END
 $$;
 
@@ -82,19 +84,21 @@ END
 $$;
 
 -- Records how executions really ended that were given up as lost. One that completed completes its
--- job, if that has not ended: what runs it again may hold a message that is no more. Returns these
--- jobs.
+-- job, if that has not ended: what runs it again may hold a message that is no more. One that failed
+-- fails its job if nothing runs it again: its own worker was the last to accept a message of it, and
+-- there is no other one. Returns these jobs.
 CREATE FUNCTION pgbeat.late_ends(records json)
 RETURNS TABLE (id uuid, namespace text, state text, lane text, group_id uuid, retried_by uuid,
                is_dispatched boolean)
 LANGUAGE plpgsql ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
-    r   record;
-    job pgbeat.unfinished_jobs;
+    r      record;
+    worker integer;
+    job    pgbeat.unfinished_jobs;
 BEGIN
     FOR r IN SELECT * FROM json_to_recordset(records) AS d (
-            id uuid, job_id uuid, state text, ended_at timestamptz, lost boolean, checkpoint jsonb,
+            id uuid, job_id uuid, state text, job_state text, ended_at timestamptz, lost boolean, checkpoint jsonb,
             duration_ms float8, cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
             progress_total float8, progress_message text, result text, error text, traceback text,
             metadata jsonb, log json) ORDER BY job_id LOOP
@@ -112,15 +116,28 @@ BEGIN
                             THEN pgbeat.cancelled_error(r.job_id, r.error)
                             ELSE r.error END,
                metadata = e.metadata || coalesce(r.metadata, '{}'), log = coalesce(r.log, e.log)
-         WHERE e.job_id = r.job_id AND e.id = r.id AND e.lost;
-        CONTINUE WHEN r.state <> 'completed';
+         WHERE e.job_id = r.job_id AND e.id = r.id AND e.lost
+        RETURNING e.worker_id INTO worker;
+        IF r.job_state = 'failed' THEN
+            CONTINUE WHEN worker IS DISTINCT FROM (
+                SELECT n.worker_id FROM pgbeat.message_ends n
+                 WHERE n.job_id = r.job_id ORDER BY n.id DESC LIMIT 1);
+            CONTINUE WHEN worker IS NULL
+                OR EXISTS (SELECT FROM kombu_message m WHERE m.job_id = r.job_id)
+                OR EXISTS (SELECT FROM pgbeat.running_executions n WHERE n.job_id = r.job_id);
+        ELSIF r.state <> 'completed' THEN
+            CONTINUE;
+        END IF;
         DELETE FROM pgbeat.unfinished_jobs j WHERE j.id = r.job_id AND j.state <> 'paused'
         RETURNING j.* INTO job;
         CONTINUE WHEN NOT FOUND;
-        job.state := 'completed';
+        job.retried_by := pgbeat.retry_id(job.id, job.keeps_id, job.args, job.attempt,
+            job.max_attempts, job.cancel_requested_at, r.job_state);
+        job.state := CASE r.state WHEN 'completed' THEN r.state
+                     ELSE pgbeat.next_state(job.cancel_requested_at, r.job_state) END;
         job.finished_at := greatest(r.ended_at, job.created_at);
         job.checkpoint := coalesce(r.checkpoint, job.checkpoint);
-        job.error := NULL;
+        job.error := pgbeat.end_error(job.state, job.cancel_reason, r.error);
         job.run_at := NULL;
         job.message := NULL;
         INSERT INTO pgbeat.ended_jobs SELECT job.*;
