@@ -184,14 +184,24 @@ def _exited(lines: list[Line], faults: list[Fault]) -> list[str]:
 
 
 def _crowded(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
-    """No more jobs of a lane are at work at once than its limit."""
-    lanes = dict(site.sql("SELECT id::text, lane FROM pgbeat.jobs WHERE lane IS NOT NULL"))
+    """No more jobs of a lane are at work at once than its limit.
+
+    What a worker starts that counts as dead has no slot, if its job has ended elsewhere.
+    """
+    jobs = {
+        job: (lane, ended)
+        for job, lane, ended in site.sql(
+            "SELECT id::text, lane, extract(epoch FROM finished_at)::float FROM pgbeat.jobs"
+            " WHERE lane IS NOT NULL"
+        )
+    }
     own, ends = _deaths(lines), _ends(site)
     over: list[str] = []
     for lane, limit in LANES.items():
         running: dict[str, Line] = {}
         for line in sorted(lines, key=lambda each: each.at):
-            if lanes.get(line.id) != lane:
+            own_lane, ended = jobs.get(line.id, (None, None))
+            if own_lane != lane or (line.phase == "start" and (ended or line.at) < line.at):
                 continue
             if line.phase != "start":
                 running.pop(line.id, None)
