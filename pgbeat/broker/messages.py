@@ -1,6 +1,6 @@
 """Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -121,6 +121,17 @@ def carrying(connection: Connection, jobs: Sequence[str]) -> set[str]:
     return {str(job_id) for job_id in found}
 
 
+def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:
+    """Returns the jobs whose message is, or will be, somebody else's.
+
+    `claims` are the consumers that had claimed them, by job id.
+    """
+    if not claims:
+        return set()
+    values = {"jobs": list(claims), "consumers": list(claims.values())}
+    return {str(job_id) for job_id in connection.scalars(_PASSED_ON, values)}
+
+
 _SQL = "messages.sql"
 #: Inserts messages `d` into queues `q`: what follows must be a FROM with both.
 INSERT = sql.load(_SQL, "insert")
@@ -146,6 +157,7 @@ _DECLARE = text(
 )
 _WITHDRAW = text(sql.load(_SQL, "withdraw"))
 _DELETE = text("DELETE FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[]))")
+_PASSED_ON = text(sql.load(_SQL, "passed_on"))
 _CARRYING = text(
     "SELECT DISTINCT job_id FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[])) "
     "AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)"

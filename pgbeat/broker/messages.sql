@@ -51,3 +51,11 @@ WITH mine AS (
            AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) FOR UPDATE SKIP LOCKED)
     DELETE FROM kombu_message m WHERE id IN (SELECT id FROM mine)
     RETURNING job_id, (SELECT name FROM kombu_queue q WHERE q.id = m.queue_id), payload
+
+-- name: passed_on
+SELECT d.job_id
+  FROM unnest(CAST(:jobs AS uuid[]), CAST(:consumers AS integer[])) AS d (job_id, consumer)
+       CROSS JOIN LATERAL (SELECT claimed_by FROM kombu_message WHERE job_id = d.job_id) AS m
+ WHERE CASE WHEN m.claimed_by IS DISTINCT FROM d.consumer THEN true
+            ELSE d.consumer NOT IN (SELECT id FROM pgbeat.consumers)
+                 OR d.consumer IN (SELECT pgbeat.dead_consumers()) END

@@ -85,6 +85,8 @@ class Attempt:
     raised: BaseException | None = None
     #: Whether its message was delivered before.
     is_repeated = False
+    #: The id of the consumer that has its message until it has ended.
+    consumer: int | None = None
     #: Whether its job must be cancelled.
     cancel_asked = False
     # For the recorder: whether it is written, may be written in part, and is queued.

@@ -4,7 +4,6 @@
 execution that the worker records.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
@@ -14,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.transaction import require_broker
-from pgbeat.broker.transport.channel import CONSUMER
+from pgbeat.broker.transport.channel import consumer_of
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
 from pgbeat.database import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
@@ -123,14 +122,13 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
     # A task may call its own `run`, which is a part of it.
     if request.called_directly or request.is_eager or ending_of(request) is not None:
         return None
-    properties: Mapping[str, Any] = request.properties or {}
-    consumer = (properties.get("delivery_info") or {}).get(CONSUMER)
+    consumer = consumer_of(request)
     if consumer is None:
         return None
     attempt: Attempt | None = getattr(request, ATTEMPT, None)
     if attempt is None and getattr(request, JOB_HEADER, None):
         return None
-    claim = Claim(properties["delivery_tag"], consumer)
+    claim = Claim(request.properties["delivery_tag"], consumer)
     ending = TaskEnding(task.backend, task, claim, is_always=is_always)
     if attempt is not None:
         ending.execution = RecordedEnd(attempt)

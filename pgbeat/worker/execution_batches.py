@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
+from pgbeat.broker import messages
 from pgbeat.database.prepared import Statement, StatementRunner
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.states import endings
@@ -40,6 +41,16 @@ def write(
     shape: Shape = dict,
 ) -> Written:
     """Writes attempts into the open transaction."""
+    # A run that lost its claim does not fail its job: the message is delivered again.
+    claims = {
+        attempt.job_id: attempt.consumer
+        for attempt in batch
+        if attempt.job_state == "failed" and attempt.consumer is not None
+    }
+    passed_on = messages.passed_on(connection, claims)
+    for attempt in batch:
+        if attempt.job_state == "failed" and attempt.job_id in passed_on:
+            attempt.job_state = "pending"
     # These ends don't count if a later execution has begun. A statement that waits for the job's
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
     # those that end only if they were asked to, and those that may be written already, by a

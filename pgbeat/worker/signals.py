@@ -25,6 +25,7 @@ from celery.states import SUCCESS
 
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
+from pgbeat.broker.transport.channel import consumer_of
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
@@ -199,6 +200,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
         bool(task.acks_late),
         time.thread_time() if tracked.has_cpu_time else None,
     )
+    if attempt.acks_late:
+        attempt.consumer = consumer_of(request)
     if not is_job:
         delivery = request.delivery_info or {}
         attempt.is_repeated = bool(request.retries or delivery.get("redelivered"))

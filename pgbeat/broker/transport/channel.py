@@ -25,6 +25,13 @@ logger = logging.getLogger("pgbeat.transport")
 CONSUMER = "consumer_id"
 
 
+def consumer_of(request: Any) -> int | None:
+    """Returns the id of the consumer that claimed a task's message, if it is to acknowledge it."""
+    properties = request.properties or {}
+    consumer: int | None = (properties.get("delivery_info") or {}).get(CONSUMER)
+    return consumer
+
+
 @dataclass(slots=True, eq=False)
 class Consumer:
     """One `basic_consume`."""

@@ -162,6 +162,25 @@ def test_a_checkpoint_is_durable_before_the_call_returns(tracked_workers: Tracke
 
 
 @pools
+def test_a_failure_without_a_claim_does_not_fail_the_job(
+    tracked_workers: TrackedWorkers, pool: str
+) -> None:
+    """Its worker's session is cut while it runs, so its message is delivered again."""
+    start(tracked_workers, pool)
+    job_id = tracked_workers.one("fail_once", "open")
+    tracked_workers.runs(job_id)
+    tracked_workers.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' "
+        "AND classid = 1885823587 AND granted AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    tracked_workers.open("open")
+    [seen] = tracked_workers.ended(job_id)
+    assert seen.job.state == "completed"
+    assert [run.state for run in seen.runs] == ["failed", "completed"]
+
+
+@pools
 def test_a_task_can_be_asked_to_end(tracked_workers: TrackedWorkers, pool: str) -> None:
     """It hears of it in `progress`, or asks; nothing is tried again."""
     start(tracked_workers, pool)

@@ -255,6 +255,37 @@ def test_the_recorder_leaves_an_attempt_alone_that_ends_in_its_own_transaction(
     process_recorder.use(None)
 
 
+def test_a_run_whose_message_is_another_s_does_not_fail_its_job(
+    fake_workers: FakeWorkers, recorder: Recorder
+) -> None:
+    """Its session was cut while it ran, and its message is delivered again."""
+    consumers = {"another's": 8, "nobody's": None, "a dead one's": 7, "its own": 9, "gone": 0}
+    fake_workers.sql("INSERT INTO pgbeat.consumers (id, name) VALUES (7, 'dead'), (9, 'lives')")
+    fake_workers.sql("SELECT pg_advisory_lock(1885823587, 9)")
+    runs: dict[str, Attempt] = {}
+    for message, consumer in consumers.items():
+        attempt = runs[message] = Attempt(fake_workers.job(), "w1", 0, True, None)
+        attempt.consumer = 9 if message == "its own" else 7
+        if message == "gone":
+            fake_workers.sql("DELETE FROM kombu_message WHERE job_id = %s", attempt.job_id)
+        elif consumer is not None:
+            fake_workers.sql(
+                "UPDATE kombu_message SET visible = false, claimed_by = %s WHERE job_id = %s",
+                consumer,
+                attempt.job_id,
+            )
+        attempt.end("failed")
+        recorder.record(attempt)
+    until(lambda: all(fake_workers.of(run.job_id) for run in runs.values()))
+    assert {message: fake_workers.state(run.job_id) for message, run in runs.items()} == {
+        "another's": "pending",
+        "nobody's": "pending",
+        "a dead one's": "pending",
+        "its own": "failed",
+        "gone": "failed",
+    }
+
+
 @pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
 def test_what_the_server_cannot_write_is_written_later(
     fake_workers: FakeWorkers, recorder: Recorder, sqlstate: str

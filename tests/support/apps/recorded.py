@@ -141,6 +141,15 @@ def hold_late(gate: str) -> str:
     return gate
 
 
+@app.task(name="tests.fail_once", bind=True, shared=False, acks_late=True)
+def fail_once(self: Any, gate: str) -> str:
+    """Fails once the gate is open, unless its message is delivered again."""
+    if self.request.delivery_info["redelivered"]:
+        return "again"
+    wait_for(gate)
+    raise ValueError("once")
+
+
 @app.task(name="tests.limited", shared=False, time_limit=1)
 def limited() -> None:
     """Takes longer than it may."""
