@@ -105,24 +105,16 @@ fresh AS MATERIALIZED (
      WHERE makes_job AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = r.job_id)
        AND NOT (may_be_known AND pgbeat.has_ended(job_id))),
 made AS (
-    INSERT INTO pgbeat.unfinished_jobs
-           (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
-            is_system_job, dispatched_at, created_at, started_at, worker, error, checkpoint,
-            executions, root_id, parent_id, canvas)
-    SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
-           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
-           worker, error, checkpoint, 1, root_id, parent_id, canvas
-      FROM fresh WHERE NOT ends_job
-    ON CONFLICT (id) DO NOTHING),
-made_ended AS (
-    INSERT INTO pgbeat.ended_jobs
+    INSERT INTO pgbeat.jobs
            (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
             is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
             checkpoint, executions, root_id, parent_id, canvas)
     SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
-           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at, ended_at,
-           worker, error, checkpoint, 1, root_id, parent_id, canvas
-      FROM fresh WHERE ends_job),
+           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
+           CASE WHEN ends_job THEN ended_at END, worker, error, checkpoint, 1, root_id, parent_id,
+           canvas
+      FROM fresh
+    ON CONFLICT DO NOTHING),
 placed AS (
     SELECT {record_names}, schedule_id, cancel_reason, executions FROM moved
     UNION ALL

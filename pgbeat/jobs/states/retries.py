@@ -3,19 +3,29 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from pgbeat.database import sql
 from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
 
-#: What a retry takes over from the job that it retries.
-_SAME = """namespace, schedule_id, schedule, due_at, template, task, args, kwargs, options, queue,
-            lane, tags, resources, max_attempts, retry_base, retry_cap, unique_key, checkpoint,
-            created_by, is_system_job, requires_approval, trigger, interval_start, interval_end,
-            description, labels, metadata, run_key, root_id, parent_id, canvas,
-            callback_of"""
+#: What a retry does not take over from the job that it retries.
+_OWN = {
+    "id", "state", "run_at", "dispatched_at", "priority", "position", "fair_key", "attempt",
+    "retry_of", "retried_by", "group_id", "group_position", "is_blocked", "unfinished_parents",
+    "paused_at", "awaits_approval", "approved_by", "approved_at", "cancel_requested_by",
+    "cancel_requested_at", "cancel_reason", "job_source", "created_at", "started_at", "finished_at",
+    "worker", "error", "must_start_by", "must_end_by", "late_at", "missed_deadlines", "message",
+    "keeps_id",
+}  # fmt: skip
+_SAME = ", ".join(name for name in Job._fields if name not in _OWN)
 
-_AUTOMATIC = text(sql.load("retries.sql", "automatic", same=_SAME, columns=COLUMNS))
+
+def _statement(name: str, which: str, **parts: str) -> TextClause:
+    selected = sql.load("retries.sql", which, **parts)
+    return text(sql.load("retries.sql", name, which=selected, same=_SAME, columns=COLUMNS))
+
+
+_AUTOMATIC = _statement("insert", "automatic")
 
 
 def insert_automatic(connection: Connection, job_ids: Collection[UUID]) -> list[Job]:
@@ -29,14 +39,10 @@ def insert_automatic(connection: Connection, job_ids: Collection[UUID]) -> list[
     return [Job(*row) for row in rows]
 
 
-_BY_HAND = text(
-    sql.load(
-        "retries.sql",
-        "by_hand",
-        same=_SAME,
-        is_retriable=of_known("old.state IN ('failed', 'cancelled', 'skipped')"),
-        columns=COLUMNS,
-    )
+_BY_HAND = _statement(
+    "insert_by_hand",
+    "by_hand",
+    is_retriable=of_known("old.state IN ('failed', 'cancelled', 'skipped')"),
 )
 
 

@@ -1,42 +1,45 @@
--- name: automatic
+-- What a retry takes over from the old job, and what a kind of retries says itself.
+-- name: insert
 INSERT INTO pgbeat.unfinished_jobs AS j
        ({same}, id, retry_of, created_at, state, run_at, dispatched_at, attempt, priority,
         job_source, group_id, group_position, approved_by, approved_at, awaits_approval,
         must_end_by, late_at, missed_deadlines, next_deadline)
-SELECT {same}, retried_by, id, greatest(now(), created_at),
-       CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
-       now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
-       CASE WHEN lane IS NULL AND is_approved THEN now() END, attempt + 1, priority, job_source,
-       group_id, group_position, approved_by, approved_at, NOT is_approved,
-       must_end_by, late_at, missed_deadlines,
-       CASE WHEN 'end' <> ALL (missed_deadlines) THEN must_end_by END
-  FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
-          FROM pgbeat.ended_jobs
-         WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old
+SELECT {same}, new_id, id, greatest(now(), created_at),
+       CASE WHEN NOT is_approved THEN 'paused' ELSE new_state END, new_run_at,
+       CASE WHEN lane IS NULL AND is_approved THEN now() END, new_attempt, new_priority,
+       new_source, new_group, CASE WHEN new_group IS NOT NULL THEN group_position END,
+       new_approved_by, new_approved_at, NOT is_approved, new_end_by, new_late_at, new_missed,
+       CASE WHEN 'end' <> ALL (new_missed) THEN new_end_by END
+  FROM ({which}) AS old
 ON CONFLICT DO NOTHING
 RETURNING {columns}
 
+-- name: automatic
+SELECT *, retried_by AS new_id, 'scheduled' AS new_state,
+       now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap) AS new_run_at,
+       attempt + 1 AS new_attempt, priority AS new_priority, job_source AS new_source,
+       group_id AS new_group, approved_by AS new_approved_by, approved_at AS new_approved_at,
+       NOT requires_approval OR approved_by IS NOT NULL AS is_approved,
+       must_end_by AS new_end_by, late_at AS new_late_at, missed_deadlines AS new_missed
+  FROM pgbeat.ended_jobs
+ WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL
+
 -- The retry joins the group only if that still runs, which the lock keeps it from ending meanwhile.
--- `retried_by` names the first retry.
 -- name: by_hand
-WITH made AS (
-    INSERT INTO pgbeat.unfinished_jobs AS j
-           ({same}, id, retry_of, created_at, state, dispatched_at, priority, job_source,
-            group_id, group_position, awaits_approval)
-    SELECT {same}, gen_random_uuid(), id, greatest(now(), created_at),
-           CASE WHEN requires_approval THEN 'paused' ELSE 'pending' END,
-           CASE WHEN lane IS NULL AND NOT requires_approval THEN now() END,
-           coalesce(:priority, priority), :job_source,
-           CASE WHEN is_open THEN group_id END, CASE WHEN is_open THEN group_position END,
-           requires_approval
-      FROM (SELECT old.*, EXISTS (SELECT FROM pgbeat.groups g
-                                   WHERE g.id = old.group_id AND g.state = 'running'
-                                     FOR SHARE) AS is_open
-              FROM pgbeat.ended_jobs old
-             WHERE old.id = :id
-               AND {is_retriable}) AS old
-    ON CONFLICT DO NOTHING
-    RETURNING {columns}),
+SELECT old.*, gen_random_uuid() AS new_id, 'pending' AS new_state,
+       CAST(NULL AS timestamptz) AS new_run_at, 1 AS new_attempt,
+       coalesce(:priority, priority) AS new_priority, :job_source AS new_source,
+       (SELECT g.id FROM pgbeat.groups g WHERE g.id = old.group_id AND g.state = 'running'
+           FOR SHARE) AS new_group,
+       CAST(NULL AS text) AS new_approved_by, CAST(NULL AS timestamptz) AS new_approved_at,
+       NOT requires_approval AS is_approved, CAST(NULL AS timestamptz) AS new_end_by,
+       CAST(NULL AS timestamptz) AS new_late_at, CAST('{}' AS text[]) AS new_missed
+  FROM pgbeat.ended_jobs old
+ WHERE old.id = :id AND {is_retriable}
+
+-- `retried_by` names the first retry.
+-- name: insert_by_hand
+WITH made AS ({insert}),
 linked AS (
     UPDATE pgbeat.ended_jobs old SET retried_by = made.id
       FROM made WHERE old.id = :id AND old.retried_by IS NULL)
