@@ -16,7 +16,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.preparing.prepare import PreparedJob
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import Job
 from pgbeat.schedules import calendars, entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine
@@ -105,7 +105,7 @@ def _utc(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
-def _waits(connection: Connection, job: NewJob) -> str | None:
+def _waits(connection: Connection, job: Job) -> str | None:
     """Returns what the job would wait for before a worker could claim its message."""
     if job.awaits_approval:
         return "a person's approval"

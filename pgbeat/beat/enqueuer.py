@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -23,6 +22,7 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.model import Job
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 
@@ -270,7 +270,7 @@ class Enqueuer:
         if outcome == "failed":
             pending.tick = tick._replace(error=why)
             return
-        launched: list[new_jobs.NewJob] = []
+        launched: list[Job] = []
         for job, message, *_ in pending.prepared:
             if job.is_dispatched:
                 try:
@@ -284,8 +284,8 @@ class Enqueuer:
                 job = job._replace(queue=queue or _queue_name(message.options))
             launched.append(job)
         pending.jobs = launched
-        more = [job.id for job in launched[1:]] or None
-        pending.tick = tick._replace(job_id=launched[0].id, more_job_ids=more)
+        job_id, *more = [str(job.id) for job in launched]
+        pending.tick = tick._replace(job_id=job_id, more_job_ids=more or None)
 
     def _write_jobs(self, connection: Connection, launched: Sequence[PendingTick]) -> set[Room]:
         """Writes the jobs and messages of ticks, and cancels the jobs that they supersede.
@@ -293,9 +293,7 @@ class Enqueuer:
         Returns the lanes in which there is something to dispatch.
         """
         made = [job for each in launched for job in each.jobs]
-        lanes = {
-            Room(job.namespace, job.lane, UUID(job.id)) for job in made if job.lane is not None
-        }
+        lanes = {Room(job.namespace, job.lane, job.id) for job in made if job.lane is not None}
         superseded = [job_id for each in launched if each.jobs for job_id in each.superseded]
         if superseded:
             reason = "cancelled: its schedule is due again"
@@ -305,7 +303,7 @@ class Enqueuer:
             lanes |= lifecycle.follow(connection, self.publisher, ended)
         if new_jobs.insert(connection, made) < len(made):
             _check_keyed(connection, made)
-        self.publisher.flush(connection, [job.id for job in made if job.is_dispatched])
+        self.publisher.flush(connection, [str(job.id) for job in made if job.is_dispatched])
         return lanes
 
 
@@ -318,9 +316,9 @@ def _why_to_wait(error: Exception) -> str | None:
     return None
 
 
-def _check_keyed(connection: Connection, made: Sequence[new_jobs.NewJob]) -> None:
+def _check_keyed(connection: Connection, made: Sequence[Job]) -> None:
     """Raises `_KeyTaken` if a job with a unique key was left out; one whose id exists may be."""
-    keyed = {job.id for job in made if job.unique_key is not None}
+    keyed = {str(job.id) for job in made if job.unique_key is not None}
     if len(jobs.find(connection, keyed)) < len(keyed):
         raise _KeyTaken
 

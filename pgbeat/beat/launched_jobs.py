@@ -1,7 +1,9 @@
 """Builds the jobs that a decision launches, and their messages, without writing anything."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from celery import Celery
 
@@ -18,7 +20,7 @@ from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.preparing.prepare import PreparedJob
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import NOW, Job
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
 
@@ -49,8 +51,8 @@ def _build(
     _check_task(app, row, request.task, {} if queue is None else {"queue": queue}, options)
     if more_headers is not None and (more := more_headers(row, evaluation.trigger, job_id)):
         options = {**options, "headers": {**(options.get("headers") or {}), **more}}
-    job = NewJob(
-        id=job_id,
+    job = Job(
+        id=UUID(job_id),
         namespace=row.namespace,
         task=request.task,
         args=_if_json(row, list(args)),
@@ -64,12 +66,13 @@ def _build(
         trigger=evaluation.trigger,
         interval_start=facts.interval_start,
         interval_end=facts.last_due,
+        dispatched_at=NOW,
         queue=queue,
-        options=_if_json(row, options) if options else None,
+        options=(_if_json(row, options) if options else None) or {},
         max_attempts=settings.job_max_attempts,
-        retry_base=settings.job_retry_base,
-        retry_cap=settings.job_retry_cap,
-        labels=row.labels or None,
+        retry_base=timedelta(seconds=settings.job_retry_base),
+        retry_cap=timedelta(seconds=settings.job_retry_cap),
+        labels=row.labels,
         run_key=request.run_key,
     )
     if queue is not None and "queue" not in options:
@@ -77,7 +80,7 @@ def _build(
     headers = job_headers.headers(
         job.schedule, job.due_at, job.interval_start, job.interval_end, job.trigger
     )
-    message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **headers})
+    message = TaskMessage(job_id, job.task, args, kwargs, options, {**_OF_BEAT, **headers})
     if stock is not None:
         job = stock.apply(job, policy)
     return PreparedJob(job, message, policy.unique_for)

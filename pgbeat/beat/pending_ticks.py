@@ -24,8 +24,7 @@ from pgbeat.jobs.preparing.defaults import JobDefaults
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import unique_keys
-from pgbeat.jobs.rows.model import Unfinished
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import Job, Unfinished
 from pgbeat.jobs.rows.unique_keys import UniqueKey
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.model import Schedule
@@ -54,7 +53,7 @@ class PendingTick:
     prepared: Sequence[PreparedJob] = ()
     #: What is written; `None` if it waits or is postponed.
     tick: Tick | None = None
-    jobs: Sequence[NewJob] = ()
+    jobs: Sequence[Job] = ()
 
     @property
     def schedule(self) -> Schedule:

@@ -197,7 +197,7 @@ jobs = Table(
     _time("dispatched_at"),
     Column("lane", Text),
     Column("priority", SmallInteger, nullable=False, server_default=text("0")),
-    Column("position", Numeric, server_default=text("EXTRACT(epoch FROM clock_timestamp())")),
+    Column("position", Numeric),
     Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
     _json("resources"),
     Column("attempt", Integer, nullable=False, server_default="1"),

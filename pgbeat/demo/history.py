@@ -8,7 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.database import sql
+from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.model import Job
 
 #: How far back it begins.
 LENGTH = timedelta(hours=1)
@@ -65,7 +66,8 @@ _HABITS = {
 _OUTAGE = (34, 27)
 
 _SCHEDULES = text(
-    "SELECT id, name, every FROM pgbeat.schedules WHERE every IS NOT NULL AND name = ANY (:names)"
+    "SELECT id, name, every, args, kwargs FROM pgbeat.schedules "
+    "WHERE every IS NOT NULL AND name = ANY (:names)"
 )
 _TICK = text(
     """
@@ -73,7 +75,6 @@ _TICK = text(
     VALUES (:schedule_id, :schedule, :at, :at, :outcome, :reason, :job_id)
     """
 )
-_JOB = text(sql.load("history.sql", "job"))
 _RUN = text(
     """
     INSERT INTO pgbeat.executions
@@ -90,13 +91,14 @@ def make_up(connection: Connection) -> int:
     chance = Random(17)  # noqa: S311  # the same history each time
     now: datetime = connection.scalar(text("SELECT now()"))
     ticks: list[dict[str, Any]] = []
-    for key, name, every in connection.execute(_SCHEDULES, {"names": list(_HABITS)}):
-        ticks += _ticks(chance, now, {"schedule_id": key, "schedule": name}, every)
+    for key, name, every, args, kwargs in connection.execute(_SCHEDULES, {"names": list(_HABITS)}):
+        schedule = {"schedule_id": key, "schedule": name, "args": args, "kwargs": kwargs}
+        ticks += _ticks(chance, now, schedule, every)
     ticks.sort(key=lambda each: each["at"])
     connection.execute(_TICK, ticks)
-    jobs = [each for each in ticks if each["job_id"] is not None]
-    connection.execute(_JOB, jobs)
-    connection.execute(_RUN, jobs)
+    launched = [each for each in ticks if each["job_id"] is not None]
+    new_jobs.insert(connection, [_job(each) for each in launched])
+    connection.execute(_RUN, launched)
     return len(ticks)
 
 
@@ -127,6 +129,31 @@ def _ticks(
                 "milliseconds": 1000 * seconds,
             }
         at += every
+
+
+def _job(tick: dict[str, Any]) -> Job:
+    return Job(
+        id=tick["job_id"],
+        namespace="default",
+        task=tick["task"],
+        job_source="scheduled_task",
+        created_by="system:scheduler:GenericLauncher",
+        schedule_id=tick["schedule_id"],
+        schedule=tick["schedule"],
+        trigger="timetable",
+        due_at=tick["at"],
+        args=tick["args"],
+        kwargs=tick["kwargs"],
+        queue="celery",
+        state=tick["state"],
+        is_system_job=True,
+        created_at=tick["at"],
+        dispatched_at=tick["at"],
+        started_at=tick["started_at"],
+        finished_at=tick["finished_at"],
+        worker=tick["worker"],
+        error=tick["error"],
+    )
 
 
 def _id(chance: Random) -> UUID:

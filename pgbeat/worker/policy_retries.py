@@ -118,4 +118,4 @@ def _countdown(app: Celery, request: Any) -> float | None:
     if retries + 1 >= (policy.max_attempts or 1):
         return None
     base, cap = backoff(policy, settings)
-    return min(base * 2.0 ** min(retries, 60), cap)
+    return min(base.total_seconds() * 2.0 ** min(retries, 60), cap.total_seconds())

@@ -20,7 +20,7 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy.policies import parse
 from pgbeat.jobs.preparing.prepare import JobSpec
 from pgbeat.jobs.rows import model as jobs
-from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.model import NOW, Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import control
@@ -50,6 +50,25 @@ def make_app(database: str, broker: str | None = None) -> Celery:
         return text
 
     return app
+
+
+def new_job(
+    task: str = "tests.add", args: Any = (), *, is_dispatched: bool = True, **fields: Any
+) -> Job:
+    """Returns a job to insert; `fields` may be written as JSON has them."""
+    return Job(
+        uuid4(),
+        task=task,
+        **{
+            "namespace": "default",
+            "args": args,
+            "kwargs": {},
+            "job_source": "user_cli",
+            "created_by": "me",
+            "dispatched_at": NOW if is_dispatched else None,
+            **fields,
+        },
+    )
 
 
 class JobControl:

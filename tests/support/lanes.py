@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -13,8 +13,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.flow.dispatch import dispatch_lane
 from pgbeat.jobs.rows import new_jobs
-from pgbeat.jobs.rows.new_jobs import NewJob
-from tests.support.jobs import ADMIN, messages
+from tests.support.jobs import ADMIN, messages, new_job
 from tests.support.rows import Sql, make_lane
 
 
@@ -39,22 +38,10 @@ class Lanes:
 
     def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
         """Puts jobs in the lane's line; their ids."""
-        wanted = {
-            "namespace": "default",
-            "task": "tests.add",
-            "args": [],
-            "kwargs": {},
-            "job_source": "user_cli",
-            "created_by": "user:me",
-            "is_system_job": False,
-            "is_dispatched": False,
-            "lane": lane,
-            **fields,
-        }
-        made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
-        for job in made:  # each with a position of its own
-            new_jobs.insert(self.connection, [job])
-        return [job.id for job in made]
+        wanted = {"created_by": "user:me", "is_dispatched": False, "lane": lane, **fields}
+        made = [new_job(**wanted) for _ in range(count)]
+        new_jobs.insert(self.connection, made)
+        return [str(job.id) for job in made]
 
     def dispatch(self, lane: str = "l", job_ids: Collection[UUID] | None = None) -> list[str]:
         """Dispatches the lane; returns the jobs that got a slot, in the order of their messages."""

@@ -43,6 +43,7 @@ from pgbeat.web.pages import summaries
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
 from tests.support.explained_plans import Explained, Plan
+from tests.support.jobs import new_job
 from tests.support.many_rows import fill
 
 #: A table of as many is best gone through.
@@ -204,20 +205,7 @@ def _keys(world: World, connection: Connection) -> None:
 
 
 def _create(world: World, connection: Connection) -> None:
-    new = [
-        new_jobs.NewJob(
-            str(uuid4()),
-            "default",
-            "shop.task1",
-            [],
-            {},
-            "user_api",
-            "user:1",
-            False,
-            unique_key=str(uuid4()),
-        )
-        for _ in range(100)
-    ]
+    new = [new_job("shop.task1", unique_key=str(uuid4())) for _ in range(100)]
     assert new_jobs.insert(connection, new) == 100
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from celery import Celery
 
@@ -14,10 +14,10 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import Execution
 from pgbeat.jobs.states import endings
+from tests.support.jobs import new_job
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 
@@ -57,11 +57,8 @@ class TrackedWorkers(Processes):
 
     def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
         """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
-        ids = [str(uuid4()) for _ in range(count)]
-        new = [
-            NewJob(i, "default", f"tests.{task}", args, {}, "user_cli", "me", False, **fields)
-            for i in ids
-        ]
+        new = [new_job(f"tests.{task}", args, **fields) for _ in range(count)]
+        ids = [str(job.id) for job in new]
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)
             new_jobs.insert(connection, new)

@@ -35,7 +35,7 @@ _INSERT = text(
 def insert(connection: Connection, batch: Sequence[PreparedJob]) -> set[UUID]:
     """Writes what new jobs depend on, and returns their parents."""
     rows = [
-        {"job_id": each.job.id, "parents": list(each.parents), "needs": each.needs}
+        {"job_id": str(each.job.id), "parents": list(each.parents), "needs": each.needs}
         for each in batch
         if each.parents
     ]

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 from pgbeat.database import sql
 from pgbeat.jobs.lanes.model import IS_WAITING
 from pgbeat.jobs.rows.model import COLUMNS, Job, of_known
-from pgbeat.jobs.rows.new_jobs import NewJob
 
 Where = Literal["front", "back", "before", "after"]
 
@@ -45,14 +44,9 @@ _PUT = text(
 
 
 def is_waiting(job: Job) -> bool:
-    """Returns whether a job is in its lane's line."""
-    waits = job.state == "pending" and job.dispatched_at is None and not job.is_blocked
+    """Returns whether a job is in its lane's line, or gets into it as it is written."""
+    waits = job.state == "pending" and not job.is_dispatched and not job.is_blocked
     return job.lane is not None and waits
-
-
-def will_wait(job: NewJob) -> bool:
-    """Returns whether a new job gets into its lane's line."""
-    return job.state == "pending" and not job.is_dispatched and not job.is_blocked
 
 
 def place(connection: Connection, job: Job) -> int:

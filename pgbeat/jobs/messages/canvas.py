@@ -9,7 +9,7 @@ from uuid import UUID
 
 from celery._state import get_current_worker_task
 
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import Job
 from pgbeat.storable import is_storable
 
 #: How deep signatures are looked into.
@@ -36,10 +36,10 @@ NOWHERE = Place()
 class Sender(NamedTuple):
     """The task that submits jobs, and the one at its top; `None` outside of tasks."""
 
-    root_id: str | None
-    parent_id: str | None
+    root_id: UUID | None
+    parent_id: UUID | None
 
-    def of(self, job: NewJob) -> NewJob:
+    def of(self, job: Job) -> Job:
         """Returns the job with its place."""
         if self.parent_id is None:
             return job
@@ -81,7 +81,8 @@ def within_task() -> Sender:
     if running is None:
         return _NOBODY
     request = running.request
-    return Sender(_uuid(request.root_id) or _uuid(request.id), _uuid(request.id))
+    root_id, own_id = (_parsed(value) for value in (request.root_id, request.id))
+    return Sender(root_id or own_id, own_id)
 
 
 def _place(
@@ -156,7 +157,12 @@ def _first(signature: Any) -> dict[str, str] | None:
 
 def _uuid(value: Any) -> str | None:
     """Returns an id as it is compared, or `None` if it is no UUID."""
+    parsed = _parsed(value)
+    return None if parsed is None else str(parsed)
+
+
+def _parsed(value: Any) -> UUID | None:
     try:
-        return None if value is None else str(UUID(value))
+        return None if value is None else UUID(value)
     except (ValueError, AttributeError, TypeError):
         return None

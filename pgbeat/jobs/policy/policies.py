@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pgbeat.errors import InvalidInput, InvalidJob, Problem, Problems
@@ -56,6 +56,19 @@ class JobPolicy(NamedTuple):
     def may_have_key(self) -> bool:
         """Returns whether jobs have a unique key."""
         return bool(self.unique_key is not None or self.unique or self.unique_for is not None)
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Returns whether jobs can be late."""
+        return self.must_start_within is not None or self.must_end_within is not None
+
+    def deadlines(self, due_at: datetime) -> tuple[datetime | None, datetime | None]:
+        """Returns by when a job that is due then must have started, and ended."""
+        start, end = (
+            None if span is None else due_at + span
+            for span in (self.must_start_within, self.must_end_within)
+        )
+        return start, end
 
     def key(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Returns the unique key of a job; `None` if it needs none."""

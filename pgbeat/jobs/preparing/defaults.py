@@ -19,7 +19,7 @@ from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.policy import task_policies, templates
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.policy.templates import Template
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import Job
 
 
 class JobDefaults:
@@ -88,7 +88,7 @@ class JobDefaults:
         template = self.template(given.template).policy
         return _completed(given, template, f"template {given.template!r}", may_waive=may_waive)
 
-    def apply(self, job: NewJob, policy: JobPolicy) -> NewJob:
+    def apply(self, job: Job, policy: JobPolicy) -> Job:
         """Returns the job with the fields that the policy and the settings determine.
 
         Raises `InvalidJob` if there is no such lane, or if the job needs arguments in JSON and
@@ -98,25 +98,32 @@ class JobDefaults:
         changes: dict[str, Any] = {
             "template": policy.template,
             "lane": policy.lane,
-            "priority": policy.priority,
-            "tags": policy.tags or None,
-            "resources": policy.resources or None,
+            "priority": policy.priority or 0,
+            "tags": policy.tags or (),
+            "resources": policy.resources or {},
             "max_attempts": policy.max_attempts or self.settings.job_max_attempts,
             "retry_base": base,
             "retry_cap": cap,
             "unique_key": policy.unique_key,
-            "must_start_within": _maybe_seconds(policy.must_start_within),
-            "must_end_within": _maybe_seconds(policy.must_end_within),
         }
+        if policy.has_deadlines:
+            due_at = None if job.trigger == "backfill" else job.due_at
+            start, end = policy.deadlines(due_at or job.run_at or self.now)
+            changes |= {"must_start_by": start, "must_end_by": end}
         if policy.lane is not None:
             if self._checks_lanes:
                 self.lane(policy.lane)
-            changes["is_dispatched"] = False
+            changes["dispatched_at"] = None
         if policy.requires_approval:
-            changes |= {"state": "paused", "awaits_approval": True, "is_dispatched": False}
+            changes |= {
+                "state": "paused",
+                "awaits_approval": True,
+                "requires_approval": True,
+                "dispatched_at": None,
+            }
         if job.args is not None:
             changes["unique_key"] = policy.key(job.task, job.args, job.kwargs or {})
-        elif not changes.get("is_dispatched", job.is_dispatched):
+        elif "dispatched_at" in changes or not job.is_dispatched:
             raise InvalidJob.of(
                 "args", "malformed", "its arguments are not JSON, and it can't wait without them"
             )
@@ -144,15 +151,11 @@ def _completed(given: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -
     return given.over(by)
 
 
-def backoff(policy: JobPolicy, settings: Settings) -> tuple[float, float]:
-    """Returns the seconds until a job's first retry, and the most until any."""
-    base = _seconds(policy.retry_base, settings.job_retry_base)
-    return base, max(base, _seconds(policy.retry_cap, settings.job_retry_cap))
+def backoff(policy: JobPolicy, settings: Settings) -> tuple[timedelta, timedelta]:
+    """Returns the time until a job's first retry, and the most until any."""
+    base = _or_seconds(policy.retry_base, settings.job_retry_base)
+    return base, max(base, _or_seconds(policy.retry_cap, settings.job_retry_cap))
 
 
-def _maybe_seconds(given: timedelta | None) -> float | None:
-    return None if given is None else given.total_seconds()
-
-
-def _seconds(given: timedelta | None, default: float) -> float:
-    return default if given is None else given.total_seconds()
+def _or_seconds(span: timedelta | None, default: float) -> timedelta:
+    return timedelta(seconds=default) if span is None else span

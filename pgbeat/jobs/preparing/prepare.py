@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from celery import Celery
 
@@ -24,7 +24,7 @@ from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.defaults import JobDefaults, of_task
 from pgbeat.jobs.preparing.details import Details
 from pgbeat.jobs.preparing.placeholders import Facts
-from pgbeat.jobs.rows.new_jobs import NewJob
+from pgbeat.jobs.rows.model import NOW, Job
 from pgbeat.jobs.rows.unique_keys import UniqueKey
 from pgbeat.storable import is_storable
 
@@ -60,7 +60,7 @@ class JobSpec(NamedTuple):
 class PreparedJob(NamedTuple):
     """A job that can be written, and its message."""
 
-    job: NewJob
+    job: Job
     message: TaskMessage
     unique_for: timedelta | None = None
     #: The ids of the jobs that it depends on, and how they must end.
@@ -73,7 +73,7 @@ def blocked(made: PreparedJob, **changes: Any) -> PreparedJob:
     if made.job.args is None:
         said = "its arguments are not JSON, and it can't wait without them"
         raise InvalidJob.of("args", "malformed", said)
-    return made._replace(job=made.job._replace(is_blocked=True, is_dispatched=False, **changes))
+    return made._replace(job=made.job._replace(is_blocked=True, dispatched_at=None, **changes))
 
 
 def unique_keys(batch: Sequence[PreparedJob]) -> dict[UniqueKey, timedelta | None]:
@@ -90,7 +90,7 @@ def prepare(
     if the actor may not run the task, set the options or waive the approval.
     """
     check_call(spec.args or (), spec.kwargs, spec.options)
-    job_id = str(uuid4())
+    job_id = uuid4()
     pattern = _Pattern(app, defaults, spec, actor, job_source, job_id)
     return pattern.prepare(defaults, job_id, pattern.spec.args or (), pattern.spec.kwargs)
 
@@ -112,7 +112,7 @@ def prepare_again(
     patterns = state_of(app).part(_Patterns).of(defaults.settings)
     task = app.tasks.get(spec.task)
     key = spec.task, task, spec.queue, spec.description, spec.policy, actor, job_source
-    job_id = str(uuid4())
+    job_id = uuid4()
     try:
         pattern = patterns.get(key)
     except TypeError:  # resources can't be hashed
@@ -164,7 +164,7 @@ class Preparer:
         if spec.policy is not self._policy or not _is_repeated(spec):
             return prepare(self._app, self._defaults, spec, self._actor, self._job_source)
         check_call(spec.args or (), spec.kwargs, spec.options)
-        job_id = str(uuid4())
+        job_id = uuid4()
         key = (spec.task, spec.queue, spec.run_at, spec.countdown, spec.description)
         try:
             pattern = self._patterns.get(key)
@@ -188,7 +188,7 @@ class _Pattern:
         spec: JobSpec,
         actor: Actor,
         job_source: str,
-        job_id: str,
+        job_id: UUID,
     ) -> None:
         _check_origin(actor.name, job_source)
         Details(spec.description, spec.labels, spec.metadata).check()
@@ -204,7 +204,7 @@ class _Pattern:
                 user_limits.require_of_template(spec.policy, spec.queue, spec.options)
         if self._policy.template is not None:
             zone = str(getattr(app.timezone, "key", None) or app.timezone)
-            facts = Facts(self._run_at or defaults.now, zone, job_id, trigger="manual")
+            facts = Facts(self._run_at or defaults.now, zone, str(job_id), trigger="manual")
             spec = _from_template(spec, defaults.template(self._policy.template), facts)
         #: Completed by the template.
         self.spec = spec
@@ -223,11 +223,13 @@ class _Pattern:
             or app.tasks[self._task].serializer
             or app.conf.task_serializer
         )
-        #: The job and the message's options, once they are known not to depend on the arguments.
-        self._made: tuple[NewJob, dict[str, Any]] | None = None
+        #: Whether a job's fields depend on its arguments, or on the time.
+        self._varies = self._policy.may_have_key or self._policy.has_deadlines
+        #: The job and the message's options, unless they vary.
+        self._made: tuple[Job, dict[str, Any]] | None = None
 
     def prepare(
-        self, defaults: JobDefaults, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, defaults: JobDefaults, job_id: UUID, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> PreparedJob:
         """Returns the job with these arguments."""
         check_arguments(self._app, self._task, args, kwargs)
@@ -236,20 +238,20 @@ class _Pattern:
         stored_kwargs = _as_stored(kwargs, self._serializer)
         if self._made is None or stored_args is None:
             job, options = self._make(defaults, job_id, stored_args, stored_kwargs)
-            if stored_args is not None and not self._policy.may_have_key:
+            if stored_args is not None and not self._varies:
                 self._made = job._replace(args=None, kwargs=None), options
         else:
             job, options = self._made
             job = job._replace(id=job_id, args=stored_args, kwargs=stored_kwargs)
-        message = TaskMessage(job_id, self._task, args, kwargs, options)
+        message = TaskMessage(str(job_id), self._task, args, kwargs, options)
         return PreparedJob(job, message, self._policy.unique_for)
 
     def _make(
-        self, defaults: JobDefaults, job_id: str, args: Any, kwargs: Any
-    ) -> tuple[NewJob, dict[str, Any]]:
+        self, defaults: JobDefaults, job_id: UUID, args: Any, kwargs: Any
+    ) -> tuple[Job, dict[str, Any]]:
         """Returns a job, and the options of its message."""
         spec = self.spec
-        job = NewJob(
+        job = Job(
             id=job_id,
             namespace=defaults.settings.namespace,
             task=self._task,
@@ -257,14 +259,14 @@ class _Pattern:
             kwargs=kwargs,
             job_source=self._job_source,
             created_by=self._actor.name,
-            is_system_job=False,
             state="pending" if self._run_at is None else "scheduled",
+            dispatched_at=NOW,
             run_at=self._run_at,
             queue=spec.queue,
-            options=_as_stored({**spec.options}, self._serializer) or None,
+            options=_as_stored({**spec.options}, self._serializer) or {},
             description=spec.description,
-            labels=spec.labels or None,
-            metadata=spec.metadata or None,
+            labels=spec.labels,
+            metadata=spec.metadata,
         )
         job = defaults.apply(job, self._policy)
         if self._has_own_key and job.unique_key is not None:

@@ -4,8 +4,8 @@
 does what a change of state brings with it.
 """
 
-from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -17,6 +17,7 @@ from pgbeat.database.tables import jobs
 from pgbeat.errors import NotFound
 from pgbeat.jobs.rows import ids
 from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.unique_keys import UniqueKey
 
 State = Literal[
     "pending", "scheduled", "running", "paused", "completed", "failed", "cancelled", "skipped"
@@ -25,91 +26,108 @@ State = Literal[
 ENDED = ("completed", "failed", "cancelled", "skipped")
 
 
+#: Stands for the time of the transaction that writes a new job.
+NOW = datetime.max.replace(tzinfo=UTC)
+
+
 class Job(NamedTuple):
-    """A row of `pgbeat.jobs`, as read at one moment."""
+    """A row of `pgbeat.jobs`, as read at one moment, or a new one; the defaults are a new one's."""
 
     id: UUID
     namespace: str
-    schedule_id: int | None
-    schedule: str | None
-    due_at: datetime | None
-    template: str | None
     task: str
-    #: `None` if the arguments are not JSON.
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-    options: dict[str, Any]
-    queue: str | None
-    state: str
-    run_at: datetime | None
-    #: When its message was sent; `None` while it waits for its lane, its group or a person.
-    dispatched_at: datetime | None
-    lane: str | None
-    priority: int
-    position: Decimal | None
-    tags: list[str]
-    resources: dict[str, float]
-    attempt: int
-    max_attempts: int
-    retry_base: timedelta
-    retry_cap: timedelta
-    retry_of: UUID | None
-    retried_by: UUID | None
-    group_id: UUID | None
-    group_position: int | None
-    #: It waits for others: those before it in its group, or jobs that it depends on.
-    is_blocked: bool
-    #: Jobs that it depends on, and that have not ended.
-    unfinished_parents: int
-    unique_key: str | None
-    #: Since when it is paused, or awaits approval; `None` if it isn't.
-    paused_at: datetime | None
-    awaits_approval: bool
-    #: An administrator must approve it, and each retry by hand, before it runs.
-    requires_approval: bool
-    approved_by: str | None
-    approved_at: datetime | None
-    cancel_requested_by: str | None
-    cancel_requested_at: datetime | None
-    #: The error with which to end a job that was cancelled while it ran.
-    cancel_reason: str | None
-    checkpoint: Any
     job_source: str
     created_by: str
-    is_system_job: bool
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    worker: str | None
-    error: str | None
+    schedule_id: int | None = None
+    schedule: str | None = None
+    due_at: datetime | None = None
+    template: str | None = None
+    #: `None` if the arguments are not JSON.
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    #: Celery's publish options.
+    options: Mapping[str, Any] = {}
+    queue: str | None = None
+    state: State = "pending"
+    run_at: datetime | None = None
+    #: When its message was sent; `None` while it waits for its lane, its group or a person.
+    dispatched_at: datetime | None = None
+    lane: str | None = None
+    priority: int = 0
+    #: In the line of its lane.
+    position: Decimal | None = None
+    tags: Sequence[str] = ()
+    resources: Mapping[str, float] = {}
+    attempt: int = 1
+    max_attempts: int = 1
+    retry_base: timedelta = timedelta(minutes=1)
+    retry_cap: timedelta = timedelta(hours=1)
+    retry_of: UUID | None = None
+    retried_by: UUID | None = None
+    group_id: UUID | None = None
+    group_position: int | None = None
+    #: It waits for others: those before it in its group, or jobs that it depends on.
+    is_blocked: bool = False
+    #: Jobs that it depends on, and that have not ended.
+    unfinished_parents: int = 0
+    unique_key: str | None = None
+    #: Since when it is paused, or awaits approval; `None` if it isn't.
+    paused_at: datetime | None = None
+    awaits_approval: bool = False
+    #: An administrator must approve it, and each retry by hand, before it runs.
+    requires_approval: bool = False
+    approved_by: str | None = None
+    approved_at: datetime | None = None
+    cancel_requested_by: str | None = None
+    cancel_requested_at: datetime | None = None
+    #: The error with which to end a job that was cancelled while it ran.
+    cancel_reason: str | None = None
+    checkpoint: Any = None
+    is_system_job: bool = False
+    created_at: datetime = NOW
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: str | None = None
+    error: str | None = None
     #: Why its schedule launched it, and the interval that it is for, which ends at `due_at` if
     #: `interval_end` is `None`.
-    trigger: str | None
-    interval_start: datetime | None
-    interval_end: datetime | None
+    trigger: str | None = None
+    interval_start: datetime | None = None
+    interval_end: datetime | None = None
     #: Distinguishes the jobs of one tick, if its launcher launches several.
-    run_key: str | None
-    description: str | None
-    labels: dict[str, str]
-    metadata: dict[str, Any]
-    must_start_by: datetime | None
-    must_end_by: datetime | None
+    run_key: str | None = None
+    #: Written by people (`pgbeat.jobs.preparing.details`).
+    description: str | None = None
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+    must_start_by: datetime | None = None
+    must_end_by: datetime | None = None
     #: When it was marked as late, and the deadlines that it missed: `start`, `end`.
-    late_at: datetime | None
-    missed_deadlines: list[str]
+    late_at: datetime | None = None
+    missed_deadlines: Sequence[str] = ()
     #: The message to send at its dispatch (`kept_messages`); `None`: one made of the fields above.
-    message: dict[str, Any] | None = None
+    message: Mapping[str, Any] | None = None
     #: With which it takes turns in its lane: `tenant=acme`; empty if the lane is not fair.
     fair_key: str = ""
     #: Its place in Celery's canvas (`pgbeat.jobs.messages.canvas`); `None` if it is no part of
     #: anything.
     root_id: UUID | None = None
     parent_id: UUID | None = None
-    canvas: dict[str, Any] | None = None
+    canvas: Mapping[str, Any] | None = None
     #: The group whose callback it is.
     callback_of: UUID | None = None
     #: It was sent as a task: Celery retries it, under its id.
     keeps_id: bool = False
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Returns whether its message has been sent, or is sent by what writes the job."""
+        return self.dispatched_at is not None
+
+    @property
+    def key(self) -> UniqueKey | None:
+        """Returns its unique key, with the task that it is one of."""
+        return None if self.unique_key is None else UniqueKey(self.task, self.unique_key)
 
     @property
     def has_ended(self) -> bool:

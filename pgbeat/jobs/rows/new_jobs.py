@@ -1,81 +1,19 @@
-"""Inserts jobs."""
+"""Writes new jobs: one with its message, or many."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat.broker.messages import Message
 from pgbeat.database import sql
-from pgbeat.database.connections import recordset
-from pgbeat.jobs.rows.model import COLUMNS, Job, State
-from pgbeat.jobs.rows.unique_keys import UniqueKey
-
-
-class NewJob(NamedTuple):
-    """A job to insert. A field that is `None` gets the column's default."""
-
-    id: str
-    namespace: str
-    task: str
-    #: `None` if the arguments are not JSON.
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    job_source: str
-    created_by: str
-    is_system_job: bool
-    #: Whether its message is sent in this transaction.
-    is_dispatched: bool = True
-    state: State = "pending"
-    schedule_id: int | None = None
-    schedule: str | None = None
-    due_at: datetime | None = None
-    queue: str | None = None
-    #: Celery's publish options, as JSON.
-    options: Mapping[str, Any] | None = None
-    template: str | None = None
-    run_at: datetime | None = None
-    lane: str | None = None
-    priority: int | None = None
-    tags: Sequence[str] | None = None
-    resources: Mapping[str, float] | None = None
-    max_attempts: int | None = None
-    #: Seconds.
-    retry_base: float | None = None
-    retry_cap: float | None = None
-    retry_of: str | None = None
-    group_id: str | None = None
-    group_position: int | None = None
-    #: It waits for the job before it in its group, or for those that it depends on.
-    is_blocked: bool | None = None
-    unfinished_parents: int | None = None
-    unique_key: str | None = None
-    awaits_approval: bool | None = None
-    checkpoint: Any = None
-    #: Why its schedule launched it, and the interval that it is for, as in `Job`.
-    trigger: str | None = None
-    interval_start: datetime | None = None
-    interval_end: datetime | None = None
-    #: Written by people (`pgbeat.jobs.preparing.details`).
-    description: str | None = None
-    labels: Mapping[str, str] | None = None
-    metadata: Mapping[str, Any] | None = None
-    #: Distinguishes the jobs of one tick, if its launcher launches several.
-    run_key: str | None = None
-    #: Seconds after its due time, or `run_at`, or its creation.
-    must_start_within: float | None = None
-    must_end_within: float | None = None
-    #: Of a job that a task submits (`pgbeat.jobs.messages.canvas`).
-    root_id: str | None = None
-    parent_id: str | None = None
-    #: The group whose callback it is.
-    callback_of: str | None = None
-
-    @property
-    def key(self) -> UniqueKey | None:
-        """Returns its unique key, with the task that it is one of."""
-        return None if self.unique_key is None else UniqueKey(self.task, self.unique_key)
-
+from pgbeat.database.prepared import BorrowedConnection, PreparedConnection, Statement
+from pgbeat.jobs.rows import unique_keys
+from pgbeat.jobs.rows.model import COLUMNS, NOW, Job
 
 _INSERT = sql.load("new_jobs.sql", "insert")
 #: Inserts the jobs of schedules that launch what their rows say: those of a relation `launch`, with
@@ -84,15 +22,115 @@ OF_SCHEDULES = sql.load("new_jobs.sql", "of_schedules")
 _COUNT, _RETURN = text(_INSERT), text(f"{_INSERT} RETURNING {COLUMNS}")
 
 
-def insert(connection: Connection, batch: Sequence[NewJob]) -> int:
+def insert(connection: Connection, batch: Sequence[Job]) -> int:
     """Inserts jobs, and returns how many are new.
 
-    Leaves out a job whose id or unique key an unfinished job has.
+    Leaves out a job whose id or unique key an unfinished job has. They may have ended already.
     """
-    return connection.execute(_COUNT, {"batch": recordset(batch)}).rowcount if batch else 0
+    return connection.execute(_COUNT, {"batch": _recordset(batch)}).rowcount if batch else 0
 
 
-def insert_returning(connection: Connection, batch: Sequence[NewJob]) -> list[Job]:
+def insert_returning(connection: Connection, batch: Sequence[Job]) -> list[Job]:
     """Inserts jobs as `insert` does, and returns the new rows, in no order."""
-    rows = connection.execute(_RETURN, {"batch": recordset(batch)}) if batch else ()
+    rows = connection.execute(_RETURN, {"batch": _recordset(batch)}) if batch else ()
     return [Job(*row) for row in rows]
+
+
+class NewRow(NamedTuple):
+    """What Postgres says of a job that was to be written."""
+
+    #: The job's; that of another job which has its unique key; `None` if nothing was written.
+    id: UUID | None
+    #: `None` if the job is not new.
+    created_at: datetime | None
+    position: Decimal | None
+
+
+_NAMES = ("fields", "taken_for", "payload", "queue", "priority", "is_awaited", "may_exist")
+_WRITE = text(sql.load("new_jobs.sql", "write", **{name: f":{name}" for name in _NAMES}))
+_WRITE_PREPARED = Statement(
+    "write_job",
+    sql.load("new_jobs.sql", "write", **{name: f"${n}" for n, name in enumerate(_NAMES, start=1)}),
+)
+
+
+def write(
+    session: Connection | PreparedConnection | BorrowedConnection,
+    job: Job,
+    message: Message | None,
+    taken_for: timedelta | None,
+    *,
+    is_awaited: bool = False,
+    may_exist: bool = False,
+) -> NewRow:
+    """Writes a job, with its message if there is one, in one statement (`pgbeat.write_job`).
+
+    Raises `NotUnique` and the session's errors.
+    """
+    payload, queue, priority = (
+        (None, None, None)
+        if message is None
+        else (message.payload, message.queue, str(message.priority))
+    )
+    span = None if taken_for is None else _interval(taken_for)
+    values = (
+        _encode(_fields(job)),
+        span,
+        payload,
+        queue,
+        priority,
+        "t" if is_awaited else "f",
+        "t" if may_exist else "f",
+    )
+    with unique_keys.refusing():
+        if isinstance(session, Connection):
+            row = session.execute(_WRITE, dict(zip(_NAMES, values, strict=True))).one()
+            job_id, made_at, position = (None if value is None else str(value) for value in row)
+        else:
+            result = session.run(
+                _WRITE_PREPARED, *(None if value is None else value.encode() for value in values)
+            )
+            job_id, made_at, position = (
+                None if value is None else value.decode()
+                for value in (result.get_value(0, column) for column in range(3))
+            )
+    return NewRow(
+        None if job_id is None else UUID(job_id),
+        None if made_at is None else _EPOCH + timedelta(microseconds=int(made_at)),
+        None if position is None else Decimal(position),
+    )
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DEFAULTS = tuple(Job._field_defaults.get(name) for name in Job._fields)
+
+
+def _recordset(batch: Sequence[Job]) -> str:
+    return _encode([_fields(job) for job in batch])
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    """Returns the columns of a new job that have other values than `pgbeat.new_job()`."""
+    fields = {
+        name: value
+        for name, value, default in zip(Job._fields, job, _DEFAULTS, strict=True)
+        if value is not default
+    }
+    deadlines = [each for each in (job.must_start_by, job.must_end_by) if each is not None]
+    if deadlines:
+        fields["next_deadline"] = min(deadlines)
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON holds it for Postgres."""
+    if value is NOW:
+        return "now"
+    return _interval(value) if isinstance(value, timedelta) else str(value)
+
+
+def _interval(span: timedelta) -> str:
+    return f"{span.total_seconds()!r} s"
+
+
+_encode = json.JSONEncoder(default=_plain).encode

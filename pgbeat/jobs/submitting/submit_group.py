@@ -60,7 +60,7 @@ def prepare_members(
             f"a group has 1 to {MOST:,} members, and this one has {len(members):,}",
         )
     user_limits.require_few(unit.actor, unit.settings, len(members))
-    group_id, app = str(uuid4()), unit.require_app()
+    group_id, app = uuid4(), unit.require_app()
     specs: list[JobSpec] = []
     with members_of.numbered() as at:
         for at.number, member in enumerate(members):
@@ -80,7 +80,7 @@ def prepare_members(
                 raise InvalidJob.of("depends_on", "conflict", said)
             is_first = mode == "parallel" or at.number == 0
             prepared.append(made if is_first else prepare.blocked(made))
-    parents = depends_on.of_members(unit, specs, [made.job.id for made in prepared])
+    parents = depends_on.of_members(unit, specs, [str(made.job.id) for made in prepared])
     with members_of.numbered() as at:
         for at.number, (made, spec) in enumerate(zip(prepared, specs, strict=True)):
             prepared[at.number] = depends_on.blocked(made, spec, parents[at.number])
@@ -114,8 +114,8 @@ def submit(
     """Makes a group of the actor's, with all its jobs. Raises as `submit_group`."""
     groups.check(mode, on_failure, name, callback_outcome)
     batch = prepare_members(unit, members, mode=mode, callback=callback, job_source=job_source)
-    group_id = str(batch[0].job.group_id)
-    groups.create(
+    group_id = batch[0].job.group_id
+    group = groups.create(
         unit.connection,
         id=group_id,
         namespace=unit.namespace,
@@ -135,7 +135,7 @@ def submit(
             raise NotUnique(f"{which}: job {job.id}, which is {job.state}, has the same unique key")
     rows = [job for job, _ in written]
     last = None if callback is None else rows.pop()
-    made = SubmittedGroup(groups.get(unit.connection, group_id), rows, last)
+    made = SubmittedGroup(group, rows, last)
     unit.record("create", None, made)
     return made
 

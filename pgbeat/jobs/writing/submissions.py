@@ -25,10 +25,9 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import canvas
 from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.preparing.prepare import PreparedJob
-from pgbeat.jobs.rows import job_copies, new_jobs, unique_keys
 from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows import new_jobs, unique_keys
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.rows.unique_keys import UniqueKey
 
 
@@ -50,10 +49,10 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     """
     ids, fresh = _claim_keys(unit, batch)
     with _messages(unit, fresh) as rows:
-        made = {str(job.id): job for job in new_jobs.insert_returning(unit.connection, rows)}
+        made = {job.id: job for job in new_jobs.insert_returning(unit.connection, rows)}
     if settled := _settle(unit, fresh):
-        made |= {str(job.id): job for job in jobs.find(unit.connection, settled)}
-    made |= {str(job.id): job for job in jobs.find(unit.connection, set(ids) - made.keys())}
+        made |= {job.id: job for job in jobs.find(unit.connection, settled)}
+    made |= {job.id: job for job in jobs.find(unit.connection, set(ids) - made.keys())}
     if not made.keys() >= set(ids):
         raise _too_late()
     return [
@@ -66,11 +65,10 @@ def write_many(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
     """Writes jobs as `write` does, and returns their ids only: reading rows takes as long again."""
     ids, fresh = _claim_keys(unit, batch)
     with _messages(unit, fresh) as rows:
-        is_copied = job_copies.copy(unit.connection, rows)
-        if not is_copied and new_jobs.insert(unit.connection, rows) < len(rows):
+        if new_jobs.insert(unit.connection, rows) < len(rows):
             raise _too_late()
     _settle(unit, fresh)
-    return ids
+    return [str(job_id) for job_id in ids]
 
 
 @contextmanager
@@ -100,13 +98,13 @@ def _too_late() -> NotUnique:
 
 def _claim_keys(
     unit: UnitOfWork, batch: Sequence[PreparedJob]
-) -> tuple[list[str], list[PreparedJob]]:
+) -> tuple[list[UUID], list[PreparedJob]]:
     """Locks unique keys; returns the id of the job that each stands for, and those that are new."""
     if unit.is_callers and not unit.publisher.transactional:
         batch = [_deferred(unit.connection, each) for each in batch]
     keys = prepare.unique_keys(batch)
     taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
-    owners: dict[UniqueKey | None, str] = {key: job_id for key, (job_id, _) in taken.items()}
+    owners: dict[UniqueKey | None, UUID] = {key: UUID(job_id) for key, (job_id, _) in taken.items()}
     for each in batch:
         if each.job.key is not None:
             owners.setdefault(each.job.key, each.job.id)
@@ -115,14 +113,14 @@ def _claim_keys(
 
 
 @contextmanager
-def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[NewJob]]:
+def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[Job]]:
     """Publishes the messages of jobs around the block that inserts the rows that it yields.
 
     Then has beat notified of jobs for which it must wait, and lanes dispatched after the commit.
     """
     publisher, sender = unit.publisher, canvas.within_task()
     dispatched = [each for each in batch if each.job.is_dispatched]
-    queues: dict[str, str | None] = {}
+    queues: dict[UUID, str | None] = {}
     try:
         if publisher.transactional:
             queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
@@ -138,7 +136,7 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
         if not publisher.transactional:
             for each in dispatched:
                 _publish(publisher, each.message)
-        publisher.flush(unit.connection, [each.job.id for each in dispatched])
+        publisher.flush(unit.connection, [str(each.job.id) for each in dispatched])
     finally:
         publisher.clear()
     if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
@@ -146,29 +144,29 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[N
     dispatch.after_commit(
         unit,
         {
-            Room(row.namespace, row.lane, UUID(row.id))
+            Room(row.namespace, row.lane, row.id)
             for row in rows
-            if row.lane and waiting.will_wait(row)
+            if row.lane and waiting.is_waiting(row)
         },
     )
 
 
-def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[str]:
+def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[UUID]:
     """Writes what new jobs depend on, and unblocks or skips those whose parents have ended.
 
     Returns the jobs that this may have changed. Looks again after the commit: a parent may have
     ended meanwhile.
     """
     parents = dependencies.insert(unit.connection, batch)
-    if not parents - {UUID(each.job.id) for each in batch}:
+    if not parents - {each.job.id for each in batch}:
         return []
-    waiting_jobs = [UUID(each.job.id) for each in batch if each.parents]
+    waiting_jobs = [each.job.id for each in batch if each.parents]
     lanes = _follow_parents(unit, waiting_jobs)
     if lanes is not None:
         dispatch.after_commit(unit, lanes)
     if not unit.is_callers:
         unit.after_commit(partial(_settle_again, unit, waiting_jobs))
-    return [] if lanes is None else list(map(str, waiting_jobs))
+    return [] if lanes is None else waiting_jobs
 
 
 def _follow_parents(unit: UnitOfWork, job_ids: Collection[UUID]) -> set[Room] | None:
@@ -195,7 +193,7 @@ def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
     if made.job.args is None:
         raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
     run_at = made.job.run_at or connections.now(connection)
-    job = made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
+    job = made.job._replace(dispatched_at=None, state="scheduled", run_at=run_at)
     return made._replace(job=job)
 
 
@@ -216,7 +214,7 @@ _NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels
 
 def announce(connection: Connection, job: Job) -> None:
     """Notifies the leading beat, after the commit, if beat must dispatch the job at its time."""
-    if job.state == "scheduled" and job.dispatched_at is None:
+    if job.state == "scheduled" and not job.is_dispatched:
         _wake_beat(connection)
 
 

@@ -6,7 +6,6 @@ make the message as ever, with a header that says how the job is made. What then
 job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
@@ -14,7 +13,7 @@ from uuid import UUID, uuid4
 
 from celery import Celery
 from celery._state import get_current_worker_task
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pgbeat.access import actors
 from pgbeat.broker.messages import JOB_HEADER, Message, NewJob
@@ -22,8 +21,9 @@ from pgbeat.broker.publishing.template_sender import TemplateSender
 from pgbeat.broker.transport.broker import Working
 from pgbeat.config import settings_of
 from pgbeat.config.app_state import state_of
+from pgbeat.database import connections
 from pgbeat.database.missing import missing
-from pgbeat.database.prepared import Statement
+from pgbeat.database.prepared import PreparedConnection
 from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.jobs.flow import dispatch
 from pgbeat.jobs.lanes import model as lanes
@@ -33,9 +33,10 @@ from pgbeat.jobs.messages.envelopes import Envelope
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
-from pgbeat.jobs.rows import unique_keys
+from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.model import NOW, Job, State
+from pgbeat.jobs.rows.new_jobs import NewRow
 from pgbeat.jobs.writing import submissions
-from pgbeat.jobs.writing.one_statement import array
 
 #: Options of `apply_async` by which others know the task's id, or wait for what follows from it.
 _AWAITED = (
@@ -139,7 +140,7 @@ def _task_job(app: Celery, policy: JobPolicy, is_awaited: bool) -> TaskJob:
     if key not in known:
         if len(known) >= _MOST:
             known.clear()
-        base, cap = (timedelta(seconds=each) for each in backoff(policy, state.settings))
+        base, cap = backoff(policy, state.settings)
         complete = policy._replace(retry_base=base, retry_cap=cap)
         fields = {
             "namespace": state.settings.namespace,
@@ -187,163 +188,135 @@ def write(
     return left
 
 
-#: Types of the parameters of `write_job` that differ from job to job, in their order there.
-_TYPES = {
-    "id": "uuid", "namespace": "text", "task": "text", "args": "jsonb", "kwargs": "jsonb",
-    "options": "jsonb", "queue": "text", "created_by": "text", "state": "text",
-    "run_at": "timestamptz", "lane": "text", "priority": "smallint", "tags": "text[]",
-    "resources": "jsonb", "max_attempts": "integer", "retry_base": "interval",
-    "retry_cap": "interval", "unique_key": "text", "taken_for": "interval",
-    "awaits_approval": "boolean", "payload": "text", "message_queue": "text",
-    "message_priority": "smallint", "must_start_within": "interval",
-    "must_end_within": "interval", "dispatched": "boolean", "message": "jsonb",
-    "is_awaited": "boolean", "root_id": "uuid", "parent_id": "uuid", "canvas": "jsonb",
-    "may_exist": "boolean",
-}  # fmt: skip
-_SQL = """
-    SELECT id, made_at FROM pgbeat.write_job(
-        {id}, {namespace}, {task}, {args}, {kwargs}, {options}, {queue}, NULL, 'user_api',
-        {created_by}, {state}, {run_at}, {lane}, {priority}, {tags}, {resources}, {max_attempts},
-        {retry_base}, {retry_cap}, {unique_key}, {taken_for}, {awaits_approval}, NULL, '{{}}',
-        '{{}}', {payload}, {message_queue}, {message_priority}, {must_start_within},
-        {must_end_within}, {dispatched}, {message}, {is_awaited}, {root_id}, {parent_id},
-        {canvas}, {may_exist}, true)
-"""
-_WRITE = text(_SQL.format(**{name: f"CAST(:{name} AS {kind})" for name, kind in _TYPES.items()}))
-_WRITE_AT_ONCE = Statement(
-    "write_task_job",
-    _SQL.format(**{f: f"CAST(${n} AS {kind})" for n, (f, kind) in enumerate(_TYPES.items(), 1)}),
-)
-
-
 def write_at_once(working: Working, message: Message) -> bool:
     """Writes the job of a message with its message in one statement, which commits by itself.
 
     Returns false if nothing was written: then `write` must do it, or raise.
     """
-    is_at_once = message.ttl is None and message.available_at is None
-    if message.queue is None or not is_at_once:
+    if message.queue is None or message.ttl is not None or message.available_at is not None:
         return False
-    new = _NewJob(message)
-    if not new.waits:
-        new.values |= {
-            "payload": message.payload,
-            "message_queue": message.queue,
-            "message_priority": message.priority,
-        }
-    values = [new.values[name] for name in _TYPES]
-    parameters = [None if value is None else str(value).encode() for value in values]
-    with unique_keys.refusing():
-        found = working.prepared.run(_WRITE_AT_ONCE, *parameters)
-    job_id, made_at = found.get_value(0, 0), found.get_value(0, 1)
-    if job_id is None:
+    if cast(TaskJob, message.new_job).policy.has_deadlines:  # so long after its creation
         return False
-    is_new = made_at is not None
-    new.was_written(working.connection, job_id.decode(), is_new=is_new, is_own=True)
+    new = _MessageJob(working.connection, message)
+    row = new.write(working.prepared, None if new.waits else message)
+    if row.id is None:
+        return False
+    new.was_written(row, is_own=True)
     return True
 
 
 def _write(connection: Connection, message: Message, is_own: bool) -> Message | None:
     """Writes the job of a message; returns the message if it is to be written now."""
-    new = _NewJob(message)
-    with unique_keys.refusing():
-        job_id, made_at = connection.execute(_WRITE, new.values).one()
-    if job_id is None:
-        raise new.refused(connection)
-    is_new = made_at is not None
-    new.was_written(connection, str(job_id), is_new=is_new, is_own=is_own)
+    new = _MessageJob(connection, message)
+    row = new.write(connection, None)
+    if row.id is None:
+        raise new.refused()
+    new.was_written(row, is_own=is_own)
+    is_new = row.created_at is not None
     return message._replace(new_job=None) if is_new and not new.waits else None
 
 
-class _NewJob:
+class _MessageJob:
     """The job that a message makes."""
 
-    def __init__(self, message: Message) -> None:
-        self._job = job = cast(TaskJob, message.new_job)
-        found, policy = Envelope.of(message), job.policy
-        is_later = _is_later(found.run_at)
-        self._id, self._task, self._lane = found.id, found.task, policy.lane
+    def __init__(self, connection: Connection, message: Message) -> None:
+        self._connection = connection
+        self._task_job = task_job = cast(TaskJob, message.new_job)
+        envelope, policy = Envelope.of(message), task_job.policy
+        run_at = None if envelope.run_at is None else datetime.fromisoformat(envelope.run_at)
+        if run_at is not None and run_at <= datetime.now().astimezone():
+            run_at = None
+        requires_approval = bool(policy.requires_approval)
         #: Whether its message is kept until it is dispatched.
-        self.waits = policy.lane is not None or bool(policy.requires_approval)
-        #: The parameters of the statement.
-        self.values: dict[str, Any] = {
-            **dict.fromkeys(_TYPES),
-            "id": found.id,
-            "task": found.task,
-            "args": _json(found.args),
-            "kwargs": _json(found.kwargs),
-            "options": _json(found.options),
-            "run_at": found.run_at if is_later else None,
-            "namespace": job["namespace"],
-            "created_by": job["created_by"],
-            "queue": message.queue,
-            "priority": message.priority,
-            "state": _state(policy, is_later),
-            "lane": policy.lane,
-            "tags": array(policy.tags or ()),
-            "resources": _json(policy.resources or {}),
-            "unique_key": _key(policy, found),
-            "taken_for": policy.unique_for,
-            "awaits_approval": bool(policy.requires_approval),
-            "must_start_within": policy.must_start_within,
-            "must_end_within": policy.must_end_within,
-            "dispatched": not self.waits,
-            "max_attempts": policy.max_attempts or 1,
-            "retry_base": policy.retry_base or timedelta(minutes=1),
-            "retry_cap": policy.retry_cap or timedelta(hours=1),
-            "message": _json(kept_messages.written(message))
-            if self.waits or found.is_part
-            else None,
-            "is_awaited": job["is_awaited"],
-            "root_id": found.place.root_id,
-            "parent_id": found.place.parent_id,
-            "canvas": _json(found.place.canvas),
-            "may_exist": job.was_tried or not job.is_sending,
-        }
-        job.was_tried = True
+        self.waits = policy.lane is not None or requires_approval
+        kept = kept_messages.written(message) if self.waits or envelope.is_part else None
+        start_by, end_by = (
+            policy.deadlines(run_at or connections.now(connection))
+            if policy.has_deadlines
+            else (None, None)
+        )
+        place = envelope.place
+        self._job = Job(
+            id=UUID(envelope.id),
+            namespace=task_job["namespace"],
+            task=envelope.task,
+            job_source="user_api",
+            created_by=task_job["created_by"],
+            args=envelope.args,
+            kwargs=envelope.kwargs,
+            options=envelope.options,
+            queue=message.queue,
+            state=_state(requires_approval, is_later=run_at is not None),
+            run_at=run_at,
+            dispatched_at=None if self.waits else NOW,
+            lane=policy.lane,
+            priority=message.priority,
+            tags=policy.tags or (),
+            resources=policy.resources or {},
+            max_attempts=policy.max_attempts or 1,
+            retry_base=policy.retry_base or timedelta(minutes=1),
+            retry_cap=policy.retry_cap or timedelta(hours=1),
+            unique_key=_key(policy, envelope),
+            awaits_approval=requires_approval,
+            requires_approval=requires_approval,
+            must_start_by=start_by,
+            must_end_by=end_by,
+            message=kept,
+            root_id=_uuid(place.root_id),
+            parent_id=_uuid(place.parent_id),
+            canvas=place.canvas,
+            keeps_id=True,
+        )
+        self._may_exist = task_job.was_tried or not task_job.is_sending
+        task_job.was_tried = True
 
-    def was_written(
-        self, connection: Connection, job_id: str, *, is_new: bool, is_own: bool
-    ) -> None:
+    def write(self, session: Connection | PreparedConnection, message: Message | None) -> NewRow:
+        """Writes it, and the message if there is one. Raises as `new_jobs.write`."""
+        return new_jobs.write(
+            session,
+            self._job,
+            message,
+            self._task_job.policy.unique_for,
+            is_awaited=self._task_job["is_awaited"],
+            may_exist=self._may_exist,
+        )
+
+    def was_written(self, row: NewRow, *, is_own: bool) -> None:
         """Notes for `send` what became of it, and has its lane dispatched after the commit.
 
         Raises `NotUnique` if there is another one with its key, and no `send` that can return it.
         """
-        job = self._job
-        if job_id != self._id and not job.is_sending:
+        job, task_job = self._job, self._task_job
+        if row.id != job.id and not task_job.is_sending:
             raise NotUnique(
-                f"task {self._task!r} is unique, and job {job_id} is unfinished; its id can't be "
+                f"task {job.task!r} is unique, and job {row.id} is unfinished; its id can't be "
                 "returned where messages are written later"
             )
-        job.written = Written(job_id)
+        task_job.written = Written(str(row.id))
         # One that was written before may have lost its dispatch with the answer.
-        is_mine = is_new or (job.is_sending and job_id == self._id)
-        if not is_mine or self._lane is None or self.values["state"] != "pending":
+        is_mine = row.created_at is not None or (task_job.is_sending and row.id == job.id)
+        if not is_mine or job.lane is None or job.state != "pending":
             return
-        if is_own and job.is_sending:
-            room = lanes.Room(self.values["namespace"], self._lane, UUID(job_id))
-            job.written = Written(job_id, frozenset([room]))
+        if is_own and task_job.is_sending:
+            room = lanes.Room(job.namespace, job.lane, job.id)
+            task_job.written = Written(str(row.id), frozenset([room]))
         else:
-            lanes.announce(connection, self.values["namespace"], self._lane)
+            lanes.announce(self._connection, job.namespace, job.lane)
 
-    def refused(self, connection: Connection) -> Exception:
+    def refused(self) -> Exception:
         """Returns why it was not written."""
-        name, namespace = self._lane, self.values["namespace"]
-        if name is not None and not lanes.load(connection, [name], namespace=namespace):
-            error = missing(connection, "lane", name, namespace=namespace)
-            subject = f"task {self._task!r} can't be sent, by its policy"
+        name, namespace = self._job.lane, self._job.namespace
+        if name is not None and not lanes.load(self._connection, [name], namespace=namespace):
+            error = missing(self._connection, "lane", name, namespace=namespace)
+            subject = f"task {self._job.task!r} can't be sent, by its policy"
             return InvalidJob.of("lane", "unknown", str(error), subject=subject)
         return NotUnique("a job with the same unique key was made at this moment; try again")
 
 
-def _state(policy: JobPolicy, is_later: bool) -> str:
-    if policy.requires_approval:
+def _state(requires_approval: bool, *, is_later: bool) -> State:
+    if requires_approval:
         return "paused"
     return "scheduled" if is_later else "pending"
-
-
-def _is_later(run_at: str | None) -> bool:
-    return run_at is not None and datetime.fromisoformat(run_at) > datetime.now().astimezone()
 
 
 def _key(policy: JobPolicy, found: Envelope) -> str | None:
@@ -358,5 +331,5 @@ def _key(policy: JobPolicy, found: Envelope) -> str | None:
     return policy.key(found.task, found.args, found.kwargs)
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
+def _uuid(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)

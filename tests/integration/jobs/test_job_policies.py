@@ -18,9 +18,9 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import JobDefaults
-from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
+from tests.support.jobs import new_job
 from tests.support.problems import raises
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -324,7 +324,7 @@ def test_a_backfills_jobs_go_through_their_lane(
 
 def test_a_job_whose_arguments_are_not_json_needs_a_key(inside: Connection) -> None:
     found = JobDefaults(inside, Settings(make_url("postgresql:///x")), [])
-    job = NewJob("1", "default", "t", None, None, "user_cli", "me", False)
+    job = new_job(args=None)
     kept = found.apply(job, JobPolicy(unique_key="k", unique_for=timedelta(hours=1)))
     assert kept.unique_key == "k"
     with pytest.raises(InvalidJob) as error:

@@ -24,12 +24,13 @@ BEGIN
 END
 $$;
 
--- Gives a job its key as it comes into its lane, or changes there.
+-- Gives a job its key, and a place at the end, as it comes into its lane, or changes there.
 CREATE FUNCTION pgbeat.set_fair_key() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
     own_by text;
 BEGIN
+    NEW.position := coalesce(NEW.position, extract(epoch FROM clock_timestamp()));
     SELECT l.fair_by INTO own_by FROM pgbeat.lanes l
      WHERE l.namespace = NEW.namespace AND l.name = NEW.lane;
     IF own_by IS NOT NULL OR NEW.fair_key <> '' THEN

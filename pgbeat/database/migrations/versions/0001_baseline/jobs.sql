@@ -40,7 +40,7 @@ CREATE TABLE pgbeat.jobs (
     run_at           timestamptz,                      -- not before
     lane             text,
     priority         smallint NOT NULL DEFAULT 0,
-    position         numeric DEFAULT extract(epoch FROM clock_timestamp()),
+    position         numeric,                          -- in its lane's line (fair_lanes.sql)
     fair_key         text COLLATE "C" NOT NULL DEFAULT '',  -- with which it takes turns in its lane
     tags             text[] NOT NULL DEFAULT '{}',
     resources        jsonb NOT NULL DEFAULT '{}',

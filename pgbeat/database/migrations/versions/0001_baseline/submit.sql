@@ -57,9 +57,41 @@ BEGIN
 END
 $$;
 
--- Writes a job and, if it has a `payload`, its message, which goes to `queue`. A job that waits for
--- its lane or an approval has none; of one that waits for its time, beat is notified. The caller puts
--- the message of a job that is `dispatched` without a payload. `message` is what the row keeps of it.
+-- Returns a job with nothing but the defaults of its columns, to be filled in.
+CREATE FUNCTION pgbeat.new_job() RETURNS pgbeat.unfinished_jobs
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    job pgbeat.unfinished_jobs;
+BEGIN
+    job.namespace := 'default';
+    job.labels := '{}';
+    job.metadata := '{}';
+    job.options := '{}';
+    job.priority := 0;
+    job.fair_key := '';
+    job.tags := '{}';
+    job.resources := '{}';
+    job.is_blocked := false;
+    job.unfinished_parents := 0;
+    job.attempt := 1;
+    job.max_attempts := 1;
+    job.retry_base := '1 minute';
+    job.retry_cap := '1 hour';
+    job.keeps_id := false;
+    job.requires_approval := false;
+    job.awaits_approval := false;
+    job.is_system_job := false;
+    job.state := 'pending';
+    job.created_at := now();
+    job.missed_deadlines := '{}';
+    job.executions := 0;
+    RETURN job;
+END
+$$;
+
+-- Writes a job and, if it has a `payload`, its message, which goes to `message_queue`. `fields` are the
+-- columns that have other values than `new_job()`; `now` is the time of the transaction. If no message
+-- is on its way (`dispatched_at`) to a job that waits for its time, beat is notified.
 --
 -- Returns `id`, or that of the job that has its unique key: then `made_at` is NULL. `id` is NULL, and
 -- nothing was written, if there is no such lane or queue, or if the key was taken at this moment.
@@ -67,34 +99,26 @@ $$;
 -- ended one is looked for only if the job `may_exist`, such as one that is written again since the
 -- answer was lost, or `is_awaited`: then others know its id, and it is made without a key that is taken.
 CREATE FUNCTION pgbeat.write_job(
-    INOUT id uuid, namespace text, task text, args jsonb, kwargs jsonb, options jsonb, queue text,
-    template text, job_source text, created_by text, state text, run_at timestamptz, lane text,
-    priority smallint, tags text[], resources jsonb, max_attempts integer, retry_base interval,
-    retry_cap interval, unique_key text, taken_for interval, awaits_approval boolean,
-    description text, labels jsonb, metadata jsonb, payload text, message_queue text,
-    message_priority smallint, OUT made_at timestamptz, OUT place numeric,
-    must_start_within interval DEFAULT NULL, must_end_within interval DEFAULT NULL,
-    dispatched boolean DEFAULT NULL, message jsonb DEFAULT NULL, is_awaited boolean DEFAULT false,
-    root_id uuid DEFAULT NULL, parent_id uuid DEFAULT NULL, canvas jsonb DEFAULT NULL,
-    may_exist boolean DEFAULT false, keeps_id boolean DEFAULT false
+    fields json, taken_for interval DEFAULT NULL, payload text DEFAULT NULL,
+    message_queue text DEFAULT NULL, message_priority smallint DEFAULT NULL,
+    is_awaited boolean DEFAULT false, may_exist boolean DEFAULT false,
+    OUT id uuid, OUT made_at timestamptz, OUT place numeric
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    job    CONSTANT uuid := id;
-    base   CONSTANT timestamptz := coalesce(run_at, now());
+    job    pgbeat.unfinished_jobs := json_populate_record(pgbeat.new_job(), fields);
     target record;
 BEGIN
-    id := NULL;
-    dispatched := coalesce(dispatched, payload IS NOT NULL);
     IF is_awaited OR may_exist THEN
-        IF EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = job) THEN
-            id := job;
+        IF EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = job.id) THEN
+            id := job.id;
             RETURN;
         END IF;
     END IF;
-    IF lane IS NOT NULL THEN  -- by itself: others need no rights on lanes
-        IF NOT EXISTS (SELECT FROM pgbeat.lanes l WHERE l.namespace = namespace AND l.name = lane)
+    IF job.lane IS NOT NULL THEN  -- by itself: others need no rights on lanes
+        IF NOT EXISTS (SELECT FROM pgbeat.lanes l
+                        WHERE l.namespace = job.namespace AND l.name = job.lane)
         THEN
             RETURN;
         END IF;
@@ -106,36 +130,24 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF unique_key IS NOT NULL THEN
-        id := pgbeat.take_key(namespace, task, unique_key, taken_for);
+    IF job.unique_key IS NOT NULL THEN
+        id := pgbeat.take_key(job.namespace, job.task, job.unique_key, taken_for);
         IF id IS NOT NULL AND is_awaited THEN
-            unique_key := NULL;
+            job.unique_key := NULL;
         ELSIF id IS NOT NULL THEN
             RETURN;
         END IF;
     END IF;
-    INSERT INTO pgbeat.unfinished_jobs AS j
-           (id, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
-            is_system_job, state, run_at, dispatched_at, lane, priority, tags, resources,
-            max_attempts, retry_base, retry_cap, unique_key, requires_approval, awaits_approval,
-            description, labels, metadata, must_start_by, must_end_by, next_deadline, message,
-            root_id, parent_id, canvas, keeps_id)
-    VALUES (job, namespace, task, args, kwargs, options, queue, template, job_source, created_by,
-            false, state, run_at, CASE WHEN dispatched THEN now() END, lane, priority, tags,
-            resources, max_attempts, retry_base, retry_cap, unique_key, awaits_approval,
-            awaits_approval, description, labels, metadata, base + must_start_within,
-            base + must_end_within, base + least(must_start_within, must_end_within), message,
-            root_id, parent_id, canvas, keeps_id)
-        ON CONFLICT DO NOTHING
+    INSERT INTO pgbeat.unfinished_jobs AS j VALUES (job.*) ON CONFLICT DO NOTHING
     RETURNING j.id, j.created_at, j.position INTO id, made_at, place;
     IF NOT FOUND THEN
-        id := (SELECT j.id FROM pgbeat.jobs j WHERE j.id = job);
+        id := (SELECT j.id FROM pgbeat.jobs j WHERE j.id = job.id);
         RETURN;
     ELSIF payload IS NOT NULL THEN
         INSERT INTO kombu_message (payload, priority, expires_at, queue_id, job_id)
         VALUES (payload, least(message_priority, coalesce(target.max_priority, 9)),
-                now() + target.message_ttl * interval '1 ms', target.id, job);
-    ELSIF state = 'scheduled' AND NOT dispatched THEN
+                now() + target.message_ttl * interval '1 ms', target.id, job.id);
+    ELSIF job.state = 'scheduled' AND job.dispatched_at IS NULL THEN
         PERFORM pg_notify('pgbeat_schedules', 'jobs');
     END IF;
 END
@@ -215,16 +227,16 @@ BEGIN
     END IF;
     -- Twice at most: the job that had the key may end meanwhile.
     FOR look IN 1..2 LOOP
-        SELECT w.id, w.made_at INTO made FROM pgbeat.write_job(
-            gen_random_uuid(), namespace, task, args, kwargs, options, queue, template => NULL,
-            job_source => 'user_api', created_by => created_by, state => state,
-            run_at => CASE WHEN waits THEN run_at WHEN state = 'scheduled' THEN now() END,
-            lane => lane, priority => priority::smallint, tags => tags, resources => resources,
-            max_attempts => max_attempts, retry_base => retry_base, retry_cap => retry_cap,
-            unique_key => unique_key, taken_for => unique_for,
-            awaits_approval => requires_approval, description => description, labels => labels,
-            metadata => metadata, payload => NULL, message_queue => NULL,
-            message_priority => NULL) AS w;
+        SELECT w.id, w.made_at INTO made FROM pgbeat.write_job(json_build_object(
+            'id', gen_random_uuid(), 'namespace', namespace, 'task', task, 'args', args,
+            'kwargs', kwargs, 'options', options, 'queue', queue, 'job_source', 'user_api',
+            'created_by', created_by, 'state', state,
+            'run_at', CASE WHEN waits THEN run_at WHEN state = 'scheduled' THEN now() END,
+            'lane', lane, 'priority', priority, 'tags', tags, 'resources', resources,
+            'max_attempts', max_attempts, 'retry_base', retry_base, 'retry_cap', retry_cap,
+            'unique_key', unique_key, 'requires_approval', requires_approval,
+            'awaits_approval', requires_approval, 'description', description, 'labels', labels,
+            'metadata', metadata), unique_for) AS w;
         EXIT WHEN made.id IS NOT NULL;
     END LOOP;
     IF made.id IS NULL THEN
