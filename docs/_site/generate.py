@@ -17,7 +17,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, make_url
 
-from pgbeat.cli.schedules import schedules_command
+from pgbeat.cli.schedules.whole_names import schedules_command
 from pgbeat.config import Settings
 from pgbeat.database import tables
 from pgbeat.web import create_app

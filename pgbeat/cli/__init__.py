@@ -31,52 +31,55 @@ TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
 #: Each command's module and what the list of commands says about it: those on schedules, which
 #: are also `pgbeat schedules …`, and all.
 SCHEDULES = {
-    "add": ("definitions", "Add a schedule."),
-    "backfill": ("backfill", "Launch the due times that a schedule missed."),
-    "check": ("check", "Say what would happen to a schedule now; launch nothing."),
-    "cursor": ("cursors", "Look at a launcher's cursor, set it, clear it."),
-    "disable": ("switches", "Disable a schedule, or all, until it is enabled again."),
-    "enable": ("switches", "Enable a disabled schedule, or all."),
-    "export": ("files", "Write schedules as a file."),
-    "explain": ("explain", "Say why a schedule did or didn't run."),
-    "forecast": ("forecast", "Show which schedules will be due, and when."),
-    "history": ("ticks", "Show a schedule's last ticks."),
-    "import": ("moving", "Import schedules from another beat's store."),
-    "list": ("views", "List the schedules."),
-    "next": ("views", "Show when a schedule is due next."),
-    "pause": ("switches", "Pause a schedule, or all."),
-    "remove": ("switches", "Delete a schedule."),
-    "resume": ("switches", "Resume a paused schedule, or all."),
-    "status": ("views", "Show all about a schedule."),
-    "sync": ("files", "Make the schedules match a file."),
-    "trigger": ("ticks", "Evaluate a schedule now."),
-    "update": ("definitions", "Change a schedule."),
+    "add": ("schedules.definitions", "Add a schedule."),
+    "backfill": ("schedules.backfill", "Launch the due times that a schedule missed."),
+    "check": ("schedules.check", "Say what would happen to a schedule now; launch nothing."),
+    "cursor": ("schedules.cursors", "Look at a launcher's cursor, set it, clear it."),
+    "disable": ("schedules.switches", "Disable a schedule, or all, until it is enabled again."),
+    "enable": ("schedules.switches", "Enable a disabled schedule, or all."),
+    "export": ("schedules.files", "Write schedules as a file."),
+    "explain": ("schedules.explain", "Say why a schedule did or didn't run."),
+    "forecast": ("schedules.forecast", "Show which schedules will be due, and when."),
+    "history": ("schedules.ticks", "Show a schedule's last ticks."),
+    "import": ("schedules.moving", "Import schedules from another beat's store."),
+    "list": ("schedules.views", "List the schedules."),
+    "next": ("schedules.views", "Show when a schedule is due next."),
+    "pause": ("schedules.switches", "Pause a schedule, or all."),
+    "remove": ("schedules.switches", "Delete a schedule."),
+    "resume": ("schedules.switches", "Resume a paused schedule, or all."),
+    "status": ("schedules.views", "Show all about a schedule."),
+    "sync": ("schedules.files", "Make the schedules match a file."),
+    "trigger": ("schedules.ticks", "Evaluate a schedule now."),
+    "update": ("schedules.definitions", "Change a schedule."),
 }
 COMMANDS = {
     **SCHEDULES,
-    "audit": ("audit", "Show who changed what."),
-    "calendars": ("calendars", "Look at calendars, change them, test a time."),
-    "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
-    "demo": ("setup", "Show pgbeat at work."),
-    "direct": ("direct", "Run a task here and now, in a lane's next slot."),
-    "doctor": ("doctor", "Check the database, the beat and the broker."),
-    "errors": ("errors", "Show why jobs failed."),
-    "groups": ("groups", "Look at groups of jobs, make one, cancel one."),
-    "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
-    "lanes": ("lanes", "Look at lanes, change them, hold them."),
-    "load": ("load", "Show what ended over time, how long it waited and ran."),
-    "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
-    "migrate": ("setup", "Bring the database's schema to the newest version."),
-    "prune": ("prune", "Delete history that is older than the retention."),
-    "queues": ("queues", "Show the queues; pause, resume or purge one."),
-    "schedules": ("schedules", "Look at schedules, change them, trigger them."),
-    "tasks": ("tasks", "Show how often each task ran in 24 hours, and how long it took."),
-    "templates": ("templates", "Look at templates, and change them."),
-    "tokens": ("tokens", "Make, list and revoke tokens for the API and the console."),
-    "top": ("top", "Show what runs, what waits and where, live."),
-    "web": ("web", "Serve the REST API and the console."),
-    "webhooks": ("webhooks", "Send events to URLs; look at deliveries."),
-    "workers": ("workers", "Show the workers; shut one down, or change its pool or queues."),
+    "audit": ("operations.audit", "Show who changed what."),
+    "calendars": ("schedules.calendars", "Look at calendars, change them, test a time."),
+    "dead": ("broker.dead_letters", "Look at dead letters, put them back or drop them."),
+    "demo": ("operations.setup", "Show pgbeat at work."),
+    "direct": ("jobs.direct", "Run a task here and now, in a lane's next slot."),
+    "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
+    "errors": ("operations.errors", "Show why jobs failed."),
+    "groups": ("jobs.groups", "Look at groups of jobs, make one, cancel one."),
+    "jobs": ("jobs.jobs", "Look at jobs, make them, hold, end and retry them."),
+    "lanes": ("jobs.lanes", "Look at lanes, change them, hold them."),
+    "load": ("operations.load", "Show what ended over time, how long it waited and ran."),
+    "metrics": ("operations.metrics", "Print the metrics, in Prometheus' text format."),
+    "migrate": ("operations.setup", "Bring the database's schema to the newest version."),
+    "prune": ("operations.prune", "Delete history that is older than the retention."),
+    "queues": ("broker.queues", "Show the queues; pause, resume or purge one."),
+    "schedules": ("schedules.whole_names", "Look at schedules, change them, trigger them."),
+    "tasks": (
+        "operations.tasks",
+        "Show how often each task ran in 24 hours, and how long it took.",
+    ),
+    "templates": ("jobs.templates", "Look at templates, and change them."),
+    "tokens": ("operations.tokens", "Make, list and revoke tokens for the API and the console."),
+    "top": ("operations.top", "Show what runs, what waits and where, live."),
+    "web": ("operations.web", "Serve the REST API and the console."),
+    "webhooks": ("operations.webhooks", "Send events to URLs; look at deliveries."),
+    "workers": ("broker.workers", "Show the workers; shut one down, or change its pool or queues."),
 }
 
 
@@ -192,7 +195,7 @@ class Commands(LazyGroup):
         except (click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
-            from pgbeat.cli.failures import as_json, refusal
+            from pgbeat.cli.terminal.failures import as_json, refusal
 
             sentence = refusal(error, ctx.meta.get(TARGET))
             if sentence is None:
@@ -256,7 +259,7 @@ _url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over 
 @click.pass_context
 def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
     """Look at pgbeat's schedules, change them, find out why they did or didn't run."""
-    from pgbeat.cli.target import Target
+    from pgbeat.cli.terminal.target import Target
 
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -282,7 +285,7 @@ def program(ctx: click.Context, app: str | None, workdir: Path | None, url: str 
     Commands that only read and switch need a database: --url, or the app's. Those that launch, or
     check what can be launched, need the app.
     """
-    from pgbeat.cli.target import Target
+    from pgbeat.cli.terminal.target import Target
 
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

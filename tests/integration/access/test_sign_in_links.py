@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from pgbeat.access import sign_in_links, tokens
-from pgbeat.cli import browsers
+from pgbeat.cli.terminal import browsers
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken

@@ -434,7 +434,9 @@ runpy.run_module("pgbeat", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("module", ["pgbeat.cli", "click", "pgbeat.cli.views", "sqlalchemy"])
+@pytest.mark.parametrize(
+    "module", ["pgbeat.cli", "click", "pgbeat.cli.schedules.views", "sqlalchemy"]
+)
 def test_interrupted_while_it_imports(module: str) -> None:
     done = shell(sys.executable, "-c", INTERRUPTED_AT, module, "list")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

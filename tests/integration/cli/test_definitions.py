@@ -447,7 +447,7 @@ def test_update_of_what_code_made(database: str, sql: Sql) -> None:
 def test_update_of_a_row_that_somebody_holds(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.cli.target._LIMITS", {"lock_timeout": "50ms"})
+    monkeypatch.setattr("pgbeat.cli.terminal.target._LIMITS", {"lock_timeout": "50ms"})
     add(database)
     with psycopg.connect(database) as other:
         other.execute("UPDATE pgbeat.schedules SET owner = 'me'")

@@ -240,7 +240,7 @@ def test_purge(database: str, publish: Publish, channel: Any, sql: Sql) -> None:
 
 
 def test_a_queue_that_somebody_holds(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbeat.cli.target._LIMITS", {"lock_timeout": "50ms"})
+    monkeypatch.setattr("pgbeat.cli.terminal.target._LIMITS", {"lock_timeout": "50ms"})
     with psycopg.connect(database) as other:
         other.execute("UPDATE kombu_queue SET used_at = now()")
         said = refused(run(database, "queues", "pause", "celery"), 1)

@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, solar
 
-from pgbeat.cli.printing import line, span
+from pgbeat.cli.terminal.printing import line, span
 from tests.support.command_line import Sql, cells, read, refused, run, run_on_terminal, run_with
 from tests.support.rows import make_schedule
 

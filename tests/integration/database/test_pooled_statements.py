@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import text
 
-from pgbeat.cli.target import Target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement

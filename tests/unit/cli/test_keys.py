@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgbeat.cli.keys import keys
+from pgbeat.cli.terminal.keys import keys
 
 
 @pytest.fixture

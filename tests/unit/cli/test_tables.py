@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from pgbeat.cli.tables import GLUE, glued, lines, shortened, wrapped
+from pgbeat.cli.terminal.tables import GLUE, glued, lines, shortened, wrapped
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pgbeat.broker.queues import QueueSummary
-from pgbeat.cli import top_page
-from pgbeat.cli.top_page import Snapshot, share
+from pgbeat.cli.operations import top_page
+from pgbeat.cli.operations.top_page import Snapshot, share
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.rows.model import Job
 from pgbeat.monitoring.beats import Status

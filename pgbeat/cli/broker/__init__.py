@@ -1,0 +1,1 @@
+"""The commands on queues, dead letters and workers."""

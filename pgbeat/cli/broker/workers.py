@@ -1,0 +1,128 @@
+"""`pgbeat workers`: the workers, and Celery's remote control of them."""
+
+from datetime import datetime
+
+import click
+
+from pgbeat.cli import CommandGroup
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.asking import asking, sure
+from pgbeat.cli.terminal.printing import Cell, json_option, span
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.jobs.verbs import worker_control
+from pgbeat.jobs.verbs.worker_control import WorkerCommand
+from pgbeat.monitoring import worker_usage
+from pgbeat.monitoring.worker_usage import WorkerUsage
+from pgbeat.views import broker as views
+
+
+@click.group("workers", cls=CommandGroup, invoke_without_command=True)
+@json_option
+@click.pass_context
+@pass_target
+def workers_command(target: Target, ctx: click.Context) -> None:
+    """Show the workers; shut one down, or change its pool or queues.
+
+    Without a command: how many executions each runs, its queues, CPU and memory. Only workers whose
+    app imports pgbeat are known.
+    """
+    if ctx.invoked_subcommand is not None:
+        if printing.is_json():
+            raise click.UsageError(f"--json doesn't go with {ctx.invoked_subcommand!r}")
+        return
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        rows = worker_usage.listing(connection, target.namespace)
+    printing.show_listing(
+        rows,
+        json_of=views.worker,
+        cells_of=lambda row: _cells(row, now),
+        names={"worker"},
+        folding={"queues"},
+        none="There are no workers whose app imports pgbeat; `celery -A APP worker` starts one.",
+    )
+
+
+def _cells(row: WorkerUsage, now: datetime) -> dict[str, Cell]:
+    if row.missing_since is None:
+        state = printing.styled("running") if row.running else "idle"
+    else:
+        state = printing.styled("lost")
+    return {
+        "worker": row.name,
+        "state": state,
+        "runs": row.running,
+        "of": row.concurrency,
+        "pool": row.pool,
+        "queues": ", ".join(row.queues) if row.queues else None,
+        "cpu": None if row.cpu is None else f"{row.cpu:.0%}",
+        "memory": None if row.memory_mb is None else f"{row.memory_mb:,.0f} MB",
+        "up for": span(now - row.started_at, units=1),
+    }
+
+
+def _send(target: Target, name: str, order: WorkerCommand) -> None:
+    with target.work() as unit:
+        said = worker_control.send(unit, name, order)
+    if said:
+        printing.result({"worker": name, "reply": said}, f"{name} answers: {said}.")
+    else:
+        printing.result({"worker": name, "reply": None}, f"Told {name} to shut down.")
+
+
+@workers_command.command("shutdown")
+@click.argument("name")
+@asking
+@json_option
+@pass_target
+def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
+    target.require_app("workers are told by the app's broker")
+    with target.transaction() as connection:
+        worker_control.require(connection, target.namespace, name)
+    if sure("shut down", "shut down", f"worker {name!r}", yes=yes, dry_run=dry_run):
+        _send(target, name, WorkerCommand("shutdown"))
+
+
+_by = click.argument("by", type=click.IntRange(1, 1000), default=1)
+
+
+@workers_command.command("grow")
+@click.argument("name")
+@_by
+@json_option
+@pass_target
+def grow_command(target: Target, name: str, by: int) -> None:
+    """Let a worker run more at once: by 1, or BY. Needs the app."""
+    _send(target, name, WorkerCommand("grow", by))
+
+
+@workers_command.command("shrink")
+@click.argument("name")
+@_by
+@json_option
+@pass_target
+def shrink_command(target: Target, name: str, by: int) -> None:
+    """Let a worker run less at once: by 1, or BY. Needs the app."""
+    _send(target, name, WorkerCommand("shrink", by))
+
+
+@workers_command.command("add-consumer")
+@click.argument("name")
+@click.argument("queue")
+@json_option
+@pass_target
+def add_consumer_command(target: Target, name: str, queue: str) -> None:
+    """Let a worker consume from a QUEUE, too, until it ends. Needs the app."""
+    _send(target, name, WorkerCommand("add-consumer", queue=queue))
+
+
+@workers_command.command("cancel-consumer")
+@click.argument("name")
+@click.argument("queue")
+@json_option
+@pass_target
+def cancel_consumer_command(target: Target, name: str, queue: str) -> None:
+    """Let a worker consume no longer from a QUEUE, until it ends. Needs the app."""
+    _send(target, name, WorkerCommand("cancel-consumer", queue=queue))

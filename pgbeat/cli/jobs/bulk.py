@@ -1,0 +1,191 @@
+"""The verbs of `pgbeat jobs` on all jobs that a filter matches."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli.jobs import job_views
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import find_group
+from pgbeat.cli.terminal.asking import sure
+from pgbeat.cli.terminal.options import F, Option, adding, duration, read_labels
+from pgbeat.cli.terminal.target import Target
+from pgbeat.database import connections
+from pgbeat.database.tables import JOB_STATES
+from pgbeat.jobs.checks.permissions import BulkVerb
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.rows.model import Job
+from pgbeat.schedules import model as schedules
+
+#: Parameters of the filter; `--lane` of `update` is the new lane.
+_NAMES = (
+    "state", "task", "error", "schedule", "template", "of_lane", "queue", "group_id", "created_by",
+    "labels", "since", "before",
+)  # fmt: skip
+_PAST = {
+    "retry": "Retried",
+    "cancel": "Cancelled",
+    "pause": "Paused",
+    "resume": "Resumed",
+    "update": "Updated",
+    "delete": "Deleted",
+}
+_HEADING = "Instead of IDs, all jobs that match"
+
+
+def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
+    """Returns a decorator that adds the options of a filter, and those of asking."""
+
+    def option(*names: str, **more: Any) -> Callable[[F], F]:
+        return click.option(*names, cls=Option, heading=_HEADING, **more)
+
+    return adding(
+        option("--state", type=click.Choice(JOB_STATES), help="In this state."),
+        option("--task", metavar="TASK", help="Of this task, or a glob: 'shop.*'."),
+        option("--error", metavar="TEXT", help="With this in the error, or a glob: '*503*'."),
+        option("--schedule", metavar="NAME", help="Of this schedule."),
+        option("--template", metavar="NAME", help="Made from this template."),
+        option(of_lane, "of_lane", metavar="NAME", help="In this lane."),
+        option("--queue", metavar="NAME", help="For this queue."),
+        option("--group", "group_id", metavar="ID", help="Of this group."),
+        option("--created-by", metavar="WHO", help="Made by this actor, such as user:alice."),
+        option(
+            "--label",
+            "labels",
+            multiple=True,
+            callback=read_labels,
+            metavar="NAME=VALUE",
+            help="With this label.",
+        ),
+        option("--since", type=duration, metavar="TIME", help="Made in the last 2h, say."),
+        option("--before", type=duration, metavar="TIME", help="Made more than 30d ago, say."),
+        option("--yes", is_flag=True, help="Don't ask."),
+        option("--dry-run", is_flag=True, help="Say how many match, and which."),
+    )
+
+
+def is_asked(ids: tuple[str, ...], given: dict[str, Any]) -> bool:
+    """Returns whether a filter is given. Raises `UsageError` unless it is either that or ids."""
+    has_filter = any(given[name] for name in _NAMES)
+    if ids and has_filter:
+        raise click.UsageError("give IDs or a filter, not both")
+    if not ids and not has_filter:
+        raise click.UsageError("which jobs? Give IDs, or a filter such as --state or --task")
+    if ids and given["dry_run"]:
+        raise click.UsageError("--dry-run goes with a filter")
+    return has_filter
+
+
+def take(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `filtered` out of a command's parameters, and returns them."""
+    return {name: given.pop(name) for name in (*_NAMES, "yes", "dry_run")}
+
+
+def apply(
+    target: Target, actor: Actor, verb: BulkVerb, options: dict[str, Any], given: dict[str, Any]
+) -> None:
+    """Shows what matches, asks, and changes it with progress."""
+    target.require_app("the jobs' messages are in the app's broker")
+    from pgbeat.jobs.verbs import bulk
+
+    order = bulk.Order(verb, options)
+    done = bulk.Progress(None, 0, {}, [], None)
+    with target.work(actor) as unit:
+        which = _which(target, actor, unit.connection, given)
+        seen = bulk.preview(unit.connection, actor, order, which)
+        what = bulk.counted(seen.number)
+        if not printing.is_json():
+            _show(target.redactor(actor).rows(seen.first), seen)
+        if said := seen.of_others(verb):
+            printing.note(f"{said} (--admin).")
+        if seen.number and sure(
+            verb, _PAST[verb].lower(), what, yes=given["yes"], dry_run=given["dry_run"]
+        ):
+            with _bar(seen.number) as advance:
+                try:
+                    for done in bulk.carry_out(unit, order, which, until=seen.at):
+                        advance(done.done + sum(done.left.values()))
+                except KeyboardInterrupt:
+                    click.echo(f"\n{_PAST[verb]} {done.done:,} of {what}.", err=True)
+                    raise
+            if not printing.is_json():
+                click.echo(_said(verb, done.done, done.left, done.problems))
+    if printing.is_json():
+        found = done._asdict() | {"verb": verb, "matched": seen.number}
+        found["others"] = seen.others
+        found["problems"] = [each._asdict() for each in done.problems]
+        del found["position"]
+        printing.echo_json(found)
+
+
+def _show(first: list[Job], seen: Any) -> None:
+    from pgbeat.jobs.verbs import bulk
+
+    if first:
+        job_views.show_list(first, seen.at)
+    else:
+        click.echo("No job of yours matches." if seen.others else "No job matches.")
+    if seen.number > len(first):
+        least = "at least " if seen.number == bulk.MOST else ""
+        click.echo(f"… and {least}{seen.number - len(first):,} more.")
+
+
+def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any]) -> Filter:
+    """Returns the filter that the options say. Raises `NotFound`."""
+    now = connections.now(connection)
+    schedule_id = None
+    if given["schedule"] is not None:
+        row = schedules.get(connection, given["schedule"], namespace=target.namespace)
+        schedule_id = row.id
+    group_id = given["group_id"]
+    if group_id is not None:
+        group_id = str(find_group(connection, target, actor, group_id).id)
+
+    def ago(length: timedelta | None) -> Any:
+        return None if length is None else now - length
+
+    which = Filter(
+        target.namespace,
+        state=given["state"],
+        task=given["task"],
+        error=given["error"],
+        schedule_id=schedule_id,
+        template=given["template"],
+        lane=given["of_lane"],
+        queue=given["queue"],
+        group_id=group_id,
+        created_by=given["created_by"],
+        labels=given["labels"] or None,
+        created_from=ago(given["since"]),
+        created_until=ago(given["before"]),
+    )
+    return target.visible(replace(actor, is_viewer=True), which)  # the verb takes less
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many jobs were looked at, on a terminal; yields what tells the number."""
+    if not sys.stderr.isatty():
+        yield lambda number: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("jobs", total=total)
+        yield lambda number: bar.update(task, completed=number, total=max(total, number))
+
+
+def _said(verb: str, done: int, left: dict[str, int], problems: Sequence[Any]) -> str:
+    said = f"{_PAST[verb]} {done:,} job{'' if done == 1 else 's'}."
+    if number := sum(left.values()):
+        said += f" Left {number:,} alone:"
+        said += "".join(f"\n  {each.message}" for each in problems)
+        said += f"\n  … and {number - len(problems):,} more" * (number > len(problems))
+    return said

@@ -1,0 +1,93 @@
+"""`pgbeat direct`: run a task in this process, in a lane's next slot."""
+
+from typing import Any
+
+import click
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.cli.jobs.job_options import amount
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.options import duration, json_array, json_object
+from pgbeat.cli.terminal.printing import json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.errors import InvalidJob, NotFound, PgbeatError
+
+
+@click.command("direct")
+@click.argument("task")
+@click.option("--lane", metavar="NAME", required=True, help="The lane whose next slot to take.")
+@click.option(
+    "--args",
+    type=json_array,
+    default="[]",
+    metavar="JSON",
+    help="Its positional arguments, an array.",
+)
+@click.option(
+    "--kwargs",
+    type=json_object,
+    default="{}",
+    metavar="JSON",
+    help="Its keyword arguments, an object.",
+)
+@click.option(
+    "--timeout",
+    type=duration,
+    default="60 seconds",
+    metavar="TIME",
+    help="How long to wait for the slot.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="A tag; the lane may count it. May be repeated.",
+)
+@click.option(
+    "--resource",
+    "resources",
+    type=amount,
+    multiple=True,
+    metavar="NAME[=AMOUNT]",
+    help="How much of a resource it uses; may be repeated.",
+)
+@json_option
+@click.pass_context
+@pass_target
+def direct_command(target: Target, ctx: click.Context, /, task: str, **given: Any) -> None:
+    """Run a task here and now, in a lane's next slot, and print its result.
+
+    It goes before all waiting jobs, and interrupts none. It is not a job: it has no history and no
+    retry. Exits with 1 if there was no slot in time, or the task failed. Needs the app.
+    """
+    target.require_app("the task is in the app's code")
+    from pgbeat.jobs.submitting import direct
+
+    with target.unit() as unit:
+        lane, tags, resources = given["lane"], given["tags"], dict(given["resources"])
+        try:
+            execution = direct.request(unit, task, lane=lane, tags=tags, resources=resources)
+        except NotFound as error:
+            raise InvalidJob.of("lane", "unknown", str(error)) from None
+    try:
+        result = execution.run(
+            given["args"], given["kwargs"], timeout=given["timeout"].total_seconds()
+        )
+    except (PgbeatError, click.ClickException):
+        raise
+    except Exception as error:
+        if isinstance(error, DBAPIError) and connections.is_lost(error):
+            raise
+        said = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
+        click.echo(f"Error: {said}", err=True)
+        ctx.exit(FAILED)
+    if printing.is_json():
+        try:
+            printing.echo_json(result)
+        except TypeError:
+            printing.echo_json(repr(result))
+    elif result is not None:
+        click.echo(printing.harmless(str(result)))

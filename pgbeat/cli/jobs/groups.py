@@ -1,0 +1,273 @@
+"""`pgbeat groups`: jobs that were submitted together."""
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TextIO
+
+import click
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli import Noun
+from pgbeat.cli.jobs import job_tail, job_views
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find_group
+from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.failures import FAILED, BadInput
+from pgbeat.cli.terminal.options import newest_option
+from pgbeat.cli.terminal.printing import Cell, counted, json_option, styled, when, when_and_who
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
+from pgbeat.jobs.rows.model import Job
+from pgbeat.views import groups as views
+
+#: Members that a table shows, at most.
+_SHOWN = 50
+_STATES = ("running", "completed", "failed", "cancelled")
+#: The keys of a group's file.
+_KEYS = ("name", "mode", "on_failure", "callback", "callback_outcome", "jobs")
+#: The states of jobs, in the order in which they are counted.
+_ORDER = (
+    "completed",
+    "skipped",
+    "failed",
+    "cancelled",
+    "running",
+    "scheduled",
+    "paused",
+    "pending",
+)
+
+
+@click.group("groups", cls=Noun)
+def groups_command() -> None:
+    """Look at groups of jobs, make one, cancel one.
+
+    A group's jobs run all at once, or one after the other. You see all groups and change your own;
+    with --admin (or PGBEAT_ADMIN) everybody's. The first 4 characters of an ID are enough.
+    """
+
+
+@groups_command.command("list")
+@click.option("--state", type=click.Choice(_STATES), help="Only groups in this state.")
+@click.option("--created-by", metavar="WHO", help="Only groups made by this actor: user:alice.")
+@newest_option
+@as_onlooker
+@json_option
+@pass_target
+def list_command(
+    target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
+) -> None:
+    """List groups, the newest first."""
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        rows = groups.listing(
+            connection, target.namespace, state=state, created_by=created_by, limit=limit
+        )
+        progress = groups.progress(connection, [row.id for row in rows])
+    printing.show_listing(
+        rows,
+        json_of=lambda row: views.group(row, progress[row.id]),
+        cells_of=lambda row: _cells(row, progress[row.id], now),
+        names={"name"},
+        folding={""},
+        none="There are no groups.",
+    )
+
+
+def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]:
+    return {
+        "group": printing.short_id(row.id),
+        "state": styled(_state(row)),
+        "name": row.name,
+        "mode": row.mode,
+        "done": _done(progress),
+        "age": printing.span(now - row.created_at, units=1),
+        "": _counts(progress),
+    }
+
+
+@groups_command.command("show")
+@click.argument("group_id", metavar="ID")
+@as_onlooker
+@json_option
+@pass_target
+def show_command(target: Target, group_id: str, actor: Actor) -> None:
+    """Show all about a group: its progress, and its jobs in their order."""
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        group = find_group(connection, target, actor, group_id)
+        members = target.redactor(actor).rows(groups.members(connection, group.id))
+        progress = groups.progress(connection, [group.id])[group.id]
+    if printing.is_json():
+        printing.echo_json(views.detail(group, progress, members))
+        return
+    printing.show_facts(
+        str(group.id),
+        ("name", group.name),
+        ("state", styled(_state(group))),
+        ("done", f"{_done(progress)} ({progress.percent:.0f} %): {_counts(progress)}"),
+        ("mode", group.mode),
+        ("on failure", group.on_failure.replace("_", " ")),
+        ("made", when_and_who(group.created_at, group.created_by, now)),
+        ("cancel", when_and_who(group.cancelled_at, group.cancelled_by, now)),
+        ("ended", when(group.finished_at, now)),
+    )
+    click.echo()
+    rows: list[dict[str, Cell]] = [
+        {
+            "#": job.group_position,
+            "job": printing.short_id(job.id),
+            "state": styled(job.state),
+            "task": job.task,
+            "": _remark(job),
+        }
+        for job in members[:_SHOWN]
+    ]
+    printing.show_table(rows, names={"task"}, folding={""})
+    if len(members) > _SHOWN:
+        click.echo(f"… and {len(members) - _SHOWN} more; --json has them all")
+
+
+def _state(group: Group) -> str:
+    is_ending = group.state == "running" and group.cancelled_at is not None
+    return "running (cancelling)" if is_ending else group.state
+
+
+def _done(progress: MemberCounts) -> str:
+    return f"{progress.done}/{progress.total}"
+
+
+def _counts(progress: MemberCounts) -> str:
+    counts = progress.counts
+    return ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts.get(state))
+
+
+def _remark(job: Job) -> str | None:
+    if job.retried_by is not None:
+        return f"retried: {job.error or ''}"
+    if job.error is None and job.is_blocked and not job.has_ended:
+        return "after the jobs before it"
+    return job.error
+
+
+@groups_command.command("run")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--name", metavar="NAME", help="Its name; by default the file's.")
+@click.option("--mode", type=click.Choice(MODES), help="By default the file's, or parallel.")
+@click.option("--on-failure", type=click.Choice(ON_FAILURE), help="By default the file's, or stop.")
+@click.option("--wait", is_flag=True, help="Wait until it has ended.")
+@as_admin
+@dry_run_option
+@json_option
+@click.pass_context
+@pass_target
+def run_command(
+    target: Target,
+    ctx: click.Context,
+    /,
+    file: TextIO,
+    wait: bool,
+    actor: Actor,
+    dry_run: bool,
+    **given: Any,
+) -> None:
+    """Make a group of the jobs in a JSON FILE (- for standard input).
+
+    The file is a list of jobs, or an object with `jobs`, `name`, `mode` (parallel, sequential),
+    `on_failure` (stop, skip_remaining, continue), `callback`, a job to run at the end, and
+    `callback_outcome` (completed, failed, finished). A job is the name of a task, or an object with
+    `task` or `template`, `args`, `kwargs`, `queue`, `options`, `run_at`, `countdown`, `key`,
+    `depends_on` (keys, positions or ids) and the other options of `pgbeat jobs run`. All jobs are
+    made, or none. Needs the app.
+    """
+    values = _read(file) | {key: value for key, value in given.items() if value is not None}
+    members = values.pop("jobs")
+    target.require_app("the app knows the tasks and their queues")
+    from pgbeat.jobs.submitting import submit_group
+
+    mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
+    outcome, callback = values.get("callback_outcome", "finished"), values.get("callback")
+    groups.check(mode, on_failure, values.get("name"), outcome)
+    with target.work(actor) as unit:
+        if dry_run:
+            submit_group.prepare_members(
+                unit, members, mode=mode, callback=callback, job_source="user_cli"
+            )
+            also = "" if callback is None else " and its callback"
+            click.echo(f"Would make a {mode} group of {counted(len(members), 'job')}{also}.")
+            return
+        with unit.transaction():
+            made = submit_group.submit(unit, members, **values, job_source="user_cli")
+        group, number = made.group, counted(len(made.jobs), "job")
+        if not printing.is_json():
+            hint = "" if wait else f"; `pgbeat groups show {str(group.id)[:8]}` shows its progress"
+            click.echo(f"Made a {group.mode} group of {number}: {group.id}{hint}")
+        while wait and group.state == "running":
+            time.sleep(job_tail.INTERVAL)
+            group = groups.get(unit.connection, group.id)
+        progress = groups.progress(unit.connection, [group.id])[group.id]
+        if printing.is_json():
+            shown = target.redactor(actor).rows(groups.members(unit.connection, group.id))
+            printing.echo_json(views.detail(group, progress, shown))
+        elif wait:
+            click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")
+    if wait:
+        ctx.exit(0 if group.state == "completed" else FAILED)
+
+
+def _read(file: TextIO) -> dict[str, Any]:
+    """Reads the file of a group."""
+    try:
+        found = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{file.name} is not JSON: {error}") from None
+    if isinstance(found, list):
+        found = {"jobs": found}
+    if not isinstance(found, Mapping) or not isinstance(found.get("jobs"), list):
+        raise BadInput(
+            f"{file.name} is not a group; write a list of jobs, or an object such as "
+            '{"mode": "sequential", "jobs": [{"task": "shop.load"}, …]}'
+        )
+    for key in found:
+        if key not in _KEYS:
+            raise BadInput(f"{file.name}: a group has no {key!r}; its keys are {', '.join(_KEYS)}")
+    return dict(found)
+
+
+@groups_command.command("cancel")
+@click.argument("group_id", metavar="ID")
+@dry_run_option
+@as_admin
+@json_option
+@pass_target
+def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
+    """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
+    with target.transaction() as connection:
+        group = find_group(connection, target, actor, group_id)
+        counts = groups.progress(connection, [group.id])[group.id].counts
+    if dry_run:
+        waiting = sum(counts.get(state, 0) for state in ("pending", "scheduled", "paused"))
+        said = f"Would cancel group {group.id}: {counted(waiting, 'job')} that wait, "
+        said += f"{counts.get('running', 0)} that run."
+        if group.state != "running":
+            said = f"Group {group.id} {job_views.HAS[group.state]}."
+        click.echo(said, err=printing.is_json())
+    else:
+        target.require_app("the jobs' messages are in the app's broker")
+        from pgbeat.jobs.submitting import submit_group
+
+        with target.work(actor) as unit:
+            done = submit_group.cancel(unit, group.id)
+        said = f"Cancelled group {group.id}: {counted(done.ended, 'job')} ended."
+        if done.asked:
+            said += f"\nRequested the end of {counted(done.asked, 'running job')}."
+        if not printing.is_json():
+            click.echo(said)
+    if printing.is_json():
+        with target.transaction() as connection:
+            progress = groups.progress(connection, [group.id])[group.id]
+            printing.echo_json(views.group(groups.get(connection, group.id), progress))

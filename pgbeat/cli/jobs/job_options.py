@@ -1,0 +1,196 @@
+"""The options of job policies: for `jobs run`, templates and schedules."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import click
+
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.options import CLEAR, F, Option, adding, duration, json_array, json_object
+from pgbeat.jobs.policy import policies as job_policies
+
+#: Their heading in a command's help.
+HEADING = "Its jobs"
+#: The keys of a policy's JSON, by option.
+KEYS = {
+    "template": "template",
+    "lane": "lane",
+    "priority": "priority",
+    "max-attempts": "max_attempts",
+    "retry-base": "retry_base",
+    "retry-cap": "retry_cap",
+    "tag": "tags",
+    "resource": "resources",
+    "unique": "unique",
+    "unique-key": "unique_key",
+    "unique-for": "unique_for",
+    "requires-approval": "requires_approval",
+    "must-start-within": "must_start_within",
+    "must-end-within": "must_end_within",
+}
+_OF_SCHEDULE = {"retry-base": "job-retry-base", "retry-cap": "job-retry-cap"}
+
+
+def amount(text: str) -> tuple[str, float]:
+    """Reads an amount of a resource, `gpu` or `gpu=0.5`."""
+    name, _, number = text.partition("=")
+    try:
+        found = float(number or 1)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not an amount of a resource; write for example 'gpu' or 'gpu=0.5'"
+        ) from None
+    return name.strip(), int(found) if found.is_integer() else found
+
+
+_VALUES: dict[str, dict[str, Any]] = {
+    "template": {"metavar": "NAME", "help": "The template to make jobs from."},
+    "lane": {"metavar": "NAME", "help": "The lane to wait in."},
+    "priority": {"type": click.IntRange(0, 255), "metavar": "N", "help": "The highest goes first."},
+    "max-attempts": {
+        "type": click.IntRange(1, 1000),
+        "metavar": "N",
+        "help": "Attempts in total; 1 for no retry.",
+    },
+    "retry-base": {
+        "type": duration,
+        "metavar": "TIME",
+        "help": "The n-th retry of a job comes after base × 2^(n-1) …",
+    },
+    "retry-cap": {"type": duration, "metavar": "TIME", "help": "… but no later."},
+    "tag": {"multiple": True, "metavar": "TAG", "help": "A tag; lanes may count it."},
+    "resource": {
+        "type": amount,
+        "multiple": True,
+        "metavar": "NAME[=AMOUNT]",
+        "help": "How much of a resource a job uses; may be repeated.",
+    },
+    "unique": {
+        "is_flag": True,
+        "default": None,
+        "help": "At most one unfinished job with these arguments.",
+    },
+    "unique-key": {"metavar": "KEY", "help": "At most one unfinished job with it."},
+    "unique-for": {"type": duration, "metavar": "TIME", "help": "Nor another within this time."},
+    "requires-approval": {
+        "is_flag": True,
+        "default": None,
+        "help": "Wait until an administrator approves.",
+    },
+    "must-start-within": {
+        "type": duration,
+        "metavar": "TIME",
+        "help": "Late if it has not started by then …",
+    },
+    "must-end-within": {"type": duration, "metavar": "TIME", "help": "… or not ended."},
+}
+
+
+def flag(key: str, *, of_schedule: bool = False) -> str:
+    """Returns the option for a key of a policy's JSON: `--tag` for `tags`."""
+    name = next(name for name, other in KEYS.items() if other == key)
+    return "--" + (_OF_SCHEDULE.get(name, name) if of_schedule else name)
+
+
+#: Adds how to call a task, `args` and `kwargs`, and how to publish it, `queue` and `options`.
+call_options = adding(
+    click.option(
+        "--args", type=json_array, metavar="JSON", help="Its positional arguments, an array."
+    ),
+    click.option(
+        "--kwargs", type=json_object, metavar="JSON", help="Its keyword arguments, an object."
+    ),
+    click.option("--queue", metavar="QUEUE", help="Where to publish; by default the task's queue."),
+    click.option(
+        "--options",
+        type=json_object,
+        metavar="JSON",
+        help="Options to publish with, an object: expires, headers …",
+    ),
+)
+
+
+def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
+    """Returns a decorator that adds the options of a job policy, for `given_policy`.
+
+    A schedule's `--retry-base` is its own: that of its jobs is `--job-retry-base`.
+    """
+    return adding(
+        *(
+            click.option(
+                flag(key, of_schedule=of_schedule),
+                f"job_{key}",
+                cls=Option,
+                heading=HEADING,
+                **_VALUES[name],
+            )
+            for name, key in KEYS.items()
+            if name != "template" or template
+        )
+    )
+
+
+#: Adds a flag for each key of a schedule's job policy, which clears it.
+policy_clearing = adding(
+    *(
+        click.option(
+            f"--no-{flag(key, of_schedule=True)[2:]}",
+            f"no_job_{key}",
+            is_flag=True,
+            cls=Option,
+            heading=CLEAR,
+            help=f"Clear {flag(key, of_schedule=True)[2:]}.",
+        )
+        for key in KEYS.values()
+    )
+)
+
+
+def cleared_keys(given: dict[str, Any], changes: Collection[str]) -> set[str]:
+    """Takes the flags of `policy_clearing` out of a command's parameters; returns their keys."""
+    cleared = {key for key in KEYS.values() if given.pop(f"no_job_{key}")}
+    for key in cleared & set(changes):
+        name = flag(key, of_schedule=True)
+        raise click.UsageError(f"{name} and --no-{name[2:]} exclude each other")
+    return cleared
+
+
+def given_policy(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the policy's options out of a command's parameters; returns the policy as JSON.
+
+    Raises `InvalidJob`, which lists every mistake.
+    """
+    found: dict[str, Any] = {}
+    for key in KEYS.values():
+        value = given.pop(f"job_{key}", None)
+        if value is not None and value != ():
+            found[key] = dict(value) if key == "resources" else value
+    return job_policies.parse(found).as_json()
+
+
+def in_words(job: Mapping[str, Any]) -> str:
+    """Returns a policy in words: `lane gpu, priority 3, 5 attempts`; an invalid one as JSON."""
+    policy, mistakes = job_policies.read(job)
+    if mistakes:
+        return printing.compact(job)
+    words = [f"template {policy.template}"] if policy.template else []
+    words += [f"lane {policy.lane}"] if policy.lane else []
+    words += [] if policy.priority is None else [f"priority {policy.priority}"]
+    if policy.max_attempts is not None:
+        words.append(f"{policy.max_attempts} attempts" if policy.max_attempts > 1 else "no retry")
+    if policy.retry_base is not None:
+        words.append(f"retried after {printing.span(policy.retry_base, 4)}, doubled each time")
+    if policy.retry_cap is not None:
+        words.append(f"{printing.span(policy.retry_cap, 4)} at most")
+    words += [f"tag {tag}" for tag in policy.tags or ()]
+    words += [f"{amount:g} {name}" for name, amount in (policy.resources or {}).items()]
+    if policy.unique_key is not None:
+        words.append(f"unique as {policy.unique_key}")
+    elif policy.unique or policy.unique_for:
+        words.append("unique")
+    if policy.unique_for:
+        words.append(f"once in {printing.span(policy.unique_for, 4)}")
+    words += ["with approval"] if policy.requires_approval else []
+    for name, span in (("start", policy.must_start_within), ("end", policy.must_end_within)):
+        words += [] if span is None else [f"must {name} within {printing.span(span, 4)}"]
+    return printing.line(", ".join(words))

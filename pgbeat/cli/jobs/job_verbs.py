@@ -1,0 +1,282 @@
+"""`pgbeat jobs cancel`, `pause`, `resume`, `approve`, `retry`, `update`, `move` and `delete`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli.jobs import bulk, job_views
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import as_admin, find
+from pgbeat.cli.terminal.asking import sure
+from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.options import Command, duration, in_zone, read_moment
+from pgbeat.cli.terminal.printing import json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs.checks.permissions import BulkVerb, Verb
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.timetables import zone
+from pgbeat.views import jobs as views
+
+
+def _each(
+    target: Target,
+    actor: Actor,
+    ids: tuple[str, ...],
+    verb: Verb,
+    done: Callable[[Job, Job], str],
+    **given: Any,
+) -> None:
+    """Applies a verb to each job in its own transaction, even if it fails for others.
+
+    Prints a sentence for each, from the job before and after, or the jobs as an array of JSON.
+    """
+    target.require_app("the jobs' messages are in the app's broker")
+    from pgbeat.jobs.verbs import changes, control
+
+    act = changes.update if verb == "update" else getattr(control, verb)
+    failed, rows, redactor = False, [], target.redactor(actor)
+    with target.work(actor) as unit:
+        for job_id in ids:
+            try:
+                before = find(unit.connection, target, actor, job_id, verb)
+                with unit.transaction():
+                    made = act(unit, before.id, **given)
+            except PgbeatError as error:
+                if len(ids) == 1:
+                    raise
+                failed = True
+                click.echo(f"Error: {printing.harmless(str(error))}", err=True)
+            else:
+                after = jobs.get(unit.connection, made.id)
+                after = redactor.row(after, after.task)
+                rows.append(views.job(after))
+                if not printing.is_json():
+                    click.echo(done(before, after))
+    if printing.is_json():
+        printing.echo_json(rows)
+    if failed:
+        raise click.exceptions.Exit(FAILED)
+
+
+_ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+_some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
+_priority = click.IntRange(0, 255)
+
+
+@click.command("cancel", cls=Command)
+@_some_ids
+@click.option("--reason", help="Why, for the record.")
+@bulk.filtered()
+@as_admin
+@json_option
+@pass_target
+def cancel_command(
+    target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **given: Any
+) -> None:
+    """Cancel jobs. Waiting jobs end now; workers end running jobs. Needs the app."""
+    if bulk.is_asked(ids, given):
+        bulk.apply(target, actor, "cancel", {"reason": reason}, given)
+        return
+
+    def done(before: Job, after: Job) -> str:
+        if after.state == "running":
+            return f"Requested the end of job {after.id}, which runs on {after.worker}."
+        return f"Cancelled job {after.id}, which was {before.state}."
+
+    _each(target, actor, ids, "cancel", done, reason=reason)
+
+
+def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Command:
+    """Returns the command of a verb that has no options."""
+
+    @click.command(verb, help=text, cls=Command)
+    @_some_ids
+    @bulk.filtered()
+    @as_admin
+    @json_option
+    @pass_target
+    def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
+        if bulk.is_asked(ids, given):
+            bulk.apply(target, actor, verb, {}, given)
+        else:
+            _each(target, actor, ids, verb, lambda _, after: done(after))
+
+    return command
+
+
+pause_command = _simple(
+    "pause",
+    lambda job: f"Paused job {job.id}.",
+    "Hold jobs that have not begun until they are resumed. Needs the app.",
+)
+resume_command = _simple(
+    "resume",
+    lambda job: f"Resumed job {job.id}: {job_views.now_is(job)}",
+    "Let paused jobs go on. Needs the app.",
+)
+
+
+@click.command("approve")
+@_ids
+@as_admin
+@json_option
+@pass_target
+def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+    """Approve jobs that wait for it. Only for administrators. Needs the app."""
+
+    def done(before: Job, after: Job) -> str:
+        return f"Approved job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "approve", done)
+
+
+@click.command("retry", cls=Command)
+@_some_ids
+@click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
+@bulk.filtered()
+@as_admin
+@json_option
+@pass_target
+def retry_command(
+    target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **given: Any
+) -> None:
+    """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app.
+
+    With a filter but no --state, those that failed.
+    """
+    options = {"job_source": "user_cli", "priority": priority}
+    if bulk.is_asked(ids, given):
+        bulk.apply(target, actor, "retry", options, given)
+        return
+
+    def done(before: Job, after: Job) -> str:
+        said = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
+        return f"{said}: job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "retry", done, **options)
+
+
+@click.command("update", cls=Command)
+@_some_ids
+@click.option("--priority", type=_priority, metavar="N", help="The highest goes first.")
+@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
+@click.option(
+    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
+)
+@click.option("--now", is_flag=True, help="As soon as possible.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Attempts in total; 1 for no retry.",
+)
+@click.option("--retry-base", type=duration, metavar="TIME", help="The first retry's delay.")
+@click.option("--retry-cap", type=duration, metavar="TIME", help="The longest delay of a retry.")
+@click.option("--lane", metavar="LANE", help="The lane to wait in. Only for administrators.")
+@click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
+@bulk.filtered(of_lane="--in-lane")
+@as_admin
+@json_option
+@pass_target
+def update_command(
+    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
+) -> None:
+    """Change waiting jobs: priority, time, retries or lane. Needs the app."""
+    asked = bulk.take(given)
+    is_bulk = bulk.is_asked(ids, asked)
+    values = {name: value for name, value in given.items() if value is not None}
+    if sum((now, "run_at" in values, "countdown" in values)) > 1:
+        raise click.UsageError("--at, --in and --now exclude each other")
+    if no_lane and "lane" in values:
+        raise click.UsageError("--lane and --no-lane exclude each other")
+    if "run_at" in values:
+        values["run_at"] = in_zone(values["run_at"], zone(target.timezone), "--at")
+    values |= {"run_at": None} if now else {}
+    values |= {"lane": None} if no_lane else {}
+    if not values:
+        raise click.UsageError("nothing to update; give at least one option (see --help)")
+    if is_bulk:
+        bulk.apply(target, actor, "update", {"values": values}, asked)
+        return
+
+    def done(before: Job, after: Job) -> str:
+        return f"Updated job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "update", done, values=values)
+
+
+_PLACES = ["front", "back", "before", "after"]
+
+
+@click.command("move")
+@click.argument("job_id", metavar="ID")
+@click.argument("where", metavar="|".join(_PLACES), type=click.Choice(_PLACES))
+@click.argument("other", metavar="[OTHER]", required=False)
+@click.option(
+    "--priority", type=_priority, metavar="N", help="With front or back: its new priority."
+)
+@as_admin
+@json_option
+@pass_target
+def move_command(
+    target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
+) -> None:
+    """Move a job in its lane's line: to the front or back of its priority, or next to another."""
+    from pgbeat.jobs.verbs import control
+
+    with target.unit(actor) as unit:
+        job = find(unit.connection, target, actor, job_id, "move")
+        anchor = None
+        if other is not None:
+            # An actor may know the other jobs in the line, whoever made them.
+            anchor = find(unit.connection, target, replace(actor, is_admin=True), other).id
+        moved, place = control.move(unit, job.id, where, anchor, priority=priority)
+    said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
+    moved = target.redactor(actor).row(moved, moved.task)
+    printing.result(views.job(moved) | {"place": place}, said)
+
+
+@click.command("delete", cls=Command)
+@_some_ids
+@bulk.filtered()
+@as_admin
+@json_option
+@pass_target
+def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
+    """Delete jobs that have ended, with their executions: all of the IDs, or none."""
+    yes, dry_run = given["yes"], given["dry_run"]
+    if bulk.is_asked(ids, given | {"dry_run": False}):
+        bulk.apply(target, actor, "delete", {}, given)
+        return
+    from pgbeat.jobs.verbs import control
+
+    with target.unit(actor, dry_run=True) as unit:
+        found = [find(unit.connection, target, actor, job_id, "delete") for job_id in ids]
+        for job in found:
+            control.delete(unit, job.id)
+    what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
+    is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run)
+    if is_deleted:
+        with target.unit(actor) as unit:
+            for job in found:
+                control.delete(unit, job.id)
+    if is_deleted or printing.is_json():
+        deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
+        printing.result(deleted, f"Deleted {what}.")
+
+
+COMMANDS = (
+    cancel_command,
+    pause_command,
+    resume_command,
+    approve_command,
+    retry_command,
+    update_command,
+    move_command,
+    delete_command,
+)

@@ -1,0 +1,329 @@
+"""`pgbeat jobs`: look at jobs, make them, control them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import click
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli import Noun
+from pgbeat.cli.jobs import job_logs, job_tail, job_tree, job_verbs, job_views
+from pgbeat.cli.jobs.job_options import call_options, given_policy, policy_options
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
+from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
+from pgbeat.cli.terminal.options import (
+    Command,
+    describing,
+    duration,
+    in_zone,
+    label_filter,
+    newest_option,
+    read_moment,
+)
+from pgbeat.cli.terminal.printing import json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.database.tables import JOB_STATES
+from pgbeat.errors import NotFound
+from pgbeat.jobs.flow.depends_on import OUTCOMES
+from pgbeat.jobs.policy import policies as job_policies
+from pgbeat.jobs.policy.policies import JobPolicy
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.rows.filters import Filter
+from pgbeat.jobs.searching import search
+from pgbeat.jobs.searching.query import parse
+from pgbeat.monitoring import statistics
+from pgbeat.results import lookup
+from pgbeat.schedules import model as schedules
+from pgbeat.timetables import zone
+from pgbeat.views import jobs as views
+
+#: The exit status by how a job ended.
+ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPED}
+
+
+@click.group("jobs", cls=Noun)
+def jobs_command() -> None:
+    """Look at jobs, make them, hold, end and retry them.
+
+    A job is one unit of launched work. You see all jobs and change your own; with --admin (or
+    PGBEAT_ADMIN) everybody's and the system's. The first 4 characters of an ID are enough.
+    """
+
+
+@jobs_command.command("list")
+@click.argument("query", nargs=-1)
+@click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
+@click.option("--task", metavar="TASK", help="Only jobs of this task.")
+@click.option("--schedule", metavar="NAME", help="Only jobs of this schedule.")
+@click.option("--template", metavar="NAME", help="Only jobs made from this template.")
+@click.option("--lane", metavar="NAME", help="Only jobs in this lane.")
+@click.option("--group", "group_id", metavar="ID", help="Only jobs of this group.")
+@click.option(
+    "--created-by", metavar="WHO", help="Only jobs made by this actor, such as user:alice."
+)
+@click.option("--system", is_flag=True, help="Only the system's jobs.")
+@click.option("--late", is_flag=True, help="Only jobs that missed a deadline.")
+@label_filter
+@newest_option
+@as_onlooker
+@json_option
+@pass_target
+def list_command(
+    target: Target,
+    /,
+    actor: Actor,
+    query: tuple[str, ...],
+    schedule: str | None,
+    limit: int,
+    **given: Any,
+) -> None:
+    """List jobs, the newest first: all, or those that a QUERY finds.
+
+    A QUERY is for example: state:failed task:'shop.*' error:503 arg.site=x since:2h
+    """
+    asked = parse(" ".join(query))
+    given["is_system_job"] = given.pop("system") or None
+    given["late"] = given["late"] or None
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        if given["group_id"] is not None:
+            group = find_group(connection, target, actor, given["group_id"])
+            given["group_id"] = str(group.id)
+        if schedule := schedule or asked.get("schedule"):
+            given["schedule_id"] = schedules.get(
+                connection, schedule, namespace=target.namespace
+            ).id
+        which = asked.filter(target.namespace, now)
+        which = which._replace(**{key: each for key, each in given.items() if each is not None})
+        which = target.visible(actor, which)
+        found = search.page(connection, which, limit=limit)
+        redactor = target.redactor(actor)
+        rows = redactor.rows(found.rows)
+        shown = views.listed(connection, rows, redactor) if printing.is_json() else []
+    if printing.is_json():
+        printing.echo_json(shown)
+    elif rows:
+        job_views.show_list(rows, now)
+    else:
+        kind = any(value is not None for value in (schedule or None, *given.values()))
+        click.echo(job_views.nothing(is_filtered=kind or bool(query)))
+    if found.is_cut and found.next:
+        before = found.next[0].isoformat(timespec="seconds")
+        printing.note(f"older jobs were not searched; go on with 'before:{before}'")
+
+
+@jobs_command.command("show")
+@click.argument("job_id", metavar="ID")
+@as_onlooker
+@json_option
+@pass_target
+def show_command(target: Target, job_id: str, actor: Actor) -> None:
+    """Show all about a job: where it is, its executions, its retries and its result.
+
+    Of a task that is not a job, it shows the result, by the whole id.
+    """
+    redactor = target.redactor(actor)
+    prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
+    with target.transaction() as connection:
+        try:
+            job = find(connection, target, actor, job_id)
+        except NotFound:
+            result = lookup.find(connection, job_id, prefix=prefix)
+            if result is None:
+                raise
+            result = redactor.row(result, result.task)
+            job_views.show_task(result, connections.now(connection))
+            return
+        job = redactor.row(job, job.task)
+        result = redactor.row(lookup.find(connection, str(job.id), prefix=prefix), job.task)
+        if printing.is_json():
+            found = None if result is None else result._asdict()
+            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": found})
+            return
+        job_views.show_one(connection, job, redactor)
+        if result is not None:
+            click.echo()
+            job_views.show_result(result)
+
+
+@jobs_command.command("stats")
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
+@as_onlooker
+@json_option
+@pass_target
+def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
+    """Show outcomes and durations of executions.
+
+    Those of a job with its retries, of a schedule, or of all jobs.
+    """
+    if job_id is not None and schedule is not None:
+        raise click.UsageError("ID and --schedule exclude each other")
+    namespace = target.namespace
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        overview = None
+        if job_id is not None:
+            job = find(connection, target, actor, job_id)
+            figures = statistics.of_job(connection, job.id, namespace=namespace)
+        elif schedule is not None:
+            row = schedules.get(connection, schedule, namespace=namespace)
+            figures = statistics.of_schedule(connection, row.id)
+        else:
+            overview = statistics.of_all(connection, namespace)
+            figures = overview.runs
+    if printing.is_json():
+        found = views.figures(figures)
+        if overview is not None:
+            found = {"jobs": overview.jobs, "executions": found, "counters": overview.counters}
+        printing.echo_json(found)
+        return
+    if overview is not None:
+        job_views.show_overview(overview)
+    job_views.show_figures(figures, now)
+
+
+@jobs_command.command("tail")
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(0, 1000),
+    default=10,
+    help="Without ID: how many jobs to begin with.",
+)
+@as_onlooker
+@json_option
+@click.pass_context
+@pass_target
+def tail_command(
+    target: Target, ctx: click.Context, job_id: str | None, limit: int, actor: Actor
+) -> None:
+    """Follow a job and its retries until the last has ended, or all jobs until you press Ctrl-C.
+
+    For one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
+    skipped. With --json, each change is one line.
+    """
+    with target.session() as connection:
+        if job_id is None:
+            which = Filter(namespace=target.namespace)
+            job_tail.follow_all(connection, which, target.redactor(actor), limit=limit)
+            return
+        job = find(connection, target, actor, job_id)
+        ctx.exit(ENDS[job_tail.follow(connection, job, target.redactor(actor)).state])
+
+
+@jobs_command.command("run", cls=Command)
+@click.argument("task", metavar="[TASK]", required=False)
+@call_options
+@click.option(
+    "--like", metavar="ID", help="Take from this job what is not given, as its arguments and lane."
+)
+@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
+@click.option(
+    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
+)
+@click.option(
+    "--depends-on", multiple=True, metavar="ID", help="Wait for this job to end; may be repeated."
+)
+@click.option(
+    "--depends-on-outcome",
+    type=click.Choice(OUTCOMES),
+    default="completed",
+    show_default=True,
+    help="How those must end; finished: completed or failed.",
+)
+@policy_options()
+@describing
+@click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
+@as_admin
+@click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
+@json_option
+@click.pass_context
+@pass_target
+def run_command(
+    target: Target,
+    ctx: click.Context,
+    /,
+    task: str | None,
+    like: str | None,
+    wait: bool,
+    actor: Actor,
+    dry_run: bool,
+    **given: Any,
+) -> None:
+    """Make a job of a task, from a template or like another job. It is yours. Needs the app.
+
+    With --like, --kwargs and --options are added to those of the job.
+    """
+    policy = job_policies.parse(given_policy(given))
+    app = target.require_app("the app knows the tasks and their queues")
+    from pgbeat.jobs.preparing import likeness, prepare
+    from pgbeat.jobs.preparing.defaults import JobDefaults
+    from pgbeat.jobs.verbs import control
+
+    if given["run_at"] is not None:
+        given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
+    for name in ("kwargs", "options", "labels", "metadata"):
+        given[name] = given[name] or {}
+    spec = prepare.JobSpec(task, policy=policy, **given)
+    with target.work(actor) as unit:
+        parents = [find(unit.connection, target, actor, each).id for each in spec.depends_on]
+        spec = spec._replace(depends_on=parents)
+        if like is not None:
+            other = find(unit.connection, target, actor, like)
+            spec = likeness.complete(unit.connection, target.redactor(actor), actor, other, spec)
+        if dry_run:
+            defaults = JobDefaults(unit.connection, target.settings, [spec.policy])
+            prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")
+            click.echo(f"Would make a job of task {prepared.job.task!r}.")
+            return
+        with unit.transaction():
+            made = control.submit(unit, spec, job_source="user_cli")
+        redactor = target.redactor(actor)
+        job = redactor.row(jobs.get(unit.connection, made.job.id), made.job.task)
+        if not (wait and printing.is_json()):
+            said = job_views.made(job, is_new=made.is_new, follows=wait)
+            printing.result(views.job(job) | {"is_new": made.is_new}, said)
+        if wait:
+            ctx.exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
+
+
+@jobs_command.command("run-many")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@as_admin
+@click.option("--dry-run", is_flag=True, help="Check them, and make nothing.")
+@json_option
+@pass_target
+def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) -> None:
+    """Make the jobs in a FILE (- for standard input), all or none. They are yours.
+
+    Each line is a job in JSON: the name of a task, or an object with `task` or `template`, `args`,
+    `kwargs`, `queue`, `options`, `run_at`, `countdown` and the other options of `pgbeat jobs run`.
+    Needs the app.
+    """
+    target.require_app("the app knows the tasks and their queues")
+    from pgbeat.jobs.submitting import submit_many
+
+    with target.work(actor) as unit, unit.transaction(dry_run=dry_run):
+        ids = submit_many.submit(unit, _lines(file), JobPolicy(), job_source="user_cli")
+    verb = "Would make" if dry_run else "Made"
+    found = {"dry_run": dry_run, "jobs": [] if dry_run else ids}
+    printing.result(found, f"{verb} {printing.counted(len(ids), 'job')}.")
+
+
+def _lines(file: TextIO) -> Iterator[Any]:
+    """Yields the JSON values of a file's lines."""
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"{file.name}:{number} is not JSON: {error}") from None
+
+
+for command in (job_tree.tree_command, job_logs.logs_command, *job_verbs.COMMANDS):
+    jobs_command.add_command(command)

@@ -1,0 +1,338 @@
+"""`pgbeat lanes`: limits on what runs at once, and the jobs that wait for a slot."""
+
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import click
+from rich.text import Text
+
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.cli import Noun
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.options import adding, json_object
+from pgbeat.cli.terminal.printing import Cell, json_option, line, short_id, span
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs.lanes import concurrency, occupancy
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Lane, LaneUsage
+from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
+from pgbeat.jobs.verbs import lane_control
+from pgbeat.views import lanes as views
+
+
+@click.group("lanes", cls=Noun)
+def lanes_command() -> None:
+    """Look at lanes, change them, hold them.
+
+    A lane is a named limit on what runs at once, over all workers, with an ordered waiting line. A
+    job whose policy names the lane gets its message only with a slot of it.
+    """
+
+
+@lanes_command.command("list")
+@json_option
+@pass_target
+def list_command(target: Target) -> None:
+    """List the lanes: their limits, how many jobs run in each, and how many wait."""
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        rows = lanes.listing(connection, target.namespace)
+    printing.show_listing(
+        rows,
+        json_of=views.usage,
+        cells_of=lambda row: _cells(row, now),
+        names={"lane"},
+        folding={"fair", "policy"},
+        none="There are no lanes; `pgbeat lanes set NAME --limit 1` makes one.",
+    )
+
+
+def _cells(row: LaneUsage, now: datetime) -> dict[str, Cell]:
+    lane = row.lane
+    return {
+        "lane": lane.name,
+        "running": row.running,
+        "limit": lane.max_running,
+        "waiting": row.waiting,
+        "rate": _rate(lane, now),
+        "fair": lane.fairness,
+        "policy": _policy(lane),
+        "waits": _since(row.waiting_since, now),
+        "paused": Text(_since(lane.paused_at, now), style=printing.STYLES["paused"]),
+    }
+
+
+@lanes_command.command("show")
+@click.argument("name")
+@click.option(
+    "--limit", type=click.IntRange(0, 10_000), default=20, help="How many waiting jobs to show."
+)
+@json_option
+@pass_target
+def show_command(target: Target, name: str, limit: int) -> None:
+    """Show all about a lane: its slots, and the waiting jobs with the reason.
+
+    The reasons of a policy in the app's code need the app (-A).
+    """
+    _import_policies(target)
+    with target.transaction(dry_run=True) as connection:
+        now = connections.now(connection)
+        lane = lanes.get(connection, target.namespace, name)
+        [row] = [r for r in lanes.listing(connection, lane.namespace) if r.lane.name == name]
+        holders = occupancy.holders(connection, lane)
+        waiting = occupancy.line(connection, lane, limit=limit)
+    if printing.is_json():
+        printing.echo_json(views.detail(row, holders, waiting))
+        return
+    printing.show_facts(
+        lane.name,
+        ("limit", "none" if lane.max_running is None else lane.max_running),
+        ("rate", _rate(lane, now)),
+        ("fair", lane.fairness),
+        ("policy", _policy(lane)),
+        ("running", row.running),
+        ("waiting", row.waiting),
+        ("paused", printing.when(lane.paused_at, now)),
+        ("made", printing.when(lane.created_at, now)),
+        ("changed", printing.when(lane.updated_at, now)),
+    )
+    if holders:
+        click.echo()
+        printing.show_table([_slot(each, now) for each in holders], names={"task", "by"})
+    if waiting:
+        click.echo()
+        printing.show_table(
+            [_waits(each, now) for each in waiting], names={"task", "of"}, folding={"why"}
+        )
+    if lane.policy not in (None, *concurrency.registered()) and not target.has_app:
+        printing.note(f"policy {lane.policy!r} is in the app's code; give the app with -A.")
+
+
+def _slot(holder: SlotHolder, now: datetime) -> dict[str, Cell]:
+    return {
+        "has a slot": short_id(holder.id),
+        "task": holder.task,
+        "state": printing.styled(holder.state),
+        "by": holder.by,
+        "for": span(now - holder.since),
+    }
+
+
+def _waits(job: InLine, now: datetime) -> dict[str, Cell]:
+    return {
+        "waits": short_id(job.id),
+        "task": job.task,
+        "priority": job.priority,
+        "of": job.created_by,
+        "for": span(now - job.created_at),
+        "why": job.reason or "gets the next slot",
+    }
+
+
+def _rate(lane: Lane, now: datetime | None = None) -> str | None:
+    """Returns the rate in words; at `now`, without one that is over."""
+    current = lane if now is None else lane.at(now)
+    if current.temporary_until is None:
+        return current.rate
+    left = "" if now is None else f" for {span(current.temporary_until - now)}"
+    return f"{current.temporary_rate}{left}, then {lane.rate or 'any'}"
+
+
+def _policy(lane: Lane) -> str | None:
+    return lane.policy and f"{lane.policy} {printing.compact(lane.options)}".rstrip()
+
+
+def _since(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f"for {span(now - moment, units=1)}"
+
+
+_limits = adding(
+    click.option(
+        "--limit",
+        type=click.IntRange(0, 1_000_000),
+        metavar="N",
+        help="How many jobs may run at once; 0 for none.",
+    ),
+    click.option("--no-limit", is_flag=True, help="As many as there are workers."),
+    click.option(
+        "--rate",
+        metavar="N/TIME",
+        help="How many jobs may start in a period: 10/minute or 100/15 minutes.",
+    ),
+    click.option(
+        "--rate-key",
+        metavar="KEY",
+        help="Count them by task, tag, created_by or kwargs.NAME; by default together.",
+    ),
+    click.option(
+        "--rate-unit",
+        metavar="NAME",
+        help="A job takes as much of the rate as it needs of this resource; else 1.",
+    ),
+    click.option(
+        "--for",
+        "for_",
+        metavar="TIME",
+        help="Return to the old rate after so long, as '10 minutes'.",
+    ),
+    click.option("--no-rate", is_flag=True, help="At any rate."),
+    click.option(
+        "--fair-by",
+        metavar="KEY",
+        help="Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or kwargs.NAME.",
+    ),
+    click.option(
+        "--limit-per",
+        nargs=2,
+        type=(str, click.IntRange(0, 1_000_000)),
+        metavar="KEY N",
+        help="They take turns, and N of each KEY may run at once.",
+    ),
+    click.option("--no-fair", is_flag=True, help="Jobs wait by their place only."),
+    click.option(
+        "--policy", metavar="NAME", help="Which jobs may run together: tasks, tags, resources …"
+    ),
+    click.option(
+        "--options",
+        type=json_object,
+        metavar="JSON",
+        help="The policy's options, an object, as '{\"gpu\": 2}'.",
+    ),
+    click.option("--no-policy", is_flag=True, help="Any jobs may run together."),
+)
+
+
+@lanes_command.command("set")
+@click.argument("name")
+@_limits
+@dry_run_option
+@json_option
+@pass_target
+def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+    """Make a lane, or change what the options name.
+
+    A new lane needs --limit, --rate or --policy, or else --no-limit.
+
+    Jobs that the new limits admit are dispatched by this command if it has the app (-A), else by
+    beat. Running jobs go on. A policy in the app's code needs the app.
+    """
+    changes = _changes(given)
+    _import_policies(target)
+    with target.unit(dry_run=dry_run) as unit:
+        try:
+            lane, before, is_new = lane_control.save(unit, name, changes)
+        except InvalidJob as error:
+            if error.problems[0].code != "required":
+                raise
+            said = f"{error}: --limit N, --rate, --policy or --no-limit"
+            raise InvalidJob.of("max_running", "required", said) from None
+    verbs = ("Would make", "Made") if is_new else ("Would change", "Changed")
+    said = f"{verbs[not dry_run]} lane {name!r}: {_words(lane)}."
+    if before is not None and before._replace(updated_at=lane.updated_at) == lane:
+        said = f"Lane {name!r} is like that already: {_words(lane)}."
+    printing.result(views.lane(lane), said)
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the options say, as columns."""
+    for option, other in (
+        ("limit", "limit"),
+        ("rate", "rate"),
+        ("rate_key", "rate"),
+        ("rate_unit", "rate"),
+        ("for_", "rate"),
+        ("policy", "policy"),
+        ("options", "policy"),
+        ("fair_by", "fair"),
+        ("limit_per", "fair"),
+    ):
+        if given[f"no_{other}"] and given[option] is not None:
+            flag = option.strip("_").replace("_", "-")
+            raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
+    if given["fair_by"] is not None and given["limit_per"] is not None:
+        raise click.UsageError("--fair-by and --limit-per exclude each other")
+    names = ("rate", "rate_key", "rate_unit", "policy", "options", "fair_by")
+    asked = {name: given[name] for name in names if given[name] is not None}
+    asked |= {name: None for name in ("rate", "policy") if given[f"no_{name}"]}
+    if given["no_fair"]:
+        asked["fair_by"] = None
+    if given["limit"] is not None or given["no_limit"]:
+        asked["max_running"] = given["limit"]
+    if given["for_"] is not None:
+        asked["rate_for"] = given["for_"]
+    if given["fair_by"] is not None:
+        asked["max_per_key"] = None
+    if given["limit_per"] is not None:
+        asked["fair_by"], asked["max_per_key"] = given["limit_per"]
+    try:
+        return lane_control.read_changes(asked)
+    except InvalidJob as error:
+        option = "for" if error.problems[0].field == "rate_for" else "rate"
+        raise click.BadParameter(str(error), param_hint=f"'--{option}'") from None
+
+
+def _words(lane: Lane) -> str:
+    """Returns a lane's limits."""
+    policy = _policy(lane)
+    words = [
+        "no limit" if lane.max_running is None else f"{lane.max_running} at once",
+        line(_rate(lane) or ""),
+        line(lane.fairness or ""),
+        line(f"policy {policy}") if policy else "",
+        "paused" if lane.paused_at is not None else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+@lanes_command.command("remove")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Even if jobs wait in it: dispatch them all.")
+@asking
+@json_option
+@pass_target
+def remove_command(target: Target, name: str, force: bool, yes: bool, dry_run: bool) -> None:
+    """Delete a lane that no job waits in, and that no schedule or template names."""
+    remove(target, "lane", name, partial(_remove, force=force), yes=yes, dry_run=dry_run)
+
+
+def _remove(unit: UnitOfWork, name: str, *, force: bool) -> None:
+    try:
+        lane_control.remove(unit, name, force=force)
+    except InvalidJob as error:
+        said = f"{error}; --force removes it, and dispatches what waits without a limit"
+        raise InvalidJob.of("", error.problems[0].code, said) from None
+
+
+@lanes_command.command("pause")
+@click.argument("name")
+@json_option
+@pass_target
+def pause_command(target: Target, name: str) -> None:
+    """Dispatch no more jobs of a lane. Running jobs go on; schedules skip, with the reason."""
+    with target.unit() as unit:
+        lane, is_new = lane_control.pause(unit, name)
+        now = connections.now(unit.connection)
+    already = f"Lane {name!r} is paused already, since {printing.when(lane.paused_at, now)}."
+    printing.result(views.lane(lane), f"Paused lane {name!r}." if is_new else already)
+
+
+@lanes_command.command("resume")
+@click.argument("name")
+@json_option
+@pass_target
+def resume_command(target: Target, name: str) -> None:
+    """Dispatch what waits: by this command if it has the app (-A), else by beat."""
+    with target.unit() as unit:
+        lane, was_paused = lane_control.resume(unit, name)
+    said = f"Resumed lane {name!r}." if was_paused else f"Lane {name!r} is not paused."
+    printing.result(views.lane(lane), said)
+
+
+def _import_policies(target: Target) -> None:
+    """Imports the app, if there is one, which registers its policies."""
+    if target.has_app:
+        target.require_app("policies")

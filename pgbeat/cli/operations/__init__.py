@@ -1,0 +1,1 @@
+"""The commands of operators: setup, health, load, webhooks, tokens and the web side."""

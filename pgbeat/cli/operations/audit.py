@@ -1,0 +1,94 @@
+"""`pgbeat audit`: who changed what."""
+
+from typing import Any
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+
+from pgbeat.access import audit, audit_words
+from pgbeat.access.actors import user
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import find, find_group
+from pgbeat.cli.terminal.printing import json_option, line, utc
+from pgbeat.cli.terminal.tables import glued
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.errors import NotFound
+
+#: Longer values may be broken.
+_SHORT = 40
+
+
+@click.command("audit")
+@click.option("--kind", metavar="KIND", help="Only this kind: schedule, job, lane, token …")
+@click.option(
+    "--subject",
+    metavar="NAME",
+    help="Only the one with this name or id; with --kind job or group, the first 4 characters of "
+    "it are enough.",
+)
+@click.option("--actor", metavar="WHO", help="Only changes by this actor: alice, or user:alice.")
+@click.option("--verb", metavar="VERB", help="Only this verb: create, pause, trigger …")
+@click.option(
+    "--before", type=click.IntRange(1, 2**63 - 1), metavar="N", help="Older than change N."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, help="How many, the newest first."
+)
+@json_option
+@pass_target
+def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
+    """Show who changed what, by API, console or command line; the newest first."""
+    if actor is not None and ":" not in actor:
+        actor = f"user:{actor}"
+    with target.transaction() as connection:
+        filters["subject"] = _subject(connection, target, filters["kind"], filters["subject"])
+        rows = audit.listing(connection, namespace=target.namespace, actor=actor, **filters)
+    printing.show_listing(
+        rows,
+        json_of=lambda row: row._asdict(),
+        cells_of=lambda row: {
+            "change": row.id,
+            "when (UTC)": utc(row.at),
+            "who": row.actor,
+            "by": row.origin,
+            "what": f"{row.verb} {row.kind} {row.subject}",
+            "how": _change(row.before, row.after),
+        },
+        names={"who", "what"},
+        folding={"how"},
+        none="No such change is recorded.",
+    )
+
+
+def _subject(
+    connection: Connection, target: Target, kind: str | None, subject: str | None
+) -> str | None:
+    """Returns the whole id of a job or a group that begins so, or else the subject as it is."""
+    if subject is None or kind not in ("job", "group"):
+        return subject
+    actor = user(is_viewer=True)
+    try:
+        if kind == "job":
+            return str(find(connection, target, actor, subject).id)
+        return str(find_group(connection, target, actor, subject).id)
+    except NotFound as error:
+        if error.code == "ambiguous_id":
+            raise
+        return subject  # it may be deleted
+
+
+def _change(before: Any, after: Any) -> Text:
+    """Returns `key: old → new` for each changed column; the values of a new or deleted row."""
+    found = []
+    for each in audit_words.changes(before, after):
+        values = (each.before, each.after)
+        shown = " → ".join(_glued(value) for value in values if value is not None)
+        found.append(f"{line(each.column)}: {shown}")
+    return Text(", ".join(found))
+
+
+def _glued(said: str) -> str:
+    """Returns a value that stays on one line if it is as short as a cron."""
+    said = line(said)
+    return glued(said).plain if len(said) <= _SHORT else said

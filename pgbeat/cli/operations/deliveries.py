@@ -1,0 +1,102 @@
+"""`pgbeat webhooks deliveries` and `redeliver`: events that were sent, and sending them again."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.text import Text
+
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.options import newest_option
+from pgbeat.cli.terminal.printing import Cell, json_option, line, styled
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.views import webhooks as views
+from pgbeat.webhooks import control, deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks.deliveries import Delivery
+
+_STATES = ("pending", "delivered", "failed")
+
+
+@click.command("deliveries")
+@click.argument("name")
+@click.option("--state", type=click.Choice(_STATES), help="Only deliveries in this state.")
+@newest_option
+@json_option
+@pass_target
+def deliveries_command(target: Target, name: str, state: str | None, limit: int) -> None:
+    """Show a webhook's deliveries, newest first, each with its attempts."""
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        webhook = webhooks.get(connection, name, namespace=target.namespace)
+        found = deliveries.listing(connection, webhook.id, state=state, limit=limit + 1)
+    which = f"{state} deliveries" if state else "deliveries"
+    printing.show_listing(
+        found,
+        json_of=views.delivery,
+        cells_of=lambda row: _cells(row, now),
+        folding={"attempts"},
+        none=f"There are no {which} of webhook {name!r}.",
+        limit=limit,
+    )
+
+
+def _cells(row: Delivery, now: datetime) -> dict[str, Cell]:
+    lines = [_entry(entry) for entry in row.log]
+    if row.next_at is not None and row.sent_at is None and row.next_at > now:
+        lines.append(f"next {printing.relative(row.next_at, now)}")
+    return {
+        "id": row.id,
+        "when (UTC)": printing.utc(row.created_at),
+        "event": row.event,
+        "state": styled(row.state),
+        "attempts": Text("\n".join(lines) or "none yet"),
+    }
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    """Returns a line for an entry of the log."""
+    at = datetime.fromisoformat(entry["at"])
+    if "redelivered_by" in entry:
+        what = f"requested again by {line(entry['redelivered_by'])}"
+    elif "error" in entry:
+        what = line(entry["error"])
+    elif "status" in entry:
+        what = f"{entry['status']}"
+    else:
+        what = "started; its outcome is unknown"
+    took = f", {entry['ms']:.0f} ms" if "ms" in entry else ""
+    return f"{printing.utc(at)[11:]} {what}{took}"
+
+
+@click.command("redeliver")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--failed", "failed_of", metavar="NAME", help="All failed ones of this webhook.")
+@dry_run_option
+@json_option
+@pass_target
+def redeliver_command(
+    target: Target, ids: tuple[str, ...], failed_of: str | None, dry_run: bool
+) -> None:
+    """Have the leading beat send deliveries again that failed, or that the receiver lost.
+
+    They keep their ids, and have as many attempts as the first time. The first 4 characters of an
+    ID are enough.
+    """
+    if bool(ids) == (failed_of is not None):
+        raise click.UsageError("which deliveries? Give their ids, or --failed NAME")
+    with target.unit(dry_run=dry_run) as unit:
+        if failed_of is not None:
+            count = control.redeliver_failed(unit, failed_of)
+        else:
+            found = [
+                deliveries.find(unit.connection, each, namespace=unit.namespace) for each in ids
+            ]
+            count = control.redeliver(unit, found)
+    what = "1 delivery is" if count == 1 else f"{count} deliveries are"
+    said = f"No delivery of webhook {failed_of!r} failed."
+    if count:
+        said = f"{what} {'to be ' if dry_run else ''}tried again."
+    printing.result({"redelivered": count}, said)

@@ -1,0 +1,46 @@
+"""`pgbeat doctor`: checks of the database, the beat and the broker."""
+
+import click
+from rich.text import Text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import FAILED, unreachable
+from pgbeat.cli.terminal.printing import Cell, json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.monitoring.doctor import checks
+from pgbeat.monitoring.server_checks import Check
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+@pass_target
+def doctor_command(target: Target, ctx: click.Context) -> None:
+    """Check the database, the beat and the broker, and say what to do. Exits with 1 on a failure.
+
+    With the app (-A), its broker is checked, too.
+    """
+    found: list[Check] = []
+    try:
+        found.extend(checks(target.settings, target.app))
+    except DBAPIError as error:
+        if not connections.is_lost(error):
+            raise
+        advice = "Is it running, and is the URL right?"
+        found.append(Check("server", "fail", unreachable(error, target), advice))
+    is_well = all(check.result != "fail" for check in found)
+    if printing.is_json():
+        printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in found]})
+    else:
+        printing.show_table([_cells(check) for check in found], folding={"what was found"})
+    ctx.exit(0 if is_well else FAILED)
+
+
+def _cells(check: Check) -> dict[str, Cell]:
+    detail = Text(printing.line(check.detail))
+    if check.advice:
+        detail.append(f"\n{printing.line(check.advice)}", style="bold")
+    result = printing.styled(check.result)
+    return {"check": check.check, "result": result, "what was found": detail}

@@ -1,0 +1,104 @@
+"""`pgbeat errors`: the errors of failed jobs, those alike as one."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from pgbeat.access.actors import Actor
+from pgbeat.cli.operations.load import sparkline
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.actors import as_onlooker
+from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.printing import json_option, line, relative, utc
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.monitoring.errors import MOST, USUAL, ErrorGroup, Errors, errors
+
+#: Bars of a sparkline, at most; tasks and schedules that are named.
+_WIDTH, _NAMES = 16, 3
+
+
+@click.command("errors")
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option(
+    "--since",
+    type=duration,
+    default="24h",
+    metavar="DURATION",
+    show_default=True,
+    help="How far to look back: 2h, 7 days.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST),
+    default=USUAL,
+    metavar="N",
+    show_default=True,
+    help="Show that many errors, the most frequent.",
+)
+@as_onlooker
+@json_option
+@pass_target
+def errors_command(
+    target: Target, task: str | None, since: timedelta, limit: int, actor: Actor
+) -> None:
+    """Show why jobs failed: how often, since when, and which tasks and schedules.
+
+    Errors that differ only in their values (numbers, ids, times, quoted text) are one, with * for
+    each value.
+    """
+    redactor = target.redactor(actor)
+    with target.transaction(dry_run=True) as connection:
+        found = errors(
+            connection, target.namespace, task=task, since=since, limit=limit, mask=redactor.error
+        )
+    if printing.is_json():
+        printing.echo_json(_as_json(found))
+        return
+    about = "" if task is None else f" of {line(task)}"
+    if not found.groups:
+        click.echo(f"No job{about} failed since {utc(found.since)} UTC.")
+        return
+    least = "At least " if found.is_lower_bound else ""
+    jobs = f"{found.jobs:,} job{'' if found.jobs == 1 else 's'}"
+    click.secho(f"{least}{jobs}{about} failed since {utc(found.since)} UTC", bold=True)
+    _show(found)
+    if found.has_more:
+        printing.note(f"there are more than these {limit} errors; --limit shows them.")
+
+
+def _as_json(found: Errors) -> dict[str, Any]:
+    return found._asdict() | {"groups": [group._asdict() for group in found.groups]}
+
+
+def _show(found: Errors) -> None:
+    made = Table.grid(padding=(0, 2))
+    made.add_column(justify="right", no_wrap=True)
+    made.add_column(overflow="fold")
+    for group in found.groups:
+        made.add_row(f"{group.jobs:,} ×", _told(group, found.until))
+    printing.show(made)
+
+
+def _told(group: ErrorGroup, now: datetime) -> Text:
+    """Returns all about a group, on a few lines."""
+    bars = sparkline(group.counts, _WIDTH).replace(" ", "·")
+    last = relative(group.last_at, now)
+    lines = [f"{bars}  since {utc(group.since)}, last {last}"]
+    if group.tasks:
+        lines.append(_named("task", group.tasks))
+    if group.schedules:
+        lines.append(_named("schedule", group.schedules, has_more=group.has_more_schedules))
+    lines.append(f"last job {str(group.job_id)[:8]}")
+    return Text.assemble((line(group.pattern), "red"), *(f"\n{each}" for each in lines))
+
+
+def _named(noun: str, names: Sequence[str], *, has_more: bool = False) -> str:
+    """Returns the first names, and how many more there are."""
+    more = len(names) - _NAMES
+    rest = f" and {'at least ' if has_more else ''}{more} more" if more > 0 else ""
+    nouns = noun if len(names) == 1 else f"{noun}s"
+    return f"{nouns} {', '.join(map(line, names[:_NAMES]))}{rest}"

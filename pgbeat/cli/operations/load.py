@@ -1,0 +1,107 @@
+"""`pgbeat load`: what ended over time, how long it waited and ran, and how much waited."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.printing import json_option, span
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.monitoring.load import Load, Point, load
+
+_BARS = "▁▂▃▄▅▆▇█"
+#: Bars of a line, at most.
+_WIDTH = 45
+
+
+@click.command("load")
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--lane", metavar="NAME", help="Only jobs of this lane.")
+@click.option("--queue", metavar="NAME", help="Only jobs that go to this queue.")
+@click.option(
+    "--since",
+    type=duration,
+    default="1h",
+    metavar="DURATION",
+    show_default=True,
+    help="How far to look back: 2h, 7 days.",
+)
+@click.option(
+    "--step",
+    type=duration,
+    metavar="DURATION",
+    help="Length of a step, whole minutes; further back than a day, whole hours.",
+)
+@json_option
+@pass_target
+def load_command(
+    target: Target,
+    task: str | None,
+    lane: str | None,
+    queue: str | None,
+    since: timedelta,
+    step: timedelta | None,
+) -> None:
+    """Show what ended over time, how long it waited and ran, and how much waited.
+
+    All jobs, or those of a task, a lane or a queue. The leading beat counts a minute when it is
+    over.
+    """
+    with target.transaction(dry_run=True) as connection:
+        found = load(
+            connection, target.namespace, task=task, lane=lane, queue=queue, since=since, step=step
+        )
+    if printing.is_json():
+        printing.echo_json(_as_json(found))
+        return
+    what = f"{found.kind} {found.name}" if found.name else "all jobs"
+    printing.show_facts(
+        f"Load of {what}, {_clock(found.since)} to {_clock(found.until)} UTC",
+        *[(label, _line(found, of, shown)) for label, of, shown in _LINES],
+    )
+
+
+def _as_json(found: Load) -> dict[str, object]:
+    points = [point._asdict() for point in found.points]
+    return found._asdict() | {"total": found.total._asdict(), "points": points}
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else span(timedelta(seconds=value), units=1)
+
+
+#: Each line: its label, its value at a point, and what is said of the whole.
+_LINES: tuple[tuple[str, Callable[[Point], float | None], Callable[[Point], str]], ...] = (
+    ("completed", lambda p: p.completed, lambda p: f"{p.completed:,}"),
+    ("failed", lambda p: p.failed, lambda p: f"{p.failed:,}"),
+    ("cancelled", lambda p: p.cancelled, lambda p: f"{p.cancelled:,}"),
+    ("skipped", lambda p: p.skipped, lambda p: f"{p.skipped:,}"),
+    ("running p50", lambda p: p.running_p50, lambda p: _seconds(p.running_p50)),
+    ("running p95", lambda p: p.running_p95, lambda p: _seconds(p.running_p95)),
+    ("waiting p50", lambda p: p.waiting_p50, lambda p: _seconds(p.waiting_p50)),
+    ("waiting p95", lambda p: p.waiting_p95, lambda p: _seconds(p.waiting_p95)),
+    ("depth", lambda p: p.depth, lambda p: f"at most {p.depth:,}"),
+)
+
+
+def _line(
+    found: Load, of: Callable[[Point], float | None], shown: Callable[[Point], str]
+) -> str | None:
+    """Returns the bars of a value, then what is said of the whole; `None` if there is none."""
+    if not of(found.total):
+        return None
+    return f"{sparkline([of(point) or 0 for point in found.points])}  {shown(found.total)}"
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Returns a bar for each value, or for the greatest of several if there are too many."""
+    each = -(-len(values) // width) or 1
+    greatest = [max(values[start : start + each]) for start in range(0, len(values), each)]
+    top = max(greatest, default=0) or 1
+    return "".join(" " if not v else _BARS[min(7, int(v / top * 8))] for v in greatest)

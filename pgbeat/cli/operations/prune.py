@@ -1,0 +1,88 @@
+"""`pgbeat prune`: delete history that is older than the retention."""
+
+import sys
+
+import click
+
+from pgbeat.beat import control
+from pgbeat.beat.control import Pruned
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.printing import counted, json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+
+#: The nouns of tables whose rows are not called like the table.
+_NOUNS = {
+    "deliveries": ("delivery", "deliveries"),
+    "audit": ("change in the audit", "changes in the audit"),
+}
+
+
+@click.command("prune")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 36_500, min_open=True),
+    metavar="DAYS",
+    help="How long history is kept; by default pgbeat_retention_days.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="Keep each schedule's newest N; by default pgbeat_retention_count.",
+)
+@dry_run_option
+@json_option
+@pass_target
+def prune_command(target: Target, days: float | None, count: int | None, dry_run: bool) -> None:
+    """Delete history that is older than the retention.
+
+    That is ticks, jobs with their executions, groups and deliveries, and the audit log, which is
+    kept for pgbeat_audit_days. Unfinished jobs and groups are never deleted. The leading beat does
+    the same all the time, a little at a time. An interruption keeps what was deleted so far.
+    """
+    done = _prune(target, days, count, dry_run=dry_run, quiet=printing.is_json())
+    if printing.is_json():
+        printing.echo_json({"dry_run": dry_run, "kept": done.kept, "deleted": done.deleted})
+        return
+    parts = [_counted(number, table) for table, number in done.deleted.items() if number]
+    days, number = done.kept["days"], done.kept["count"]
+    if parts:
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {', '.join(parts)}.")
+    elif not days:
+        click.echo("Everything is kept: pgbeat_retention_days is 0. --days overrides it.")
+    else:
+        click.echo(
+            f"There is nothing to delete: kept are {_counted_days(days)}, and of each schedule the "
+            f"newest {number}."
+        )
+
+
+def _prune(
+    target: Target, days: float | None, count: int | None, *, dry_run: bool, quiet: bool
+) -> Pruned:
+    shows = sys.stderr.isatty() and not quiet
+    shown = False
+
+    def progress(scanned: int, deleted: int) -> None:
+        nonlocal shown
+        if shows:
+            verb = "to delete" if dry_run else "deleted"
+            click.echo(f"\r{counted(scanned, 'old row')}, {deleted} {verb}", err=True, nl=False)
+            shown = True
+
+    with target.work() as unit:
+        done = control.prune(unit, days=days, count=count, dry_run=dry_run, progress=progress)
+    if shown:
+        click.echo(err=True)
+    return done
+
+
+def _counted_days(days: float) -> str:
+    """Returns a number of days: `30 days`, `1 day`, `0.5 days`."""
+    return "1 day" if days == 1 else f"{days:g} days"
+
+
+def _counted(number: int, table: str) -> str:
+    one, several = _NOUNS.get(table, (table.removesuffix("s"), table))
+    return f"{number:,} {one if number == 1 else several}"

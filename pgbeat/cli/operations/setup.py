@@ -1,0 +1,138 @@
+"""`pgbeat migrate` and `demo`."""
+
+import click
+from sqlalchemy import Connection
+
+from pgbeat.broker import installation
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.printing import json_option
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import migrate
+from pgbeat.errors import SchemaError
+
+
+@click.command("migrate")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only check whether it is the newest, with nothing missing; exits with 1 if not.",
+)
+@click.option("--queue-table", metavar="NAME", help="Rename this table to kombu_queue before.")
+@click.option("--message-table", metavar="NAME", help="Rename this one to kombu_message.")
+@click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
+@json_option
+@click.pass_context
+@pass_target
+def migrate_command(
+    target: Target,
+    ctx: click.Context,
+    check: bool,
+    sql: bool,
+    queue_table: str | None,
+    message_table: str | None,
+) -> None:
+    """Bring the database's schema to the newest version. Several may run at once.
+
+    Functions, triggers, indexes and constraints that someone dropped or changed are made again.
+
+    With the app, if its broker is the same database, this makes the broker's tables and queues too:
+    kombu's transport doesn't expect two first users. Tables of kombu's SQLAlchemy transport that
+    have other names than kombu_queue and kombu_message are renamed if you give their names; stop
+    the programs that use them first.
+    """
+    if sql:
+        click.echo(migrate.script().strip())
+        return
+    newest = migrate.newest()
+    if check:
+        with target.transaction() as connection:
+            _check(ctx, connection)
+        return
+
+    names = {queue_table: "kombu_queue", message_table: "kombu_message"}
+    rename = {old: new for old, new in names.items() if old is not None}
+    done = installation.migrate(target.settings, target.author, target.registry, rename)
+    before, after = done.before, done.after
+    if printing.is_json():
+        printing.echo_json(
+            {
+                "before": before,
+                "current": after,
+                "newest": newest,
+                "restored": list(done.restored),
+                "renamed": dict(done.renamed),
+            }
+        )
+        return
+    if before == after:
+        click.echo(f"The schema is at {after} already, {_place(after)}.")
+    elif before is None:
+        click.echo(f"The schema is installed, at version {after}.")
+    else:
+        click.echo(f"The schema went from version {before} to {after}.")
+    for old, new in done.renamed.items():
+        click.echo(f"Table {old} is {new} now.")
+    if done.restored:
+        click.echo(f"Made again, since they were missing: {', '.join(done.restored)}.")
+    if done.has_broker:
+        click.echo("The broker's tables and queues are there.")
+
+
+def _check(ctx: click.Context, connection: Connection) -> None:
+    """Prints whether the schema is whole and of a usable version; exits with 1 if not."""
+    newest = migrate.newest()
+    try:
+        migrate.check(connection)
+        usable = True
+    except SchemaError:
+        usable = False
+        if not printing.is_json():
+            raise
+    found = migrate.installed(connection)
+    current = found.version if found else None
+    lacking = migrate.missing(connection, current) if usable and current else []
+    is_done = usable and current is not None and current >= newest and not lacking
+    if printing.is_json():
+        minimum = found.oldest_program if found else None
+        printing.echo_json(
+            {
+                "current": current,
+                "newest": newest,
+                "minimum": minimum,
+                "usable": usable,
+                "missing": lacking,
+            }
+        )
+    elif lacking:
+        click.echo(
+            f"The schema is at {current}, but lacks {', '.join(lacking)}; `pgbeat migrate` makes "
+            "again what loses no rows."
+        )
+    elif current is not None and is_done:
+        click.echo(f"The schema is at {current}, {_place(current)}.")
+    else:
+        click.echo(f"The schema is at {current}, which works; `pgbeat migrate` makes it {newest}.")
+    if not is_done:
+        ctx.exit(FAILED)
+
+
+def _place(version: str) -> str:
+    newest = migrate.newest()
+    if version == newest:
+        return "the newest version"
+    return f"newer than the {newest} of this pgbeat, which may use it"
+
+
+@click.command("demo")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time.")
+@click.pass_context
+def demo_command(ctx: click.Context, seconds: float | None) -> None:
+    """Show pgbeat at work: its own Postgres, a worker, two beats, and the ticks as they come.
+
+    Ctrl-C ends it. With --seconds it exits with 0 only if it saw launched, skipped and failed
+    ticks and a completed job. Needs the extra pgbeat[embedded].
+    """
+    from pgbeat import demo
+
+    ctx.exit(demo.run(seconds))

@@ -1,0 +1,174 @@
+"""`pgbeat web`: the REST API and the console."""
+
+import logging
+import socket
+import sys
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access import sign_in_links, tokens
+from pgbeat.cli.terminal import browsers, printing
+from pgbeat.cli.terminal.failures import BadInput, unreachable
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import migrate
+from pgbeat.errors import SchemaError
+
+
+@click.command("web")
+@click.option("--host", default="127.0.0.1", help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="The port; 0 for any free one."
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that serve.")
+@click.option(
+    "--root-path",
+    default="",
+    show_default=False,
+    metavar="PATH",
+    help="Its path behind a proxy, such as /pgbeat.",
+)
+@click.option(
+    "--demo", is_flag=True, help="Everyone on this machine is an administrator, without a token."
+)
+@click.option(
+    "--link/--no-link",
+    "wants_link",
+    default=None,
+    help="Print a link that signs you in as an administrator, once. By default on a terminal, "
+    "unless --host is reached from other machines.",
+)
+@click.option(
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Open the console in the browser, signed in by such a link.",
+)
+@click.option("--access-log", is_flag=True, help="Log each request.")
+@pass_target
+def web_command(
+    target: Target,
+    host: str,
+    port: int,
+    workers: int,
+    root_path: str,
+    demo: bool,
+    wants_link: bool | None,
+    opens: bool,
+    access_log: bool,
+) -> None:
+    """Serve the REST API and the console, until Ctrl-C. Needs the app.
+
+    On a terminal it prints a link that signs you in. Others need a token of `pgbeat tokens create`,
+    or a JWT of the team's own issuer. It listens only on this machine unless --host says otherwise;
+    put a proxy with TLS before it then.
+    """
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
+    from pgbeat.log import use_json
+    from pgbeat.web import create_app, serving
+    from pgbeat.web.identity import is_loopback
+
+    app = target.require_app("the web side needs the app, whose tasks and schedules it serves")
+    is_private = is_loopback(host)
+    if demo and not is_private:
+        raise BadInput(f"--demo lets everyone in, so not on {host}; use 127.0.0.1")
+    root_path = _root(root_path)
+    _log(access_log=access_log)
+    use_json(app)
+    settings = target.settings
+    if wants_link is None:
+        wants_link = is_private and sys.stdout.isatty()
+    with closing(_listen(host, port)) as sock, ExitStack() as stack:
+        number = sock.getsockname()[1]
+        link = f"http://{_name(host)}:{number}{root_path}/"
+        here = f"http://{_name(_HERE.get(host, host))}:{number}{root_path}/"
+
+        def ready() -> None:
+            click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
+            makes_link = wants_link or opens
+            signs_in = None if demo else _remark(target, is_private=is_private, link=makes_link)
+            if signs_in and wants_link:
+                minutes = sign_in_links.LIFETIME // timedelta(minutes=1)
+                click.echo(f"To sign in, open this link within {minutes} minutes. It works once:")
+                click.echo(f"  {here}{signs_in}")
+            if opens:
+                stack.enter_context(browsers.opened(here + (signs_in or "")))
+            click.echo("Ctrl-C ends it.")
+
+        def make() -> Any:
+            return create_app(app, settings, demo=demo)
+
+        serving.serve(make, sock, workers=workers, root_path=root_path, ready=ready)
+    click.echo("Stopped.")
+
+
+#: Addresses of all interfaces, and how this machine reaches itself.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+
+
+def _name(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    from pgbeat.web import serving
+
+    try:
+        return serving.listen(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.ClickException(
+            f"can't listen on {host} port {port}: {reason}; try another --port or --host"
+        ) from None
+    except OverflowError:  # a name without an address, as bytes
+        raise BadInput(f"{host!r} is not an address") from None
+
+
+def _root(path: str) -> str:
+    path = path.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or not path.isprintable()):
+        raise click.BadParameter(
+            f"{path!r} is not a path; write for example /pgbeat", param_hint="'--root-path'"
+        )
+    return path
+
+
+def _log(*, access_log: bool) -> None:
+    """Logs errors to standard error, and each request if `access_log` says so."""
+    logging.basicConfig(format="[%(asctime)s: %(levelname)s/%(process)d] %(message)s")
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
+
+
+def _remark(target: Target, *, is_private: bool, link: bool) -> str | None:
+    """Prints remarks on the database, on missing tokens and on missing TLS.
+
+    Returns the end of the sign-in link if it is wanted and the database can be reached.
+    """
+    settings, signs_in = target.settings, None
+    try:
+        with target.transaction() as connection:
+            migrate.check(connection)
+            migrate.warn_if_incomplete(connection)
+            has_tokens = tokens.exist(connection, namespace=settings.namespace)
+            if link:
+                signs_in = "login#once=" + sign_in_links.create(
+                    connection, namespace=settings.namespace, actor=target.user.name, scope="admin"
+                )
+    except SchemaError as error:
+        printing.note(f"{error}.")
+    except DBAPIError as error:
+        printing.note(f"{unreachable(error, target)}; it is tried again at each request.")
+    else:
+        if not (signs_in or has_tokens or settings.web_jwt_key or settings.web_jwt_jwks):
+            printing.note(
+                "there is no token, so no user can log in; `pgbeat tokens create --for NAME "
+                "--scope admin` makes one."
+            )
+    if not is_private:
+        printing.note("it speaks plain HTTP beyond this machine; put a proxy with TLS before it.")
+    return signs_in

@@ -1,0 +1,271 @@
+"""`pgbeat webhooks`: URLs to which events are sent."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+from rich.text import Text
+
+from pgbeat.cli import Noun
+from pgbeat.cli.operations.deliveries import deliveries_command, redeliver_command
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.printing import counted, json_option, line
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import connections
+from pgbeat.views import webhooks as views
+from pgbeat.webhooks import control, deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.model import EVENTS, Webhook
+
+
+@click.group("webhooks", cls=Noun)
+def webhooks_command() -> None:
+    """Send events to URLs; look at deliveries.
+
+    A webhook is a URL to which events are posted, signed as the Standard Webhooks specification
+    says.
+    """
+
+
+webhooks_command.add_command(deliveries_command)
+webhooks_command.add_command(redeliver_command)
+
+
+@webhooks_command.command("list")
+@json_option
+@pass_target
+def list_command(target: Target) -> None:
+    """List the webhooks: URL, events, and how many deliveries are pending or failed."""
+    with target.transaction() as connection:
+        rows = webhooks.listing(connection, namespace=target.namespace)
+        counts = deliveries.counts(connection, namespace=target.namespace)
+    printing.show_listing(
+        rows,
+        json_of=lambda row: views.counted(row, counts[row.name]),
+        cells_of=lambda row: _cells(row, counts[row.name]),
+        names={"webhook"},
+        folding={"url", "events"},
+        none="There are no webhooks; `pgbeat webhooks add --help` says how to add one.",
+    )
+
+
+def _cells(row: Webhook, count: Mapping[str, int]) -> dict[str, printing.Cell]:
+    return {
+        "webhook": row.name,
+        "state": _state(row),
+        "url": row.url,
+        "events": ", ".join(row.events),
+        "pending": count["pending"],
+        "failed": Text(str(count["failed"]), style="red" if count["failed"] else ""),
+    }
+
+
+@webhooks_command.command("show")
+@click.argument("name")
+@json_option
+@pass_target
+def show_command(target: Target, name: str) -> None:
+    """Show all about a webhook, except its secret."""
+    with target.transaction() as connection:
+        now = connections.now(connection)
+        row = webhooks.get(connection, name, namespace=target.namespace)
+        count = deliveries.counts(connection, namespace=target.namespace)[name]
+        last = deliveries.listing(connection, row.id, limit=1)
+    if printing.is_json():
+        printing.echo_json(views.counted(row, count))
+        return
+    until = row.previous_until
+    old = until is not None and until > now
+    printing.show_facts(
+        row.name,
+        ("state", _state(row)),
+        ("why", row.disabled_reason),
+        ("url", row.url),
+        ("events", ", ".join(row.events)),
+        ("secret", row.secret_hint),
+        ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
+        ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
+        ("last event", printing.when(last[0].created_at, now) if last else None),
+        ("created", printing.when_and_who(row.created_at, row.created_by, now)),
+        ("changed", printing.when(row.updated_at, now)),
+    )
+
+
+def _state(row: Webhook) -> Text:
+    if not row.enabled:
+        return printing.styled("disabled")
+    # One that succeeds has all its slots.
+    return printing.styled("active" if row.slots > 1 else "failing")
+
+
+def _definition(*, required: bool) -> Callable[[F], F]:
+    """Returns a decorator that adds the options that define a webhook."""
+    return adding(
+        click.option(
+            "--url",
+            "webhook_url",
+            required=required,
+            metavar="URL",
+            help="Where to send events, normally https://.",
+        ),
+        click.option(
+            "--event",
+            "events",
+            multiple=True,
+            required=required,
+            metavar="EVENT",
+            help=f"An event to send, or all; may be repeated: {', '.join(EVENTS)}.",
+        ),
+        click.option(
+            "--secret-file",
+            type=click.File(),
+            help="A file with the secret (- is standard input), as whsec_ and base64; "
+            "by default a random one is made.",
+        ),
+    )
+
+
+@webhooks_command.command("add")
+@click.argument("name")
+@_definition(required=True)
+@json_option
+@dry_run_option
+@pass_target
+def add_command(
+    target: Target,
+    name: str,
+    webhook_url: str,
+    events: tuple[str, ...],
+    secret_file: Any,
+    dry_run: bool,
+) -> None:
+    """Add a webhook. Prints its secret once: the receiver needs it to check signatures."""
+    with target.unit(dry_run=dry_run) as unit:
+        secret = _read(secret_file)
+        row, secret = control.add(unit, name, webhook_url, events, secret=secret)
+    if dry_run:
+        click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
+        return
+    if printing.is_json():
+        count = dict.fromkeys(("pending", "delivered", "failed"), 0)
+        printing.echo_json(views.counted(row, count) | {"secret": secret})
+        return
+    click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
+    if secret_file is None:
+        click.echo(f"Its secret, which is not shown again: {secret}")
+
+
+@webhooks_command.command("update")
+@click.argument("name")
+@_definition(required=False)
+@click.option("--new-secret", is_flag=True, help="Replace the secret by a new random one.")
+@dry_run_option
+@json_option
+@pass_target
+def update_command(
+    target: Target,
+    name: str,
+    webhook_url: str | None,
+    events: tuple[str, ...],
+    secret_file: Any,
+    new_secret: bool,
+    dry_run: bool,
+) -> None:
+    """Change a webhook. After a change of the secret, the old one signs too for a day."""
+    changes = control.read_changes(
+        webhook_url, events or None, _read(secret_file), renew_secret=new_secret
+    )
+    with target.unit(dry_run=dry_run) as unit:
+        row = control.edit(unit, name, **changes)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
+    is_new = new_secret and not dry_run
+    said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
+    shown = views.counted(row, count) | ({"secret": changes["secret"]} if is_new else {})
+    printing.result(shown, said)
+    if is_new and not printing.is_json():
+        click.echo(f"Its new secret, which is not shown again: {changes['secret']}")
+
+
+def _read(secret_file: Any) -> str | None:
+    return None if secret_file is None else str(secret_file.read()).strip()
+
+
+@webhooks_command.command("remove")
+@click.argument("name")
+@asking
+@json_option
+@pass_target
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a webhook with its deliveries."""
+    with target.transaction() as connection:
+        webhooks.get(connection, name, namespace=target.namespace)
+        count = sum(deliveries.counts(connection, namespace=target.namespace)[name].values())
+    rest = f" and the log of {_counted_deliveries(count)}" if count else ""
+    remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest)
+
+
+def _counted_deliveries(count: int) -> str:
+    """Returns a number of deliveries: `1 delivery`, `2 deliveries`."""
+    return counted(count, "delivery", "deliveries")
+
+
+@webhooks_command.command("enable")
+@click.argument("name")
+@json_option
+@pass_target
+def enable_command(target: Target, name: str) -> None:
+    """Enable a disabled webhook: events from now on are sent to it."""
+    with target.unit() as unit:
+        row, is_new = control.enable(unit, name)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
+    failed = count["failed"] if is_new else 0
+    said = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
+    printing.result(views.counted(row, count), said)
+    if failed:
+        printing.note(
+            f"{_counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
+            "sends them again."
+        )
+
+
+@webhooks_command.command("disable")
+@click.argument("name")
+@click.option("--reason", help="Why, for the record.")
+@json_option
+@pass_target
+def disable_command(target: Target, name: str, reason: str | None) -> None:
+    """Disable a webhook: its pending deliveries fail."""
+    with target.unit() as unit:
+        counts = deliveries.counts(unit.connection, namespace=unit.namespace)
+        row, was_enabled = control.disable(unit, name, reason)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
+    pending = counts[name]["pending"]
+    already = f"Webhook {name!r} is disabled already."
+    printing.result(
+        views.counted(row, count), f"Disabled webhook {name!r}." if was_enabled else already
+    )
+    if pending:
+        printing.note(f"{_counted_deliveries(pending)} that waited failed.")
+
+
+@webhooks_command.command("test")
+@click.argument("name")
+@json_option
+@pass_target
+def test_command(target: Target, name: str) -> None:
+    """Send a signed `webhook.test` event now. The exit status is 1 if it isn't accepted."""
+    with target.unit() as unit:
+        webhook, signed_with = control.begin_test(unit, name)
+    key, answer = webhook_outbox.send_test(webhook, signed_with, target.settings)
+    said = f"Delivered: it answered {answer.status} in {answer.ms:.0f} ms."
+    if not answer.is_delivered:
+        said = f"Not delivered, after {answer.ms:.0f} ms: {line(answer.error)}."
+    printing.result(views.tested(key, answer), said)
+    if not webhook.enabled:
+        printing.note(f"it is disabled; `pgbeat webhooks enable {name}` enables it.")
+    if not answer.is_delivered:
+        raise click.exceptions.Exit(FAILED)

@@ -1,0 +1,1 @@
+"""The commands on schedules and calendars."""

@@ -1,0 +1,131 @@
+"""The options of `pgbeat calendars add` and `update` that say what a calendar excludes."""
+
+import json
+from typing import Any
+
+import click
+
+from pgbeat.cli.terminal.options import adding
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _window(text: str) -> dict[str, Any]:
+    """Reads a window, `22:00-06:00` or `mon-fri 22:00-06:00`; its parts are checked later."""
+    days, _, hours = text.strip().rpartition(" ")
+    start, dash, end = hours.partition("-")
+    if not dash:
+        raise click.BadParameter(
+            f"invalid window {text!r}; write '22:00-06:00' or 'mon-fri 09:00-17:00'"
+        )
+    window: dict[str, Any] = {"from": start, "to": end}
+    return window | {"weekdays": _words(days)} if days else window
+
+
+def _country(text: str) -> list[dict[str, Any]]:
+    found = []
+    for word in _words(text):
+        country, dash, subdivision = word.partition("-")
+        found.append({"country": country} | ({"subdivision": subdivision} if dash else {}))
+    return found
+
+
+def _market(text: str) -> list[dict[str, Any]]:
+    return [{"market": word} for word in _words(text)]
+
+
+def _read(_: click.Context, __: click.Parameter, path: str | None) -> dict[str, Any] | None:
+    """Reads the file now, before any row is locked: a user may be typing it."""
+    if path is None:
+        return None
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            found = json.load(file, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{path!r} is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{path!r} is not an object; `pgbeat calendars show` prints one")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it has the key {twice!r} twice")
+    return found
+
+
+#: Adds an option for each rule.
+rules = adding(
+    click.option(
+        "--file",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+        callback=_read,
+        metavar="FILE",
+        help="The whole definition, JSON; - is standard input.",
+    ),
+    click.option("--timezone", metavar="ZONE", help="Its time zone; by default the schedule's."),
+    click.option(
+        "--dates",
+        type=_words,
+        metavar="DATES",
+        help="2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period.",
+    ),
+    click.option("--weekdays", type=_words, metavar="DAYS", help="sat,sun or mon-fri."),
+    click.option("--holidays", type=_country, metavar="COUNTRIES", help="NO,DE-BY."),
+    click.option("--market", type=_market, metavar="MARKETS", help="Days without trade: NYSE."),
+    click.option(
+        "--window",
+        "windows",
+        type=_window,
+        multiple=True,
+        metavar="HOURS",
+        help="'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated.",
+    ),
+    click.option("--only-weekdays", type=_words, metavar="DAYS", help="Exclude all other days."),
+    click.option(
+        "--only-window",
+        "only_windows",
+        type=_window,
+        multiple=True,
+        metavar="HOURS",
+        help="Exclude all other hours; may be repeated.",
+    ),
+)
+#: Keys of the rules that can be cleared.
+_CLEARABLE = ("timezone", "dates", "weekdays", "holidays", "windows", "only")
+#: Adds a flag for each rule that can be cleared.
+clearing = adding(
+    *(click.option(f"--no-{key}", is_flag=True, help=f"Clear the {key}.") for key in _CLEARABLE)
+)
+
+
+def given_definition(given: dict[str, Any], before: dict[str, Any]) -> dict[str, Any] | None:
+    """Applies the options to a definition; returns `None` if there are no options."""
+    values = {
+        key: given[key] for key in ("timezone", "dates", "weekdays") if given[key] is not None
+    }
+    holidays = (given["holidays"] or []) + (given["market"] or [])
+    if holidays:
+        values["holidays"] = holidays[0] if len(holidays) == 1 else holidays
+    if given["windows"]:
+        values["windows"] = list(given["windows"])
+    only = {"weekdays": given["only_weekdays"], "windows": list(given["only_windows"])}
+    if any(only.values()):
+        kept = before.get("only")
+        kept = kept if isinstance(kept, dict) else {}
+        values["only"] = kept | {key: value for key, value in only.items() if value}
+    cleared = [key for key in _CLEARABLE if given.get(f"no_{key}")]
+    if given["file"] is not None:
+        if values or cleared:
+            raise click.UsageError("--file and the other options exclude each other")
+        return dict(given["file"])
+    for key in cleared:
+        if key in values:
+            raise click.UsageError(f"--no-{key} excludes the options that set it")
+    rest = {key: value for key, value in before.items() if key not in cleared}
+    return rest | values if values or cleared else None

@@ -1,0 +1,323 @@
+"""`pgbeat sync` and `export`: files that declare schedules."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access import audit
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import SKIPPED
+from pgbeat.cli.terminal.printing import counted, json_option, line, shortened
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.database import lock_waits
+from pgbeat.errors import Busy, ConfigError, PgbeatError
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.files import File, Mistake, exports, read
+from pgbeat.schedules.files.definitions import timetables
+from pgbeat.schedules.files.plans import FieldChange, Plan, make
+from pgbeat.schedules.files.rows import apply, lock
+from pgbeat.schedules.model import Schedule
+
+#: Exit status of `sync --plan` if there is something to do.
+PENDING = SKIPPED
+#: How long a sync waits for another, in seconds.
+_PATIENCE = 60.0
+#: How often a sync plans again because rows have changed meanwhile.
+_TIMES = 5
+
+
+@click.command("sync")
+@click.argument(
+    "path",
+    metavar="[FILE]",
+    required=False,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+)
+@click.option("--plan", "is_plan", is_flag=True, help="Say what would be done.")
+@click.option("--prune", is_flag=True, help="Remove what came from a file and is not in this one.")
+@click.option("--adopt", is_flag=True, help="Take over schedules that were made elsewhere.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of files, for editors.")
+@json_option
+@click.pass_context
+@pass_target
+def sync_command(
+    target: Target,
+    ctx: click.Context,
+    path: str | None,
+    is_plan: bool,
+    prune: bool,
+    adopt: bool,
+    schema: bool,
+) -> None:
+    """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
+
+    Shows a plan and applies it in one transaction. --plan exits with 3 if there is something to
+    do. With the app (-A), tasks, launchers and arguments are checked against what it has
+    registered.
+    """
+    if schema:
+        from pgbeat.schedules.files.schema import schema as written
+
+        click.echo(written(), nl=False)
+        return
+    if path is None:
+        raise click.UsageError("which file? Name one, or - for standard input")
+    file = _file(target, path)
+    namespace = file.namespace or target.namespace
+    ways = {"prune": prune, "adopt": adopt}
+    for _ in range(_TIMES):
+        plan = _plan(target, file, namespace, ways)
+        if not printing.is_json():
+            _show(file, plan)
+        if is_plan or _apply(target, file, plan, ways):
+            break
+        printing.note("schedules were changed meanwhile; here is the new plan.")
+    else:
+        raise Busy("schedules keep being changed; nothing is written, try again")
+    if printing.is_json():
+        printing.echo_json(_json(file, plan, is_applied=not is_plan))
+    else:
+        _conclude(plan, is_plan)
+    _remark(target, file, plan)
+    if is_plan and plan:
+        ctx.exit(PENDING)
+
+
+def _file(target: Target, path: str) -> File:
+    from pgbeat.schedules.files.checks import launchable
+
+    label = "<stdin>" if path == "-" else path
+    written = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    try:
+        content = written.decode()
+    except UnicodeDecodeError as error:
+        number = written[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{label}:{number}: it is not UTF-8") from None
+    is_json = _is_json(content) if path == "-" else path.lower().endswith(".json")
+    functions = target.settings.allowed_functions
+    check = launchable(target.registry)
+    return read(content, label, is_json=is_json, functions=functions, check=check)
+
+
+def _is_json(content: str) -> bool:
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _plan(target: Target, file: File, namespace: str, ways: dict[str, bool]) -> Plan:
+    """Returns the plan. Raises `InvalidFile` for mistakes: those that the database finds, too."""
+    try:
+        with target.transaction() as connection:
+            plan = make(connection, file, namespace, **ways)
+        wrong = _wrong_conditions(target, file, plan)
+    except (PgbeatError, DBAPIError):
+        file.require_valid()
+        raise
+    file.require_valid([*plan.mistakes, *wrong])
+    return plan
+
+
+def _wrong_conditions(target: Target, file: File, plan: Plan) -> list[Mistake]:
+    """Returns the mistakes of new conditions that could never run."""
+    from pgbeat.schedules.files.checks import conditions
+
+    names = [name for name, definition in plan.added.items() if "condition_sql" in definition]
+    names += [n for n, c in plan.changed.items() if any(i.field == "condition_sql" for i in c)]
+    if not names:
+        return []
+    with target.session() as connection:
+        return conditions(connection, (file.definitions[name] for name in names))
+
+
+def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> bool:
+    """Applies the plan, unless rows have changed since; returns whether it did."""
+    if not plan and not plan.noted:
+        return True
+    try:
+        with target.unit() as unit:
+            connection, unit.namespace = unit.connection, plan.namespace
+            lock_waits.limit_waiting(connection, _PATIENCE)
+            lock(connection, plan)
+            again = make(connection, file, plan.namespace, **ways)
+            if again != plan:
+                return False
+            old_calendars, old_rows = _touched(connection, again)
+            apply(connection, file, again)
+            new_calendars, new_rows = _touched(connection, again)
+            unit.record_all(audit.compared(old_calendars, new_calendars))
+            unit.record_all(audit.compared(old_rows, new_rows))
+    except Busy:
+        return False
+    return True
+
+
+def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], dict[str, Schedule]]:
+    """Returns the rows that a plan is about, by name."""
+    own = (*plan.calendars_added, *plan.calendars_changed)
+    names = (*plan.added, *plan.changed, *plan.adopted, *plan.removed, *plan.noted)
+    return (
+        dict(calendars.load(connection, own, namespace=plan.namespace)),
+        schedules.named(connection, names, namespace=plan.namespace),
+    )
+
+
+def _show(file: File, plan: Plan) -> None:
+    if not plan:
+        return
+    click.echo(f"Plan for {file.label} (namespace {plan.namespace!r}):")
+    written = [Text(f"  {sign} ", style).append(said, "") for sign, style, said in _lines(plan)]
+    printing.show(Text("\n").join(written))
+
+
+def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    for name in plan.calendars_added:
+        yield "+", "green", f"calendar {line(name)}"
+    for name in plan.calendars_changed:
+        yield "~", "yellow", f"calendar {line(name)}"
+    for name, definition in plan.added.items():
+        (when,) = timetables(definition)
+        what = definition.get("task") or definition.get("launcher") or _template(definition)
+        yield "+", "green", f"{line(name)}: {line(what)}, {when} {line(definition[when])}"
+    for name in dict.fromkeys((*plan.adopted, *plan.changed)):
+        source = plan.adopted.get(name)
+        remark = f" (made by {source}, the file's from now on)" if source else ""
+        yield "~", "yellow", f"{line(name)}{remark}"
+        for change in plan.changed.get(name, ()):
+            yield " ", "", f"    {_changed(change)}"
+    for name in plan.removed:
+        yield "-", "red", line(name)
+
+
+def _template(definition: Mapping[str, Any]) -> str:
+    """Returns what a definition without a task and a launcher launches."""
+    return f"template {definition['job_policy']['template']}"
+
+
+def _changed(change: FieldChange) -> str:
+    said = f"{change.field}: {_value(change.old)} → {_value(change.new)}"
+    if change.by_hand:
+        said += f" (drift: the last sync wrote {_value(change.was)})"
+    return said
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    said = line(printing.literal(value))
+    return said if len(said) <= 200 else f"{said[:199]}…"
+
+
+def _conclude(plan: Plan, is_plan: bool) -> None:
+    total = counted(plan.unchanged, "schedule")
+    if not plan:
+        verb = "is" if plan.unchanged == 1 else "are"
+        click.echo(f"Nothing to do: {total} {verb} as the file says.")
+        return
+    counts = {
+        "add": len(plan.added) + len(plan.calendars_added),
+        "change": len({*plan.changed} - {*plan.adopted}) + len(plan.calendars_changed),
+        "remove": len(plan.removed),
+        "adopt": len(plan.adopted),
+    }
+    done = [
+        f"{count} to {verb}" if is_plan else f"{count} {verb.removesuffix('e')}ed"
+        for verb, count in counts.items()
+        if count
+    ]
+    drift = f", {len(plan.drifted)} of which had drifted" if plan.drifted else ""
+    click.echo(f"{', '.join(done)}{drift}; {plan.unchanged} unchanged.".capitalize())
+
+
+def _remark(target: Target, file: File, plan: Plan) -> None:
+    if plan.kept:
+        printing.note(
+            f"not in the file, and kept: {shortened(plan.kept, 20)}; --prune removes them."
+        )
+    if plan.taken:
+        taken = [f"{name} ({source})" for name, source in plan.taken.items()]
+        printing.note(
+            f"made elsewhere, and left alone: {shortened(taken, 20)}; --adopt takes them over."
+        )
+    own = target.namespace
+    if target.has_app and file.namespace not in (None, own):
+        printing.note(f"the app's schedules are in namespace {own!r}, the file's are not.")
+    if file.definitions and not target.has_app:
+        printing.note("tasks and launchers are not checked; with -A APP they would be.")
+
+
+def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
+    def changes(name: str) -> dict[str, Any]:
+        return {
+            change.field: {"old": change.old, "new": change.new}
+            | ({"drift": True, "last_sync": change.was} if change.by_hand else {})
+            for change in plan.changed.get(name, ())
+        }
+
+    return {
+        "file": file.label,
+        "namespace": plan.namespace,
+        "applied": is_applied,
+        "changes": bool(plan),
+        "add": plan.added,
+        "change": {name: changes(name) for name in plan.changed if name not in plan.adopted},
+        "remove": plan.removed,
+        "adopt": {
+            name: {"source": source, "change": changes(name)}
+            for name, source in plan.adopted.items()
+        },
+        "calendars": {"add": plan.calendars_added, "change": plan.calendars_changed},
+        "kept": plan.kept,
+        "taken": plan.taken,
+        "unchanged": plan.unchanged,
+    }
+
+
+@click.command("export")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The format."
+)
+@pass_target
+def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
+    """Write schedules as a file: all except those of the app's code, or those named."""
+    namespace = target.namespace
+    with target.transaction() as connection:
+        if names:
+            rows = [schedules.get(connection, name, namespace=namespace) for name in names]
+        else:
+            rows = schedules.listing(connection, namespace=namespace)
+        used = {row.calendar for row in rows}
+        found = calendars.listing(connection, namespace=namespace)
+    from_code = [row.name for row in rows if row.source == "code" and not names]
+    declared = exports.document(
+        [row for row in rows if names or row.source != "code"],
+        [calendar for calendar in found if not names or calendar.name in used],
+        namespace,
+    )
+    click.echo(_written(declared, form), nl=False)
+    if from_code:
+        printing.note(f"made by the app's code, and left out: {shortened(from_code, 20)}.")
+
+
+def _written(document: dict[str, Any], form: str) -> str:
+    if form == "json":
+        return exports.as_json(document)
+    try:
+        from pgbeat.schedules.files import yaml_documents
+    except ImportError:
+        raise ConfigError(
+            "YAML needs PyYAML: `pip install 'pgbeat[yaml]'`, or use --format json"
+        ) from None
+    return yaml_documents.write(document)

@@ -1,0 +1,200 @@
+"""`pgbeat forecast`: which schedules will be due, when, and how many at a time."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+from rich.text import Text
+
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import BadInput
+from pgbeat.cli.terminal.options import in_zone, read_moment
+from pgbeat.cli.terminal.printing import Cell, counted, json_option, line, span, utc
+from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.errors import InvalidInput
+from pgbeat.schedules.forecast import Expected, Forecast, Load, is_certain
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.stored_forecast import MOST_HOURS, StoredForecast, forecast_stored
+from pgbeat.timetables import zone
+
+#: So many schedules are named in a remark.
+_NAMED = 5
+
+
+@click.command("forecast")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, MOST_HOURS, min_open=True),
+    default=24,
+    metavar="N",
+    help="How far to look, up to a year.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=read_moment,
+    metavar="WHEN",
+    help="The start: 2026-12-24, 2026-12-24T09:00, …T09:00Z; by default now.",
+)
+@click.option("--by-minute", is_flag=True, help="Show how many are due in each minute.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, 1_000_000),
+    default=50,
+    metavar="N",
+    help="How many times to list; all are counted.",
+)
+@json_option
+@pass_target
+def forecast_command(
+    target: Target,
+    names: tuple[str, ...],
+    hours: float,
+    start: datetime | None,
+    by_minute: bool,
+    limit: int,
+) -> None:
+    """Show which schedules will be due, and when: all, or those named.
+
+    Follows timetables, windows, jitter, calendars, catch-up, max_runs and min_interval. A question
+    mark stands for the decision of a condition or a launcher. Times without an offset are in the
+    app's zone.
+    """
+    if start is not None:
+        start = in_zone(start, zone(target.timezone), "--from")
+    with target.transaction() as connection:
+        try:
+            stored = forecast_stored(
+                connection,
+                target.namespace,
+                target.timetable,
+                target.timezone,
+                names=names,
+                start=start,
+                hours=hours,
+                limit=limit,
+            )
+        except InvalidInput as error:
+            raise BadInput(f"--from: {error}") from None
+    rows, found = stored.rows, stored.forecast
+    if printing.is_json():
+        minutes = {"minutes": [load._asdict() for load in found.minutes]} if by_minute else {}
+        printing.echo_json(stored.as_dict() | minutes)
+    else:
+        _show(stored, limit, by_minute=by_minute)
+    _remark(target, rows, found)
+
+
+def _show(stored: StoredForecast, limit: int, *, by_minute: bool) -> None:
+    rows, found = stored.rows, stored.forecast
+    length = span(found.end - found.start)
+    if not found.total and not found.after:
+        click.echo(f"Nothing is due in {length}.")
+        return
+    if by_minute:
+        _show_minutes(found)
+    else:
+        _show_times(stored, limit)
+    names = len(rows) - sum(not row.enabled or row.paused_at is not None for row in rows)
+    parts = [
+        f"{number:,} {words}"
+        for number, words in (
+            (found.launches, "launched"),
+            (found.uncertain, "uncertain"),
+            (found.skipped, "skipped"),
+        )
+        if number
+    ]
+    click.echo(
+        f"{found.total:,} due times in {length}, of {counted(names, 'schedule')}"
+        + (f": {', '.join(parts)}." if parts else ".")
+    )
+    if found.peak is not None:
+        click.echo(f"The most in a minute: {_load(found.peak)}, at {_minute(found.peak)} UTC.")
+
+
+def _show_times(stored: StoredForecast, limit: int) -> None:
+    found = stored.forecast
+    if not found.times and not found.after[:limit]:
+        return
+    rows: list[dict[str, Cell]] = [
+        {"when (UTC)": utc(due.at), "schedule": due.schedule.name, "": _how(stored, due)}
+        for due in found.times
+    ]
+    rows += [
+        {"when (UTC)": printing.timetable(row), "schedule": row.name, "": "?"}
+        for row in found.after[:limit]
+    ]
+    printing.show_table(rows, names={"schedule"}, folding={""})
+    more = found.total - len(found.times) + max(0, len(found.after) - limit)
+    if more:
+        click.echo(f"… and {more:,} more (--limit)")
+    click.echo()
+
+
+def _how(stored: StoredForecast, due: Expected) -> Text:
+    """Returns whether it is launched, its note, and its placeholders' values."""
+    row = due.schedule
+    if due.skip is not None:
+        text = Text.assemble(("skipped", printing.STYLES["skipped"]), f": {line(due.skip)}")
+    elif is_certain(row):
+        text = Text()
+    elif row.launcher != "GenericLauncher":
+        text = Text(f"? by {row.launcher}")
+    elif row.condition_sql is not None:
+        text = Text("? on its condition")
+    else:
+        text = Text("? by the app's code")
+    if due.note is not None:
+        text.append(f"{'; ' if text else ''}{line(due.note)}")
+    if due.skip is None and row.has_placeholders:
+        found, error = stored.call(due)
+        if found is None:
+            said = Text.assemble(("fails", printing.STYLES["failed"]), f": {line(error)}")
+        else:
+            shown = [printing.compact(value) for value in found if value]
+            said = Text(f"with {line(', '.join(shown))}")
+        text.append(Text.assemble("; " if text else "", said))
+    return text
+
+
+def _show_minutes(found: Forecast) -> None:
+    rows: list[dict[str, Cell]] = [
+        {"minute (UTC)": _minute(load), "launched": load.launches, "uncertain": load.uncertain}
+        for load in found.minutes
+    ]
+    printing.show_table(rows)
+    click.echo()
+
+
+def _minute(load: Load) -> str:
+    return utc(load.minute)[:16]
+
+
+def _load(load: Load) -> str:
+    uncertain = f"{load.uncertain:,} of them uncertain" if load.uncertain else ""
+    total = f"{load.launches + load.uncertain:,}"
+    return f"{total}, {uncertain}" if uncertain else total
+
+
+def _remark(target: Target, rows: Sequence[Schedule], found: Forecast) -> None:
+    disabled = [row.name for row in rows if not row.enabled]
+    paused = [row.name for row in rows if row.enabled and row.paused_at is not None]
+    left_out = [
+        f"{len(names)} {word} ({printing.shortened(names, _NAMED)})"
+        for names, word in ((disabled, "disabled"), (paused, "paused"))
+        if names
+    ]
+    if left_out:
+        printing.note(f"left out: {' and '.join(left_out)}.")
+    for name, why in list(found.unknown.items())[:_NAMED]:
+        printing.note(f"schedule {line(name)!r} is left out: {line(why)}")
+    if len(found.unknown) > _NAMED:
+        printing.note(f"so are {len(found.unknown) - _NAMED} more; --json names them.")
+    if not target.has_app and any(
+        printing.is_local(row) and row.timezone is None for row in rows if row.enabled
+    ):
+        printing.note(
+            "schedules that name no time zone take the app's; without -A APP, UTC is assumed."
+        )

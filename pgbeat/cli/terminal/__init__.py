@@ -1,0 +1,1 @@
+"""Reads what every command takes from the terminal, and prints to it."""

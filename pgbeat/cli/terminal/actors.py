@@ -1,0 +1,59 @@
+"""The actor of a command on jobs, and the job or group that it names."""
+
+import click
+from sqlalchemy import Connection
+
+from pgbeat.access.actors import Actor, user
+from pgbeat.cli.terminal.target import Target
+from pgbeat.jobs.checks import permissions
+from pgbeat.jobs.checks.permissions import Verb
+from pgbeat.jobs.groups.model import Group
+from pgbeat.jobs.rows.model import Job
+
+
+def _actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+    return user(is_admin=value, origin="cli")
+
+
+#: Adds `--admin`, and passes the `actor` to the command.
+as_admin = click.option(
+    "--admin",
+    "actor",
+    is_flag=True,
+    envvar="PGBEAT_ADMIN",
+    callback=_actor,
+    help="Act as an administrator, on everybody's jobs and on all schedules.",
+)
+
+
+def _onlooker(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+    return user(is_admin=value, is_viewer=True, origin="cli")
+
+
+#: Adds `--admin` to a command that only looks, and passes it the `actor`, who sees all jobs.
+as_onlooker = click.option(
+    "--admin",
+    "actor",
+    is_flag=True,
+    envvar="PGBEAT_ADMIN",
+    callback=_onlooker,
+    help="Also show what `pgbeat_redact` masks.",
+)
+
+
+def find(
+    connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
+) -> Job:
+    """Returns the job with an id, or the beginning of one, if the actor may see it.
+
+    Raises `NotFound` or `Forbidden`, which says that they can't do what the `verb` says.
+    """
+    return permissions.find(connection, actor, job_id, namespace=target.namespace, verb=verb)
+
+
+def find_group(connection: Connection, target: Target, actor: Actor, group_id: str) -> Group:
+    """Returns the group with an id, or the beginning of one, if the actor may see it.
+
+    Raises `NotFound` or `Forbidden`.
+    """
+    return permissions.find_group(connection, actor, group_id, namespace=target.namespace)

@@ -1,0 +1,68 @@
+"""Asks before something is deleted: `--yes` and `--dry-run`."""
+
+from collections.abc import Callable
+
+import click
+
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.cli import INTERRUPTED
+from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.failures import BadInput
+from pgbeat.cli.terminal.options import adding
+from pgbeat.cli.terminal.target import Target
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
+yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
+#: Adds both options.
+asking = adding(yes_option, dry_run_option)
+
+
+def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
+    """Returns whether to do it: `sure("remove", "removed", "lane 'l'", …)`.
+
+    If not, prints why: it is a dry run, or the user said no. With `--json`, questions and sentences
+    go to standard error.
+    """
+    as_json = printing.is_json()
+    if dry_run:
+        click.echo(f"Would {verb} {what}.", err=as_json)
+        return False
+    try:
+        if yes or click.confirm(f"{verb.capitalize()} {what}?", err=as_json):
+            return True
+    except click.Abort as error:
+        click.echo(err=as_json)
+        if isinstance(error.__context__, EOFError):
+            said = f"nothing is {past}: there is nobody to ask, and --yes was not given"
+            raise BadInput(said) from None
+        click.echo(f"Nothing is {past}.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    click.echo(f"Nothing is {past}.", err=as_json)
+    return False
+
+
+def remove(
+    target: Target,
+    noun: str,
+    name: str,
+    delete: Callable[[UnitOfWork, str], object],
+    *,
+    yes: bool,
+    dry_run: bool,
+    rest: str = "",
+) -> bool:
+    """Deletes what has a name if the user is sure; returns whether it did.
+
+    `rest` says what else goes with it. Tries it in a dry run first, so that an error comes before
+    the question.
+    """
+    what = f"{noun} {name!r}{rest}"
+    with target.unit(dry_run=True) as unit:
+        delete(unit, name)
+    is_removed = sure("remove", "removed", what, yes=yes, dry_run=dry_run)
+    if is_removed:
+        with target.unit() as unit:
+            delete(unit, name)
+    if is_removed or printing.is_json():
+        printing.result({"name": name, "removed": is_removed}, f"Removed {what}.")
+    return is_removed

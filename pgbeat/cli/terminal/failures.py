@@ -1,0 +1,112 @@
+"""Turns errors into sentences and exit statuses."""
+
+from typing import Any
+
+import click
+import psycopg
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.cli.terminal.printing import harmless
+from pgbeat.config import place
+from pgbeat.database import connections
+from pgbeat.errors import (
+    ConfigError,
+    Forbidden,
+    InvalidCalendar,
+    InvalidInput,
+    PgbeatError,
+    Problem,
+)
+
+#: Exit statuses: the command failed; its input is invalid; a condition said no.
+FAILED, REFUSED, SKIPPED = 1, 2, 3
+
+#: SQLSTATEs that a missing or different schema leads to: no schema, table, column, function.
+_OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
+
+
+class BadInput(click.ClickException):
+    """The command can't be carried out as it was given."""
+
+    exit_code = REFUSED
+
+
+def refusal(error: Exception, target: Any) -> click.ClickException | None:
+    """Returns the error to show; `None` for a bug, which is shown as a traceback."""
+    shown = _refusal(error, target)
+    return None if shown is None else type(shown)(harmless(shown.message))
+
+
+def _refusal(error: Exception, target: Any) -> click.ClickException | None:
+    if isinstance(error, InvalidInput):
+        return BadInput(_listed(error))
+    if isinstance(error, Forbidden) and error.is_for_admins:
+        return click.ClickException(f"{error} (--admin)")
+    if isinstance(error, UnicodeEncodeError):
+        return BadInput("an argument is not valid UTF-8")
+    if isinstance(error, PgbeatError | OSError):
+        return click.ClickException(str(error))
+    if isinstance(
+        getattr(error, "orig", None), psycopg.ProgrammingError
+    ) and not connections.sqlstate(error):
+        return BadInput(f"the database URL is not right: {connections.first_line(error)}")
+    if isinstance(error, DBAPIError | psycopg.Error):
+        return click.ClickException(_of_database(error, target))
+    return None
+
+
+def _listed(error: InvalidInput) -> str:
+    """Returns the problems, each on a line if there are several."""
+    if len(error.problems) == 1 or isinstance(error, ConfigError | InvalidCalendar):
+        return str(error)  # has its own lines
+    heading = error.subject or "several mistakes"
+    return "\n  ".join([f"{heading}:", *(each.message for each in error.problems)])
+
+
+def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
+    """Returns an error as `--json` prints it: its code, its message, and each problem."""
+    code, problems = "error", [Problem("", "error", sentence.message)]
+    if isinstance(error, PgbeatError):
+        code, problems = error.code, list(error.problems)
+    found = [each._asdict() for each in problems]
+    return {"error": {"code": code, "message": sentence.message, "problems": found}}
+
+
+def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
+    state = connections.sqlstate(error)
+    if state == "25006":
+        return (
+            f"database {place(target.settings.url)} is read-only: it is a standby, or "
+            "default_transaction_read_only is on; give the primary's URL"
+        )
+    if connections.is_lost(error):
+        return unreachable(error, target)
+    if state in _OTHER_SCHEMA:
+        problem = _schema_problem(target)
+        if problem is not None:
+            return problem
+    if state == "55P03":
+        return "another session is changing that; try again"
+    return f"the database refused: {connections.first_line(error)}" + (
+        "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
+    )
+
+
+def unreachable(error: BaseException, target: Any) -> str:
+    """Returns a sentence that says which database can't be reached, and why."""
+    reason = connections.first_line(error)
+    return f"can't reach database {place(target.settings.url)}: {reason}"
+
+
+def _schema_problem(target: Any) -> str | None:
+    """Returns what `migrate.check` says is wrong with the schema; `None` if nothing is."""
+    from pgbeat.database import migrate
+
+    try:
+        with target.engine.connect() as connection:
+            migrate.check(connection)
+    except PgbeatError as error:
+        return str(error)
+    except DBAPIError:
+        pass
+    return None
