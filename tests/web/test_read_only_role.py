@@ -42,7 +42,7 @@ def test_everything_can_be_read(
     web: Web, app: Celery, beat: Beat, reader: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a beat, of whose session another role sees little."""
-    from pgbeat.web.api import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     world = World(web, sql)

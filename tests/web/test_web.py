@@ -98,7 +98,7 @@ def test_what_a_path_takes_is_said(web: Web, path: str, methods: str) -> None:
     "path", ["/healthz", "/jobs", "/jobs/events", "/nowhere", "/login", "/static/console.css"]
 )
 def test_head_is_get_without_the_body(web: Web, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pgbeat.web.api import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     asked, wanted = web.admin.head(path), web.admin.get(path)

@@ -1,39 +1,10 @@
-"""The REST API: a module for each noun."""
+"""The REST API: a module for each noun, and in this folder what they share."""
 
 from fastapi import APIRouter, Depends
 from starlette.routing import Match
 from starlette.types import Scope
 
-from pgbeat.web.api import (
-    audit,
-    bulk,
-    calendars,
-    dead,
-    decisions,
-    direct,
-    errors,
-    events,
-    executions,
-    find,
-    forecast,
-    groups,
-    health,
-    job_logs,
-    job_traces,
-    job_trees,
-    jobs,
-    lanes,
-    load,
-    previews,
-    queues,
-    results,
-    schedules,
-    tasks,
-    templates,
-    timeline,
-    webhooks,
-    workers,
-)
+from pgbeat.web.api import broker, jobs, operations, schedules
 from pgbeat.web.api.queries import only_known
 from pgbeat.web.backend import path_below_root
 
@@ -47,34 +18,6 @@ class _Api(APIRouter):
 
 
 router = _Api(dependencies=[Depends(only_known)])
-for _each in (
-    previews,  # before `schedules`, for which it would be a name
-    schedules,
-    decisions,
-    calendars,
-    events,  # before `jobs`, for which /jobs/events would be a job
-    bulk,
-    jobs,
-    job_trees,
-    job_traces,
-    job_logs,
-    executions,
-    results,
-    groups,
-    templates,
-    lanes,
-    direct,
-    queues,
-    dead,
-    workers,
-    webhooks,
-    health,
-    load,
-    timeline,
-    forecast,
-    errors,
-    tasks,
-    find,
-    audit,
-):
-    router.include_router(_each.router)
+for _room in (schedules, jobs, broker, operations):
+    for _router in _room.ROUTERS:
+        router.include_router(_router)

@@ -11,7 +11,7 @@ from pgbeat.beat.missed import Missed
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words
-from pgbeat.web.api.decisions import EXAMINED, PATIENCE, BackfillSpan, backfilled
+from pgbeat.web.api.schedules.decisions import EXAMINED, PATIENCE, BackfillSpan, backfilled
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb

@@ -9,8 +9,8 @@ from starlette.datastructures import UploadFile
 
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.verbs.bulk import MOST, Order, preview
-from pgbeat.web.api import bulk as api
-from pgbeat.web.api.bulk import BulkOrder
+from pgbeat.web.api.jobs import bulk as api
+from pgbeat.web.api.jobs.bulk import BulkOrder
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, unknown_verb

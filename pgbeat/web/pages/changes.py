@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from pgbeat.jobs.checks import permissions
-from pgbeat.web.api.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
+from pgbeat.web.api.jobs.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller

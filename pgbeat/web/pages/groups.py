@@ -12,7 +12,7 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.submitting import submit_group
-from pgbeat.web.api.groups import NewGroup
+from pgbeat.web.api.jobs.groups import NewGroup
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.pages import forms, job_fields

@@ -13,7 +13,7 @@ from pgbeat.jobs.rows.filters import is_glob
 from pgbeat.jobs.searching import query, search
 from pgbeat.jobs.verbs.bulk import STATES
 from pgbeat.views.jobs import progress_of_jobs
-from pgbeat.web.api.job_queries import queried
+from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.pages import load_chart
 from pgbeat.web.pages.bulk import VERBS

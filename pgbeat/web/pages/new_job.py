@@ -8,7 +8,7 @@ from pgbeat.jobs.preparing import likeness
 from pgbeat.jobs.preparing.prepare import JobSpec
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import control
-from pgbeat.web.api.job_models import JobOrder
+from pgbeat.web.api.jobs.job_models import JobOrder
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Form, FormField

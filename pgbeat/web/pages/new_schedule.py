@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 
 from pgbeat.schedules import checked
-from pgbeat.web.api.schedule_models import NewSchedule
+from pgbeat.web.api.schedules.schedule_models import NewSchedule
 from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path

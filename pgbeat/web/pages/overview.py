@@ -14,7 +14,7 @@ from pgbeat.monitoring import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
 from pgbeat.schedules import model as schedules
 from pgbeat.views.jobs import progress_of_jobs
-from pgbeat.web.api.timeline import read_timeline
+from pgbeat.web.api.schedules.timeline import read_timeline
 from pgbeat.web.backend import root
 from pgbeat.web.pages import summaries, timeline_chart
 from pgbeat.web.pages.render import PageRoute, ViewerVisit, Visit, path

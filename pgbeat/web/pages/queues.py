@@ -7,7 +7,7 @@ from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
 from pgbeat.jobs.searching import query, search
 from pgbeat.monitoring import worker_usage
-from pgbeat.web.api.job_queries import queried
+from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import (

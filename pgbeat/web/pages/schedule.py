@@ -16,10 +16,10 @@ from pgbeat.schedules import checked, control, ticks, timetable_words
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.views import schedules as views
-from pgbeat.web.api import decisions
-from pgbeat.web.api import schedules as api
 from pgbeat.web.api.paging import moment, number, read, split
-from pgbeat.web.api.schedule_models import ScheduleChanges
+from pgbeat.web.api.schedules import decisions
+from pgbeat.web.api.schedules import schedules as api
+from pgbeat.web.api.schedules.schedule_models import ScheduleChanges
 from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import (

@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse
 
 from pgbeat.schedules import mistakes
 from pgbeat.schedules import model as schedules
-from pgbeat.web.api import previews
-from pgbeat.web.api.previews import SchedulePreview
-from pgbeat.web.api.schedule_models import NewSchedule, ScheduleChanges
+from pgbeat.web.api.schedules import previews
+from pgbeat.web.api.schedules.previews import SchedulePreview
+from pgbeat.web.api.schedules.schedule_models import NewSchedule, ScheduleChanges
 from pgbeat.web.pages import forms, schedule_form
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit

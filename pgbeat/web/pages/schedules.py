@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 from pgbeat.monitoring import beats
 from pgbeat.schedules import control, timetable_words
 from pgbeat.schedules import model as schedules
-from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one, split
+from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb

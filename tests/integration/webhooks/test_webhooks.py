@@ -21,8 +21,8 @@ from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
-from pgbeat.web.api.job_models import FoundExecution, FoundJob
-from pgbeat.web.api.schedule_models import FoundSchedule, FoundTick
+from pgbeat.web.api.jobs.job_models import FoundExecution, FoundJob
+from pgbeat.web.api.schedules.schedule_models import FoundSchedule, FoundTick
 from pgbeat.webhooks import control, deliverer, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox

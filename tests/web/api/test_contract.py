@@ -78,7 +78,7 @@ def ask_about(operation: Any, token: str, known: dict[str, str]) -> None:
 
 def test_every_answer_is_as_documented(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     """No 5xx, and no status, type or body that the document doesn't have."""
-    from pgbeat.web.api import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     schema = schemathesis.openapi.from_asgi("/openapi.json", web.app)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
-from pgbeat.web.api import events as api
+from pgbeat.web.api.jobs import events as api
 from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
 from tests.support.processes import until

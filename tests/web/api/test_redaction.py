@@ -115,7 +115,7 @@ def paths(places: dict[str, str]) -> Iterator[str]:
 def test_no_route_shows_what_is_masked(
     web: Web, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgbeat.web.api import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     viewer = web.browser(web.token("vera", "viewer"))

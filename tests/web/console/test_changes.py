@@ -16,7 +16,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.web import issuer, stream_queries, watch
-from pgbeat.web.api import events as api
+from pgbeat.web.api.jobs import events as api
 from pgbeat.web.pages import changes
 from tests.support.command_line import Sql
 from tests.support.processes import Processes, until

@@ -16,9 +16,9 @@ from pgbeat.jobs.verbs import bulk
 from pgbeat.jobs.verbs.bulk import Order, Preview, Progress
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, example
-from pgbeat.web.api.job_models import FoundJob
-from pgbeat.web.api.job_queries import queried
-from pgbeat.web.api.jobs import JobChanges
+from pgbeat.web.api.jobs.job_models import FoundJob
+from pgbeat.web.api.jobs.job_queries import queried
+from pgbeat.web.api.jobs.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller

@@ -17,7 +17,7 @@ from pgbeat.schedules import ticks
 from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
-from pgbeat.web.api.schedule_models import FoundTick, Name, TickStats
+from pgbeat.web.api.schedules.schedule_models import FoundTick, Name, TickStats
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
 

@@ -14,7 +14,7 @@ from pgbeat.database import connections, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.views import jobs as views
-from pgbeat.web.api.job_models import ExecutionFigures
+from pgbeat.web.api.jobs.job_models import ExecutionFigures
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheCaller, TheScraper, TheViewer
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument

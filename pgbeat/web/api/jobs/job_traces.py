@@ -10,7 +10,7 @@ from pgbeat.database import connections
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.trace import Kind
 from pgbeat.views import jobs as views
-from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller

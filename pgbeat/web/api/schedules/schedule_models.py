@@ -11,7 +11,7 @@ from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import Code, Severity
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.web.api.bodies import Body, Json, Length, Next, example
-from pgbeat.web.api.job_models import ExecutionFigures
+from pgbeat.web.api.jobs.job_models import ExecutionFigures
 
 #: A schedule's name in a path.
 Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pgbeat.jobs.running import task_logs
 from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
-from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller

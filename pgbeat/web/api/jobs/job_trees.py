@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Kind, Relation
 from pgbeat.results import lookup
-from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller

@@ -14,7 +14,7 @@ from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.views import groups as views
 from pgbeat.web.api.bodies import Body, Json, Next, example
-from pgbeat.web.api.job_models import FoundJob, JobOrder
+from pgbeat.web.api.jobs.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.backend import Backend, TheBackend

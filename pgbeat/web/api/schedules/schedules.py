@@ -19,7 +19,7 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.views import schedules as views
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, read_one, split
-from pgbeat.web.api.schedule_models import (
+from pgbeat.web.api.schedules.schedule_models import (
     FoundSchedule,
     Name,
     NewSchedule,

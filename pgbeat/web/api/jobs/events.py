@@ -17,7 +17,7 @@ from starlette.types import Message, Send
 
 from pgbeat.access.redaction import Redactor
 from pgbeat.views.jobs import progress
-from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller

@@ -19,7 +19,7 @@ from pgbeat.schedules.forecast import Expected, of_schedule
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api.bodies import Json
-from pgbeat.web.api.schedule_models import Name, NewSchedule, ScheduleChanges
+from pgbeat.web.api.schedules.schedule_models import Name, NewSchedule, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin
 

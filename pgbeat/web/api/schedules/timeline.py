@@ -12,7 +12,7 @@ from pgbeat.access.redaction import Redactor
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import Kind, Row, Timeline
-from pgbeat.web.api.schedule_models import ScheduleHealth
+from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheViewer
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pgbeat.errors import NotFound
 from pgbeat.jobs.running import executions
 from pgbeat.views import jobs as views
-from pgbeat.web.api.job_models import FoundExecution
+from pgbeat.web.api.jobs.job_models import FoundExecution
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller

@@ -24,7 +24,7 @@ from pgbeat.jobs.verbs import control
 from pgbeat.monitoring import statistics
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, Done, Length, example
-from pgbeat.web.api.job_models import (
+from pgbeat.web.api.jobs.job_models import (
     ExecutionFigures,
     ExecutionPage,
     FoundExecution,
@@ -38,7 +38,7 @@ from pgbeat.web.api.job_models import (
     JobPage,
     ListedJob,
 )
-from pgbeat.web.api.job_queries import Searched, queried
+from pgbeat.web.api.jobs.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
 from pgbeat.web.api.visible import visible_job

@@ -1,0 +1,5 @@
+"""The endpoints of queues, dead letters and workers."""
+
+from pgbeat.web.api.broker import dead, queues, workers
+
+ROUTERS = (queues.router, dead.router, workers.router)
