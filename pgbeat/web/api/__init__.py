@@ -18,6 +18,5 @@ class _Api(APIRouter):
 
 
 router = _Api(dependencies=[Depends(only_known)])
-for _room in (schedules, jobs, broker, operations):
-    for _router in _room.ROUTERS:
-        router.include_router(_router)
+for _router in (*schedules.ROUTERS, *jobs.ROUTERS, *broker.ROUTERS, *operations.ROUTERS):
+    router.include_router(_router)

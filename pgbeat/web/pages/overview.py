@@ -16,8 +16,9 @@ from pgbeat.schedules import model as schedules
 from pgbeat.views.jobs import progress_of_jobs
 from pgbeat.web.api.schedules.timeline import read_timeline
 from pgbeat.web.backend import root
-from pgbeat.web.pages import summaries, timeline_chart
+from pgbeat.web.pages import summaries
 from pgbeat.web.pages.render import PageRoute, ViewerVisit, Visit, path
+from pgbeat.web.pages.schedules import timeline_chart
 
 router = APIRouter(route_class=PageRoute)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pgbeat.web.pages import bulk
+from pgbeat.web.pages.jobs import bulk
 from tests.support.command_line import Sql
 from tests.support.pages import Page, after, html, words_of
 from tests.support.rows import make_job

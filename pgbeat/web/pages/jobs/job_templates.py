@@ -9,8 +9,9 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
-from pgbeat.web.pages import forms, job_fields, summaries
+from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import (
     AdminVisit,
     Fields,

@@ -16,7 +16,7 @@ from pgbeat.views.jobs import progress_of_jobs
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.pages import load_chart
-from pgbeat.web.pages.bulk import VERBS
+from pgbeat.web.pages.jobs.bulk import VERBS
 from pgbeat.web.pages.render import PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)

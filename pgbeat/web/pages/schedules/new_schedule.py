@@ -4,10 +4,12 @@ from fastapi import APIRouter, Response
 
 from pgbeat.schedules import checked
 from pgbeat.web.api.schedules.schedule_models import NewSchedule
-from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form
+from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path
-from pgbeat.web.pages.schedule_preview import ShownPreview
+from pgbeat.web.pages.schedules import schedule_form, schedule_preview
+from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
 
 router = APIRouter(route_class=PageRoute)
 

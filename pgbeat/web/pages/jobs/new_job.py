@@ -10,8 +10,9 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import control
 from pgbeat.web.api.jobs.job_models import JobOrder
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.pages import forms, job_fields
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)

@@ -15,9 +15,10 @@ from pgbeat.jobs.submitting import submit_group
 from pgbeat.web.api.jobs.groups import NewGroup
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.api.visible import visible_group
-from pgbeat.web.pages import forms, job_fields
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.humanize import counted
+from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import (
     ChangeVisit,
     Fields,

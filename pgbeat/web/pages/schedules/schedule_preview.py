@@ -13,9 +13,10 @@ from pgbeat.schedules import model as schedules
 from pgbeat.web.api.schedules import previews
 from pgbeat.web.api.schedules.previews import SchedulePreview
 from pgbeat.web.api.schedules.schedule_models import NewSchedule, ScheduleChanges
-from pgbeat.web.pages import forms, schedule_form
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit
+from pgbeat.web.pages.schedules import schedule_form
 
 router = APIRouter(route_class=PageRoute)
 

@@ -20,8 +20,9 @@ from pgbeat.web.api.paging import moment, number, read, split
 from pgbeat.web.api.schedules import decisions
 from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.api.schedules.schedule_models import ScheduleChanges
-from pgbeat.web.pages import forms, job_fields, schedule_form, schedule_preview, summaries
+from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form
+from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import (
     AdminVisit,
     Fields,
@@ -32,8 +33,9 @@ from pgbeat.web.pages.render import (
     path,
     unknown_verb,
 )
-from pgbeat.web.pages.schedule_preview import ShownPreview
-from pgbeat.web.pages.schedules import pause_reason
+from pgbeat.web.pages.schedules import schedule_form, schedule_preview
+from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
+from pgbeat.web.pages.schedules.schedules import pause_reason
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(route_class=PageRoute)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pgbeat.schedules.model import TIMETABLES, Schedule
-from pgbeat.web.pages import job_fields
 from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, read, text
+from pgbeat.web.pages.jobs import job_fields
 
 NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _STATES: dict[str, dict[str, bool]] = {

@@ -14,8 +14,9 @@ from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.verbs import control, lane_control
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.pages import forms, lane_form, load_chart
+from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.forms import Form
+from pgbeat.web.pages.jobs import lane_form
 from pgbeat.web.pages.render import (
     AdminVisit,
     Fields,

@@ -24,8 +24,9 @@ from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
 from pgbeat.views.jobs import progress_of
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.pages import forms, job_fields, trace_chart
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.jobs import job_fields, trace_chart
 from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
