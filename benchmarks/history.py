@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import filling
 import web as pages
 
-from pgbeat.beat import histories
+from pgbeat.beat.maintenance import histories
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.testing import embedded

@@ -22,9 +22,9 @@ from pgbeat.beat.due_schedules import DueBatch, DueSchedules
 from pgbeat.beat.enqueuer import Enqueuer
 from pgbeat.beat.evaluation import Decision
 from pgbeat.beat.evaluator import Evaluator
-from pgbeat.beat.leader import Leader
+from pgbeat.beat.leadership.leader import Leader
 from pgbeat.beat.log import DecisionLog
-from pgbeat.beat.maintenance import LeaderMaintenance
+from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.access.actors import Actor
 from pgbeat.beat import due
-from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections

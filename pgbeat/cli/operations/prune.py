@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from pgbeat.beat import control
-from pgbeat.beat.control import Pruned
+from pgbeat.beat.verbs import control
+from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.printing import counted, json_option

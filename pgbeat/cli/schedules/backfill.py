@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from pgbeat.beat import control, missed
-from pgbeat.beat.control import BackfillRun
-from pgbeat.beat.missed import Missed
+from pgbeat.beat.verbs import control, missed
+from pgbeat.beat.verbs.control import BackfillRun
+from pgbeat.beat.verbs.missed import Missed
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED

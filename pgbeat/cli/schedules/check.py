@@ -7,8 +7,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from pgbeat.beat.dry_run import DryRun, dry_run
 from pgbeat.beat.evaluation import Evaluation, Failure
+from pgbeat.beat.verbs.dry_run import DryRun, dry_run
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
 from pgbeat.cli.terminal.printing import json_option, line

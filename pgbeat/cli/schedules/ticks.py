@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from pgbeat.beat import control
+from pgbeat.beat.verbs import control
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.terminal.options import newest_option

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from pgbeat import Context, JobRequest, Launcher, Skip, launcher
 from pgbeat.access.actors import Actor
-from pgbeat.beat import control, missed
-from pgbeat.beat.control import BackfillRun
-from pgbeat.beat.missed import Missed
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.beat.verbs import control, missed
+from pgbeat.beat.verbs.control import BackfillRun
+from pgbeat.beat.verbs.missed import Missed
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import Busy, InvalidSchedule, NotFound

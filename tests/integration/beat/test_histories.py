@@ -12,11 +12,11 @@ from celery import Celery
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, text
 
-from pgbeat.beat import histories
-from pgbeat.beat.background import Background
-from pgbeat.beat.histories import HISTORIES
-from pgbeat.beat.maintenance import LeaderMaintenance
-from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.maintenance import histories
+from pgbeat.beat.maintenance.background import Background
+from pgbeat.beat.maintenance.histories import HISTORIES
+from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
+from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.monitoring import server_checks

@@ -181,7 +181,7 @@ def test_a_standby_says_which_beat_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once at the start, and when another leads."""
-    monkeypatch.setattr("pgbeat.beat.standby._EVERY", 0.0)
+    monkeypatch.setattr("pgbeat.beat.leadership.standby._EVERY", 0.0)
     caplog.set_level(logging.INFO, "celery.beat.pgbeat")
     app.conf.pgbeat_loop_interval = 0.3
     first, second, third = beat(), beat(), beat()

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, event
 
-from pgbeat.beat import pruner as retention
-from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.maintenance import pruner as retention
+from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections

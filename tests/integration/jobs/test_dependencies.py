@@ -10,7 +10,7 @@ from celery import Celery
 from sqlalchemy import Connection, NullPool, create_engine, text
 
 import pgbeat
-from pgbeat.beat.maintenance import LeaderMaintenance
+from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, NotUnique
 from pgbeat.jobs.explaining import explain

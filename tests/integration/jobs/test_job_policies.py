@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from pgbeat.access.actors import Actor
-from pgbeat.beat import control
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.beat.verbs import control
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat.beat import load as keeper
+from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import rollups

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from pgbeat.beat import load as keeper
+from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings, postgres_url
 from tests.support.command_line import Sql
 from tests.support.databases import connected

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 
-from pgbeat.beat import control as beat_control
+from pgbeat.beat.verbs import control as beat_control
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.forms import CheckedForm

@@ -9,8 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.beat import control, missed
-from pgbeat.beat.dry_run import dry_run
+from pgbeat.beat.verbs import control, missed
+from pgbeat.beat.verbs.dry_run import dry_run
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks

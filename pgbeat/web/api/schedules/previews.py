@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.access import audit, audit_words
-from pgbeat.beat.dry_run import dry_run_of
+from pgbeat.beat.verbs.dry_run import dry_run_of
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.schedules import checked, control

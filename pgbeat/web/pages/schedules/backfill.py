@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from fastapi import APIRouter, Response
 
-from pgbeat.beat import control, missed
-from pgbeat.beat.missed import Missed
+from pgbeat.beat.verbs import control, missed
+from pgbeat.beat.verbs.missed import Missed
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words

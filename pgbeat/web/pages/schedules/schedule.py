@@ -7,8 +7,8 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from pgbeat.access import audit
-from pgbeat.beat import control as beat_control
-from pgbeat.beat.dry_run import DryRun, dry_run
+from pgbeat.beat.verbs import control as beat_control
+from pgbeat.beat.verbs.dry_run import DryRun, dry_run
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics

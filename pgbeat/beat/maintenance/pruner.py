@@ -39,7 +39,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import NullType
 
-from pgbeat.beat import histories
+from pgbeat.beat.maintenance import histories
 from pgbeat.config import Settings
 from pgbeat.database.tables import (
     SCHEMA,

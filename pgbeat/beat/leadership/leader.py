@@ -11,8 +11,8 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
-from pgbeat.beat import standby
-from pgbeat.beat.standby import StandingBy
+from pgbeat.beat.leadership import standby
+from pgbeat.beat.leadership.standby import StandingBy
 from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
 from pgbeat.database.sockets import readable

@@ -9,9 +9,9 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.beat import histories, load
-from pgbeat.beat.background import Background
-from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.maintenance import histories, load
+from pgbeat.beat.maintenance.background import Background
+from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from pgbeat.access import audit
-from pgbeat.beat import missed
 from pgbeat.beat.condition_pool import evaluate_alone
 from pgbeat.beat.enqueuer import Enqueuer
 from pgbeat.beat.evaluation import Decision, Evaluation
 from pgbeat.beat.evaluator import Evaluator
-from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.maintenance.pruner import Pruner
+from pgbeat.beat.verbs import missed
 from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings

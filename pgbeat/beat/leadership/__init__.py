@@ -1,0 +1,1 @@
+"""Holds the leader's connection, and logs which beat leads."""

@@ -1,0 +1,1 @@
+"""Maintains the database while a beat leads."""

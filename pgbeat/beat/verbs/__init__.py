@@ -1,0 +1,1 @@
+"""Decides, checks and launches for people, besides the timetable."""
