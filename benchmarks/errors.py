@@ -16,8 +16,8 @@ from pathlib import Path
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, migrate
-from pgbeat.monitoring import rollups
-from pgbeat.monitoring.errors import errors
+from pgbeat.monitoring.rollups import load_rollups
+from pgbeat.monitoring.rollups.errors import errors
 from pgbeat.testing import embedded
 
 # All failed, with an id, a number and a time in the error, over a day.
@@ -116,7 +116,7 @@ def _count(connection: Connection, minute: int, kinds: int, rounds: int) -> None
             {"at": at},
         )
         advance = partial(
-            rollups.advance, connection, "default", lambda task: "celery", rollups.MINUTE
+            load_rollups.advance, connection, "default", lambda task: "celery", load_rollups.MINUTE
         )
         took.append(_ms(advance))
     _told(f"counting a minute in which {minute:,} jobs failed, with {kinds:,} kinds", took)

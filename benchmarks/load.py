@@ -16,8 +16,8 @@ from pathlib import Path
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, migrate
-from pgbeat.monitoring import rollups
-from pgbeat.monitoring.load import load
+from pgbeat.monitoring.rollups import load_rollups
+from pgbeat.monitoring.rollups.load import load
 from pgbeat.testing import embedded
 
 # One in twenty failed; what they waited and how long they ran varies by a factor of thousands.
@@ -106,7 +106,9 @@ def _count(connection: Connection, tasks: int, jobs: int, rounds: int) -> None:
             ),
             {"at": at},
         )
-        took.append(_ms(partial(rollups.advance, connection, "default", _route, rollups.MINUTE)))
+        took.append(
+            _ms(partial(load_rollups.advance, connection, "default", _route, load_rollups.MINUTE))
+        )
     _told(f"counting a minute in which {jobs:,} jobs of {tasks} tasks ended", took)
 
 
@@ -145,7 +147,7 @@ def _read(connection: Connection, tasks: int, rounds: int) -> None:
             read = partial(load, connection, "default", task=task, since=since)
             took = [_ms(read) for _ in range(3 * rounds)]
             _told(f"reading {since} of {task or 'all jobs'}", took)
-    _told("deleting what is old", [_ms(lambda: rollups.prune(connection, "default"))])
+    _told("deleting what is old", [_ms(lambda: load_rollups.prune(connection, "default"))])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submitting.submit import submit as submit
     from pgbeat.jobs.submitting.submit_group import submit_group as submit_group
     from pgbeat.jobs.submitting.submit_many import submit_many as submit_many
-    from pgbeat.monitoring.collector import metrics_collector as metrics_collector
+    from pgbeat.monitoring.metrics.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
     from pgbeat.schedules.launchers import GenericJobLauncher as GenericJobLauncher
     from pgbeat.schedules.launchers import GenericLauncher as GenericLauncher
@@ -64,7 +64,7 @@ _HOME = {
     "in_transaction": "pgbeat.broker.publishing.in_transaction",
     "is_cancelled": "pgbeat.worker.reporting",
     "launcher": "pgbeat.schedules.launchers",
-    "metrics_collector": "pgbeat.monitoring.collector",
+    "metrics_collector": "pgbeat.monitoring.metrics.collector",
     "progress": "pgbeat.worker.reporting",
     "report": "pgbeat.worker.reporting",
     "run_direct": "pgbeat.jobs.submitting.direct",

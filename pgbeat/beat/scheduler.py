@@ -33,7 +33,7 @@ from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy import task_policies
 from pgbeat.log import use_json
-from pgbeat.monitoring.counters import BeatCounters
+from pgbeat.monitoring.metrics.counters import BeatCounters
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine

@@ -22,8 +22,8 @@ from sqlalchemy import Connection
 from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
-from pgbeat.monitoring import prometheus
-from pgbeat.monitoring.counters import CounterValue, add
+from pgbeat.monitoring.metrics import prometheus
+from pgbeat.monitoring.metrics.counters import CounterValue, add
 from tests.support.databases import rows_of
 from tests.support.processes import ROOT, until
 from tests.support.rows import make_job, make_lane

@@ -36,7 +36,8 @@ from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states import due as due_jobs
 from pgbeat.jobs.states import retries
-from pgbeat.monitoring import counters, gauges, statistics
+from pgbeat.monitoring import statistics
+from pgbeat.monitoring.metrics import counters, gauges
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.web.pages import summaries

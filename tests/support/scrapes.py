@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings
-from pgbeat.monitoring import prometheus
+from pgbeat.monitoring.metrics import prometheus
 from tests.support.rows import Sql, make_schedule
 
 #: Values by name and labels.

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits, sql
-from pgbeat.monitoring.periods import longest_retention
+from pgbeat.monitoring.checks.periods import longest_retention
 
 #: The histories, in the order in which their periods are dropped: jobs before their executions.
 HISTORIES = ("ended_jobs", "ended_executions", "ticks")

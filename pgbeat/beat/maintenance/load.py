@@ -7,8 +7,8 @@ from sqlalchemy import Connection
 
 from pgbeat.config import Settings
 from pgbeat.jobs.messages.queue_routes import Route
-from pgbeat.monitoring import rollups
-from pgbeat.monitoring.rollups import MINUTE
+from pgbeat.monitoring.rollups import load_rollups
+from pgbeat.monitoring.rollups.load_rollups import MINUTE
 
 #: Seconds that a transaction should take at most while the beat catches up, and the longest span
 #: that one counts.
@@ -21,14 +21,14 @@ def keep(connection: Connection, settings: Settings, route: Route) -> None:
     It catches up in transactions of a fraction of a second: the span that one counts grows and
     shrinks with the time that the last one took.
     """
-    rollups.sample_depth(connection, settings.namespace, route)
+    load_rollups.sample_depth(connection, settings.namespace, route)
     span, has_more = MINUTE, True
     while has_more:
         began = time.monotonic()
-        has_more = rollups.advance(connection, settings.namespace, route, span)
+        has_more = load_rollups.advance(connection, settings.namespace, route, span)
         took = time.monotonic() - began
         if took > _AIM:
             span = max(MINUTE, span // 2 // MINUTE * MINUTE)
         elif took < _AIM / 4:
             span = min(_LONGEST, span * 2)
-    rollups.prune(connection, settings.namespace)
+    load_rollups.prune(connection, settings.namespace)

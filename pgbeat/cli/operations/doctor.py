@@ -9,8 +9,8 @@ from pgbeat.cli.terminal.failures import FAILED, unreachable
 from pgbeat.cli.terminal.printing import Cell, json_option
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.monitoring.doctor import checks
-from pgbeat.monitoring.server_checks import Check
+from pgbeat.monitoring.checks.doctor import checks
+from pgbeat.monitoring.checks.server_checks import Check
 
 
 @click.command("doctor")

@@ -15,7 +15,7 @@ from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.options import duration
 from pgbeat.cli.terminal.printing import json_option, line, relative, utc
 from pgbeat.cli.terminal.target import Target, pass_target
-from pgbeat.monitoring.errors import MOST, USUAL, ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups.errors import MOST, USUAL, ErrorGroup, Errors, errors
 
 #: Bars of a sparkline, at most; tasks and schedules that are named.
 _WIDTH, _NAMES = 16, 3

@@ -9,7 +9,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import duration
 from pgbeat.cli.terminal.printing import json_option, span
 from pgbeat.cli.terminal.target import Target, pass_target
-from pgbeat.monitoring.load import Load, Point, load
+from pgbeat.monitoring.rollups.load import Load, Point, load
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Bars of a line, at most.

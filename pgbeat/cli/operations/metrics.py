@@ -15,7 +15,7 @@ def metrics_command(target: Target) -> None:
     The web side serves the same at /metrics. This updates the counters.
     """
     try:
-        from pgbeat.monitoring import prometheus
+        from pgbeat.monitoring.metrics import prometheus
     except ImportError as error:
         raise BadInput(f"{error}; `pip install 'pgbeat[metrics]'`") from None
     settings, app = target.settings, target.app

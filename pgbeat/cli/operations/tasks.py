@@ -6,8 +6,8 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.printing import Cell, counted, json_option
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.config import spelling
-from pgbeat.monitoring import tasks
-from pgbeat.monitoring.tasks import TaskUsage
+from pgbeat.monitoring.rollups import tasks
+from pgbeat.monitoring.rollups.tasks import TaskUsage
 
 
 @click.command("tasks")

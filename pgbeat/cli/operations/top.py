@@ -29,7 +29,8 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.running import executions
-from pgbeat.monitoring import beats, gauges, worker_usage
+from pgbeat.monitoring import beats, worker_usage
+from pgbeat.monitoring.metrics import gauges
 from pgbeat.views.broker import queue, worker
 from pgbeat.views.jobs import progress_of
 from pgbeat.views.lanes import usage

@@ -14,8 +14,8 @@ from pgbeat.jobs.lanes.model import LaneUsage
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running.executions import Execution
-from pgbeat.monitoring import gauges
 from pgbeat.monitoring.beats import Status
+from pgbeat.monitoring.metrics import gauges
 from pgbeat.monitoring.worker_usage import WorkerUsage
 
 #: From so many columns on, the running jobs have lanes, queues and workers beside them …

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat.monitoring.load import Load, Point, load
+from pgbeat.monitoring.rollups.load import Load, Point, load
 from pgbeat.web.pages.humanize import length
 from pgbeat.web.pages.render import path
 

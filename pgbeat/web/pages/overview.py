@@ -10,7 +10,7 @@ from pgbeat.config import spelling
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.monitoring import beats
-from pgbeat.monitoring import tasks as task_usage
+from pgbeat.monitoring.rollups import tasks as task_usage
 from pgbeat.monitoring.timeline import SPANS, USUAL
 from pgbeat.schedules import model as schedules
 from pgbeat.views.jobs import progress_of_jobs

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.monitoring.error_patterns import pattern
-from pgbeat.monitoring.errors import Errors, Mask, errors
+from pgbeat.monitoring.rollups.error_patterns import pattern
+from pgbeat.monitoring.rollups.errors import Errors, Mask, errors
 
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20

@@ -19,7 +19,7 @@ from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.monitoring import server_checks
+from pgbeat.monitoring.checks import server_checks
 from pgbeat.testing.databases import Databases
 from tests.support.databases import connected, copied
 from tests.support.partitions import make_partitions

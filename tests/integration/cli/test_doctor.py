@@ -16,7 +16,7 @@ from pgbeat.broker import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import poolers
 from pgbeat.database.tables import metadata
-from pgbeat.monitoring.server_checks import Check
+from pgbeat.monitoring.checks.server_checks import Check
 from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.databases import broker_url
@@ -308,7 +308,7 @@ def test_a_pooler_is_noticed(database: str) -> None:
 def test_a_transaction_left_open_with_locks(
     database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.monitoring.open_transactions._IDLE", 0.0)
+    monkeypatch.setattr("pgbeat.monitoring.checks.open_transactions._IDLE", 0.0)
     beat().run_due()
     with psycopg.connect(database, application_name="shop") as reader:
         reader.execute("SELECT count(*) FROM pgbeat.jobs")

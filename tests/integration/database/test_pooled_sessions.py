@@ -18,7 +18,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, poolers
 from pgbeat.database.watched import is_direct
 from pgbeat.errors import ConfigError
-from pgbeat.monitoring.doctor import checks
+from pgbeat.monitoring.checks.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers

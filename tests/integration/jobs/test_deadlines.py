@@ -18,7 +18,7 @@ from pgbeat.jobs.rows.model import Job, listing
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states.deadlines import mark_late
 from pgbeat.jobs.verbs import changes, control
-from pgbeat.monitoring import counters
+from pgbeat.monitoring.metrics import counters
 from tests.support.command_line import run
 from tests.support.jobs import JobControl
 from tests.support.processes import Processes, until

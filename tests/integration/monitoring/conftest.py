@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from pgbeat.config import Settings, postgres_url
-from pgbeat.monitoring import counters
+from pgbeat.monitoring.metrics import counters
 from tests.support.databases import rows_of
 from tests.support.rows import Sql
 

@@ -10,8 +10,8 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
-from pgbeat.monitoring import counters, prometheus
-from pgbeat.monitoring.counters import CounterValue
+from pgbeat.monitoring.metrics import counters, prometheus
+from pgbeat.monitoring.metrics.counters import CounterValue
 from tests.support.rows import Sql, make_job
 from tests.support.scrapes import Sample, run_id, schedule, scrape, tick, ticks, value
 

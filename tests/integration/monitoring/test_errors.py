@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring import error_rollups
-from pgbeat.monitoring import errors as reading
-from pgbeat.monitoring.error_patterns import NO_ERROR
-from pgbeat.monitoring.errors import ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups import error_rollups
+from pgbeat.monitoring.rollups import errors as reading
+from pgbeat.monitoring.rollups.error_patterns import NO_ERROR
+from pgbeat.monitoring.rollups.errors import ErrorGroup, Errors, errors
 from tests.support.rows import Sql, make_job
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

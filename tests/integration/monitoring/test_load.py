@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring import rollups
-from pgbeat.monitoring.load import Load, load
+from pgbeat.monitoring.rollups import load_rollups
+from pgbeat.monitoring.rollups.load import Load, load
 from tests.support.databases import connected
 from tests.support.processes import until
 from tests.support.rows import Sql, make_job
@@ -27,7 +27,7 @@ def now(sql: Sql) -> datetime:
     def minute() -> datetime | None:
         [(found, is_fresh)] = sql(
             "SELECT date_trunc('minute', now()), now() < date_trunc('minute', now()) + %s",
-            rollups.FRESH,
+            load_rollups.FRESH,
         )
         return None if is_fresh else found
 
@@ -96,7 +96,7 @@ def test_ends_are_counted_by_task_lane_and_queue(
 def test_of_very_many_names_the_most_frequent_are_kept(
     sql: Sql, settings: Settings, connection: Connection, now: datetime, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(rollups, "NAMES", 2)
+    monkeypatch.setattr(load_rollups, "NAMES", 2)
     for task in ("c", "b", "b", "a", "a", "a"):
         ended(sql, now - MINUTE, task=task)
     keep(connection, settings)
@@ -145,7 +145,7 @@ def test_ends_that_are_written_late_are_counted(
     keep(connection, settings)
     assert counts(load(connection, "default")) == (1, 0, 0, 0)
     sql("UPDATE pgbeat.rollup_progress SET settled_until = settled_until - interval '20 minutes'")
-    monkeypatch.setattr(rollups, "SETTLED", timedelta(seconds=2))
+    monkeypatch.setattr(load_rollups, "SETTLED", timedelta(seconds=2))
     keep(connection, settings)
     assert counts(load(connection, "default")) == (2, 0, 0, 0)
 
@@ -171,12 +171,12 @@ def test_a_gap_is_caught_up_in_steps(
     for hours in range(0, 70, 7):
         ended(sql, now - hours * HOUR - 30 * MINUTE)
     steps = 0
-    while rollups.advance(connection, "default", route, 5 * HOUR):
+    while load_rollups.advance(connection, "default", route, 5 * HOUR):
         steps += 1
     assert steps >= 15
     found = load(connection, "default", since=timedelta(days=3))
     assert counts(found) == (10, 0, 0, 0)
-    rollups.prune(connection, "default")
+    load_rollups.prune(connection, "default")
     assert sql(
         "SELECT count(*) FROM pgbeat.rollups WHERE step = 60 AND at < now() - interval '26 hours'"
     ) == [(0,)]

@@ -10,9 +10,9 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import migrate
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
-from pgbeat.monitoring import counters, gauges, prometheus
-from pgbeat.monitoring.collector import metrics_collector
-from pgbeat.monitoring.counters import CounterValue
+from pgbeat.monitoring.metrics import counters, gauges, prometheus
+from pgbeat.monitoring.metrics.collector import metrics_collector
+from pgbeat.monitoring.metrics.counters import CounterValue
 from tests.support.command_line import run, run_with
 from tests.support.rows import Sql, make_job, make_lane
 from tests.support.scrapes import read, run_id, schedule, scrape, tick, ticks, value

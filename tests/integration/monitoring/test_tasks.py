@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs.running import untracked_tasks
 from pgbeat.jobs.running.untracked_tasks import Tally
-from pgbeat.monitoring import tasks
+from pgbeat.monitoring.rollups import tasks
 from tests.support.command_line import Sql
 
 

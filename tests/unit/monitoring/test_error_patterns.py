@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from pgbeat.monitoring.error_patterns import LONGEST, NO_ERROR, pattern
+from pgbeat.monitoring.rollups.error_patterns import LONGEST, NO_ERROR, pattern
 
 
 @pytest.mark.parametrize(

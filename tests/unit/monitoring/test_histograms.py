@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pgbeat.monitoring.histograms import BOUNDS, Histogram, bucket_of
+from pgbeat.monitoring.rollups.histograms import BOUNDS, Histogram, bucket_of
 
 
 def of(seconds: list[float]) -> Histogram:

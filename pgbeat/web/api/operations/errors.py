@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.monitoring import errors as domain
+from pgbeat.monitoring.rollups import errors as domain
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheViewer

@@ -12,7 +12,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from pgbeat.broker import own_tables
 from pgbeat.database import connections, migrate
 from pgbeat.errors import SchemaError
-from pgbeat.monitoring import beats, prometheus, statistics
+from pgbeat.monitoring import beats, statistics
+from pgbeat.monitoring.metrics import prometheus
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 from pgbeat.web.backend import Backend, TheBackend

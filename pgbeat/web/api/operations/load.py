@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.monitoring import load as loads
+from pgbeat.monitoring.rollups import load as loads
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheViewer

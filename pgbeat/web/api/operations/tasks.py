@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.monitoring import tasks
+from pgbeat.monitoring.rollups import tasks
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheViewer
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from pgbeat.access.redaction import MASK
 from pgbeat.jobs.searching import query
-from pgbeat.monitoring.error_patterns import NO_ERROR
-from pgbeat.monitoring.errors import ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups.error_patterns import NO_ERROR
+from pgbeat.monitoring.rollups.errors import ErrorGroup, Errors, errors
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.load_chart import SPANS, stamp
 from pgbeat.web.pages.render import PageRoute, ViewerVisit, Visit, path

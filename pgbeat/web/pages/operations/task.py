@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from pgbeat.config import spelling
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
-from pgbeat.monitoring import tasks
+from pgbeat.monitoring.rollups import tasks
 from pgbeat.web.pages.load_chart import SPANS, USUAL, chart
 from pgbeat.web.pages.operations.errors import error_list
 from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path

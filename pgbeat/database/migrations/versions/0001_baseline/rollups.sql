@@ -1,6 +1,6 @@
 -- Load over time: what ended in each minute, and in each hour, of all jobs of a namespace and of
--- those of a task, a lane or a queue. The leading beat writes them (pgbeat/monitoring/rollups.py);
--- no statement that ends a job does.
+-- those of a task, a lane or a queue. The leading beat writes them
+-- (pgbeat/monitoring/rollups/load_rollups.py); no statement that ends a job does.
 
 CREATE TABLE pgbeat.rollups (
     namespace text NOT NULL,
@@ -23,7 +23,7 @@ CREATE INDEX rollups_by_time ON pgbeat.rollups (namespace, step, at);
 
 -- The errors of failed jobs in each minute, hour and day, by pattern and task; place 0 is the
 -- most frequent. All beyond the first hundred are one row, of no task. They are written with the
--- load (pgbeat/monitoring/error_rollups.py).
+-- load (pgbeat/monitoring/rollups/error_rollups.py).
 CREATE TABLE pgbeat.error_rollups (
     namespace text NOT NULL,
     step      integer NOT NULL,                        -- seconds: of a minute, an hour or a day

@@ -11,18 +11,16 @@ from pgbeat.broker.queues import QueueSummary
 from pgbeat.config import Settings, delays_in_table, spelling
 from pgbeat.database import connections, contents, migrate
 from pgbeat.errors import SchemaError
-from pgbeat.monitoring import (
-    beats,
+from pgbeat.monitoring import beats, schedule_health, worker_usage
+from pgbeat.monitoring.checks import (
     open_transactions,
     periods,
     policies,
-    schedule_health,
     server_checks,
     task_coverage,
-    tasks,
-    worker_usage,
 )
-from pgbeat.monitoring.server_checks import Check
+from pgbeat.monitoring.checks.server_checks import Check
+from pgbeat.monitoring.rollups import tasks
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules

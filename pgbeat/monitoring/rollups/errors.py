@@ -1,7 +1,7 @@
 """Groups failed jobs by the pattern of their error, from rollups and the newest of the jobs.
 
-The leading beat counts a minute when it is over (`pgbeat.monitoring.error_rollups`). Jobs that
-failed since then, all if no beat ever led, are looked for among the newest `NEWEST` failed jobs.
+The leading beat counts a minute when it is over (`error_rollups`). Jobs that failed since then, all
+if no beat ever led, are looked for among the newest `NEWEST` failed jobs.
 """
 
 from collections import Counter
@@ -15,9 +15,16 @@ from sqlalchemy import Connection, text
 from pgbeat.database import sql
 from pgbeat.database.connections import recordset
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring.error_rollups import LINE, OTHERS, SCHEDULES_KEPT, Failures, Kind, of_jobs
-from pgbeat.monitoring.load import PROGRESS, STEPS, floor
-from pgbeat.monitoring.rollups import HOUR, HOURS_KEPT, MINUTE
+from pgbeat.monitoring.rollups.error_rollups import (
+    LINE,
+    OTHERS,
+    SCHEDULES_KEPT,
+    Failures,
+    Kind,
+    of_jobs,
+)
+from pgbeat.monitoring.rollups.load import PROGRESS, STEPS, floor
+from pgbeat.monitoring.rollups.load_rollups import HOUR, HOURS_KEPT, MINUTE
 
 #: Failed jobs that are read themselves, and patterns by task that are read from rollups.
 NEWEST, _MOST_KINDS = 1000, 1000

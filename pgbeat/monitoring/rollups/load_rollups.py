@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 from pgbeat.database import connections, sql
 from pgbeat.database.connections import recordset
 from pgbeat.jobs.messages.queue_routes import Route
-from pgbeat.monitoring import error_rollups
-from pgbeat.monitoring.histograms import BOUNDS, Histogram
+from pgbeat.monitoring.rollups import error_rollups
+from pgbeat.monitoring.rollups.histograms import BOUNDS, Histogram
 
 MINUTE, HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 #: How long minutes and hours are kept.
@@ -59,7 +59,7 @@ _MOVE = text(
      WHERE namespace = :namespace
     """
 )
-_ENDED = text(sql.load("rollups.sql", "ended"))
+_ENDED = text(sql.load("load_rollups.sql", "ended"))
 _MINUTES = text(
     """
     SELECT kind, name, date_trunc('hour', at, 'UTC') AS at, completed, failed, cancelled, skipped,
@@ -76,9 +76,9 @@ _DEPTHS = text(
      GROUP BY 1, 2, 3, 4
     """
 )
-_WRITE = text(sql.load("rollups.sql", "write"))
-_WRITE_DEPTHS = text(sql.load("rollups.sql", "write_depths"))
-_PRUNE = text(sql.load("rollups.sql", "prune"))
+_WRITE = text(sql.load("load_rollups.sql", "write"))
+_WRITE_DEPTHS = text(sql.load("load_rollups.sql", "write_depths"))
+_PRUNE = text(sql.load("load_rollups.sql", "prune"))
 
 
 class Rollup(NamedTuple):

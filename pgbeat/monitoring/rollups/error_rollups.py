@@ -1,8 +1,8 @@
 """Keeps rollups of errors: failed jobs of each minute, hour and day, by their pattern.
 
-Each row is of one task. They are counted along with the load (`pgbeat.monitoring.rollups`), from
-the same jobs, in the same transaction, whose lock keeps others from doing so meanwhile. Only spans
-in which jobs failed are read a second time.
+Each row is of one task. They are counted along with the load (`load_rollups`), from the same jobs,
+in the same transaction, whose lock keeps others from doing so meanwhile. Only spans in which jobs
+failed are read a second time.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.database.connections import recordset
-from pgbeat.monitoring.error_patterns import pattern
+from pgbeat.monitoring.rollups.error_patterns import pattern
 
 #: Seconds of a row, by what it is of.
 _SECONDS = {"minute": 60, "hour": 3600, "day": 86400}

@@ -7,8 +7,8 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.jobs.rows.filters import like
-from pgbeat.monitoring.load import PROGRESS
-from pgbeat.monitoring.rollups import Sums
+from pgbeat.monitoring.rollups.load import PROGRESS
+from pgbeat.monitoring.rollups.load_rollups import Sums
 
 SPAN = timedelta(days=1)
 

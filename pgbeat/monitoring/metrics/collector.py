@@ -16,7 +16,7 @@ def metrics_collector(app: "Celery") -> "Collector":
     Each scrape reads them from the database, on a new connection. Raises `ConfigError` for wrong
     settings, and `ImportError` without the extra `pgbeat[metrics]`.
     """
-    from pgbeat.monitoring.prometheus import DatabaseCollector
+    from pgbeat.monitoring.metrics.prometheus import DatabaseCollector
 
     settings = Settings.load(app.conf)
     return DatabaseCollector(settings, own_tables.are_expected(settings.url, app.conf))

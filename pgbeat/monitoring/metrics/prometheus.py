@@ -22,8 +22,9 @@ from pgbeat.broker import own_tables
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.running import workers
-from pgbeat.monitoring import beats, counters, gauges, schedule_health
-from pgbeat.monitoring.counters import CounterValue
+from pgbeat.monitoring import beats, schedule_health
+from pgbeat.monitoring.metrics import counters, gauges
+from pgbeat.monitoring.metrics.counters import CounterValue
 from pgbeat.version import __version__
 
 

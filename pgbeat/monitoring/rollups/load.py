@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring.rollups import HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, Sums
+from pgbeat.monitoring.rollups.load_rollups import HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, Sums
 
 #: Points that are returned at most, and about as many as are returned by default.
 MOST, USUAL = 2_300, 100

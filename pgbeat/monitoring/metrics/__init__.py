@@ -1,0 +1,1 @@
+"""Counts for Prometheus, and reads the counts at each scrape."""

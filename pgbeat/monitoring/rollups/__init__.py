@@ -1,0 +1,1 @@
+"""Keeps and reads what ended over time: the load, errors and tasks."""
