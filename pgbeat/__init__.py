@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pgbeat.schedules.launchers import JobRequest as JobRequest
     from pgbeat.schedules.launchers import Launcher as Launcher
     from pgbeat.schedules.launchers import launcher as launcher
-    from pgbeat.worker.finish import finish as finish
+    from pgbeat.worker.finishing.finish import finish as finish
     from pgbeat.worker.reporting import Current as Current
     from pgbeat.worker.reporting import artifacts as artifacts
     from pgbeat.worker.reporting import checkpoint as checkpoint
@@ -60,7 +60,7 @@ _HOME = {
     "condition_finished": "pgbeat.beat.signals",
     "condition_started": "pgbeat.beat.signals",
     "current": "pgbeat.worker.reporting",
-    "finish": "pgbeat.worker.finish",
+    "finish": "pgbeat.worker.finishing.finish",
     "in_transaction": "pgbeat.broker.publishing.in_transaction",
     "is_cancelled": "pgbeat.worker.reporting",
     "launcher": "pgbeat.schedules.launchers",

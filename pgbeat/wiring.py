@@ -124,7 +124,8 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
-    from pgbeat.worker import signals, task_run
+    from pgbeat.worker import signals
+    from pgbeat.worker.finishing import task_run
 
     task_run.set_up(sender.app)
     try:

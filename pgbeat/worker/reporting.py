@@ -26,11 +26,11 @@ from pgbeat.jobs.messages.headers import (
 from pgbeat.jobs.running.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.running.task_exceptions import Cancelled
 from pgbeat.storable import escaped
-from pgbeat.worker import attempts
+from pgbeat.worker.recording import attempts
 
 if TYPE_CHECKING:
-    from pgbeat.worker.attempts import Attempt
-    from pgbeat.worker.recorder import Recorder
+    from pgbeat.worker.recording.attempts import Attempt
+    from pgbeat.worker.recording.recorder import Recorder
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -205,7 +205,7 @@ def _current() -> "tuple[Attempt | None, Recorder | None]":
     attempt = None if task is None else getattr(task.request, ATTEMPT, None)
     if attempt is None:
         return None, None
-    from pgbeat.worker import process_recorder
+    from pgbeat.worker.recording import process_recorder
 
     return attempt, process_recorder.get()
 

@@ -36,10 +36,11 @@ from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
-from pgbeat.worker import attempt_ends, attempts, process_recorder, shared_notes
-from pgbeat.worker.attempts import Attempt, Memory
-from pgbeat.worker.heartbeat import Heartbeat
-from pgbeat.worker.recorder import Recorder
+from pgbeat.worker.finishing import attempt_ends
+from pgbeat.worker.recording import attempts, process_recorder, shared_notes
+from pgbeat.worker.recording.attempts import Attempt, Memory
+from pgbeat.worker.recording.heartbeat import Heartbeat
+from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
 from pgbeat.worker.result_store import require_results, warn_of_other_database
 from pgbeat.worker.task_logs import TaskLogHandler

@@ -9,7 +9,7 @@ import pytest
 
 from pgbeat.jobs.running import executions
 from pgbeat.testing.databases import Databases
-from pgbeat.worker import recorder_session
+from pgbeat.worker.recording import recorder_session
 from tests.support.explained_plans import most
 from tests.support.many_rows import fill
 from tests.support.partitions import make_partitions, turn_off_autovacuum

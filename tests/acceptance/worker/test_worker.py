@@ -18,8 +18,8 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs.running import job_reports
 from pgbeat.jobs.running.job_reports import JobReport
-from pgbeat.worker import process_recorder
 from pgbeat.worker import signals as worker
+from pgbeat.worker.recording import process_recorder
 from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until

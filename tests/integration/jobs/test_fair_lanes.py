@@ -17,7 +17,7 @@ from pgbeat.jobs.lanes import occupancy, reservations, slots, waiting
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.verbs import lane_control
-from pgbeat.worker.recorder_session import PLANS
+from pgbeat.worker.recording.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.explained_plans import explained, pages
 from tests.support.lanes import Lanes

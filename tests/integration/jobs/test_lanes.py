@@ -22,7 +22,7 @@ from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_p
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.verbs import lane_control
-from pgbeat.worker.recorder_session import PLANS
+from pgbeat.worker.recording.recorder_session import PLANS
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
 from tests.support.problems import raises

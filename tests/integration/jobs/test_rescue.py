@@ -24,9 +24,9 @@ from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.states import endings
 from pgbeat.testing.databases import TemporaryServer
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.heartbeat import Heartbeat
-from pgbeat.worker.recorder import Recorder
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.heartbeat import Heartbeat
+from pgbeat.worker.recording.recorder import Recorder
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.rows import make_lane

@@ -23,7 +23,7 @@ from pgbeat.errors import ConfigError, InvalidJob, NotUnique
 from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import control
-from pgbeat.worker import policy_retries
+from pgbeat.worker.finishing import policy_retries
 from tests.support.jobs import JobControl, make_app
 from tests.support.rows import Sql, make_lane, make_schedule
 

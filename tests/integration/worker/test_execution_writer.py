@@ -16,10 +16,10 @@ from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.storable import escaped
-from pgbeat.worker import attempts, process_recorder
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.endings import RecordedEnd
-from pgbeat.worker.recorder import Recorder
+from pgbeat.worker.finishing.endings import RecordedEnd
+from pgbeat.worker.recording import attempts, process_recorder
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.recorder import Recorder
 from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.simulated_workers import FakeWorkers

@@ -10,7 +10,7 @@ import signal
 
 from pgbeat.jobs.flow import dispatch
 from pgbeat.jobs.lanes import slots
-from pgbeat.worker.recorder_session import RecorderSession
+from pgbeat.worker.recording.recorder_session import RecorderSession
 from tests.support.apps.journal import FOLDER, app
 from tests.support.apps.steps import between
 

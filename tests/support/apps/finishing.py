@@ -25,8 +25,8 @@ import pgbeat
 from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.config import postgres_url
 from pgbeat.results.ending import TaskEnding
-from pgbeat.worker.async_finish import _OwnAsyncSession
-from pgbeat.worker.finish import _OwnSession
+from pgbeat.worker.finishing.async_finish import _OwnAsyncSession
+from pgbeat.worker.finishing.finish import _OwnSession
 from tests.support.apps.steps import between
 
 FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))

@@ -1,6 +1,6 @@
 """What a worker measures of an attempt."""
 
-from pgbeat.worker.attempts import Memory
+from pgbeat.worker.recording.attempts import Memory
 
 
 def test_short_tasks_share_a_reading_of_the_peak() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 
-from pgbeat.worker import task_run
+from pgbeat.worker.finishing import task_run
 
 
 class Awaiting(Task):  # type: ignore[type-arg,unused-ignore]

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat.jobs.running.job_reports import JobReport
-from pgbeat.worker import outbox as outboxes
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.outbox import Outbox
+from pgbeat.worker.recording import outbox as outboxes
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.outbox import Outbox
 from pgbeat.worker.task_logs import TaskLog
 from tests.support.processes import until
 

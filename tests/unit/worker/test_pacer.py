@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgbeat.worker.pacer import Pacer
+from pgbeat.worker.recording.pacer import Pacer
 
 #: A write's duration, in seconds, and the clock at the first write.
 TOOK, START = 0.004, 1000.0

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pgbeat.worker import shared_notes
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.outbox import Outbox
-from pgbeat.worker.shared_notes import Notes
+from pgbeat.worker.recording import shared_notes
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.outbox import Outbox
+from pgbeat.worker.recording.shared_notes import Notes
 
 JOB = "6f6c9d4e-5d0f-4a3c-9f0e-0d3c2b1a0f9e"
 

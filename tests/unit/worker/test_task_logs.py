@@ -2,7 +2,7 @@
 
 import time
 
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.task_logs import ALL, TaskLog
 
 

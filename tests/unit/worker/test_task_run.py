@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.worker import endings, policy_retries, snoozes, task_run
-from pgbeat.worker.task_run import Step
+from pgbeat.worker.finishing import endings, policy_retries, snoozes, task_run
+from pgbeat.worker.finishing.task_run import Step
 
 
 @pytest.fixture

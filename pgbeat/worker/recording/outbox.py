@@ -10,8 +10,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from pgbeat.jobs.running.job_reports import JobReport
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.shared_notes import Notes
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.shared_notes import Notes
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

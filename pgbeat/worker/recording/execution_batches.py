@@ -15,7 +15,7 @@ from pgbeat.database.prepared import Statement, StatementRunner
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.states.endings import Ended, Unanswered
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recording.attempts import Attempt
 
 Document = dict[str, Any]
 Shape = Callable[[Document], Document]

@@ -12,12 +12,12 @@ from pgbeat.database import batches, connections, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.running.job_reports import JobReport
-from pgbeat.worker import attempts
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.execution_batches import Shape
-from pgbeat.worker.locked_attempts import LockedAttempts
-from pgbeat.worker.outbox import KEPT, Outbox
-from pgbeat.worker.recorder_session import RecorderSession
+from pgbeat.worker.recording import attempts
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.execution_batches import Shape
+from pgbeat.worker.recording.locked_attempts import LockedAttempts
+from pgbeat.worker.recording.outbox import KEPT, Outbox
+from pgbeat.worker.recording.recorder_session import RecorderSession
 
 #: Attempts in one transaction.
 BATCH = 500

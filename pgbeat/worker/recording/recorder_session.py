@@ -29,9 +29,9 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.running import job_reports
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.states.endings import Ended
-from pgbeat.worker import execution_batches
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.execution_batches import Shape
+from pgbeat.worker.recording import execution_batches
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.execution_batches import Shape
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recording.attempts import Attempt
 
 #: Seconds until locked attempts are tried again: the first time, and at most.
 _FIRST, _LONGEST = 0.1, 2.0

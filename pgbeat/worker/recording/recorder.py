@@ -23,13 +23,13 @@ from pgbeat.database import batches, connections, migrate, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.worker import process_recorder, shared_notes
-from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.execution_writer import BATCH, ExecutionWriter
-from pgbeat.worker.heartbeat import Heartbeat
-from pgbeat.worker.outbox import Outbox
-from pgbeat.worker.pacer import Pacer
-from pgbeat.worker.recorder_session import RecorderSession
+from pgbeat.worker.recording import process_recorder, shared_notes
+from pgbeat.worker.recording.attempts import Attempt
+from pgbeat.worker.recording.execution_writer import BATCH, ExecutionWriter
+from pgbeat.worker.recording.heartbeat import Heartbeat
+from pgbeat.worker.recording.outbox import Outbox
+from pgbeat.worker.recording.pacer import Pacer
+from pgbeat.worker.recording.recorder_session import RecorderSession
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from pgbeat.jobs.checks.task_checks import refuse_coroutine
 from pgbeat.results.ending import TaskEnding
-from pgbeat.worker import endings, policy_retries, replacements, snoozes
+from pgbeat.worker.finishing import endings, policy_retries, replacements, snoozes
 
 #: Does what follows when a run raises an error. If it raises another one, the next step gets that.
 Step = Callable[[Any, BaseException, TaskEnding | None], None]

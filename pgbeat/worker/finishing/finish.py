@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from pgbeat.broker.publishing.transaction import opened, require_broker
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish
-from pgbeat.worker.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
+from pgbeat.worker.finishing.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -104,7 +104,7 @@ def finish(session: Any) -> Any:
         ConfigError: The session is in another database than the broker.
     """
     if type(session).__module__.startswith("sqlalchemy.ext.asyncio"):
-        from pgbeat.worker.async_finish import finish_async
+        from pgbeat.worker.finishing.async_finish import finish_async
 
         return finish_async(session)
     return _finish(session)

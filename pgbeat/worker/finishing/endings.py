@@ -23,8 +23,9 @@ from pgbeat.jobs.states import endings
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.ending import Claim, ClaimLost, TaskEnding, ending_of
 from pgbeat.results.store import Joined
-from pgbeat.worker import attempt_ends, execution_batches, process_recorder
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.finishing import attempt_ends
+from pgbeat.worker.recording import execution_batches, process_recorder
+from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT
 
 #: The option of a task that replaces the setting `pgbeat_finish`.

@@ -10,8 +10,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import ClaimLost
-from pgbeat.worker import attempts
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recording import attempts
+from pgbeat.worker.recording.attempts import Attempt
 
 
 def conclude(

@@ -17,8 +17,9 @@ from pgbeat.config import delays_in_table
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import TaskEnding
-from pgbeat.worker import attempt_ends, process_recorder
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.finishing import attempt_ends
+from pgbeat.worker.recording import process_recorder
+from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.reporting import ATTEMPT, PATIENCE
 
 logger = logging.getLogger("celery.worker.pgbeat")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pgbeat.database import forks
 
 if TYPE_CHECKING:
-    from pgbeat.worker.recorder import Recorder
+    from pgbeat.worker.recording.recorder import Recorder
 
 
 class _Busy:

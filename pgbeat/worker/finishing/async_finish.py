@@ -21,7 +21,7 @@ from pgbeat.broker.publishing.async_transaction import AsyncOpened, run_sync
 from pgbeat.broker.publishing.transaction import opened, require_broker
 from pgbeat.database import connections
 from pgbeat.errors import CannotFinish
-from pgbeat.worker.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
+from pgbeat.worker.finishing.endings import COMMITTED, NEEDS_PSYCOPG, current_ending
 
 #: Where an engine's next connection gets its libpq connection from.
 _next = local()

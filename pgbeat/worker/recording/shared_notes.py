@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 
-from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recording.attempts import Attempt
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

@@ -1,0 +1,1 @@
+"""Decides how a task's run ended, and writes its end."""
