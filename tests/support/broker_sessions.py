@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, text
 
 from pgbeat.broker import claim_sql, consumers, exchanges, message_ends, messages, queues
 from pgbeat.broker.messages import Message
-from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
+from pgbeat.broker.transport.consuming.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
 from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, Statement, array

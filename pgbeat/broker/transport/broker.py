@@ -20,10 +20,10 @@ from sqlalchemy.engine import URL
 
 from pgbeat.broker import claim_sql, consumers, exchanges, messages, own_tables, ports, queues
 from pgbeat.broker.messages import Message
-from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
+from pgbeat.broker.transport.consuming.claims import ClaimedMessage, deliveries
+from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
-from pgbeat.broker.transport.session import Session
 from pgbeat.config import place
 from pgbeat.database import connections, forks, identity, migrate, poolers, server_errors
 from pgbeat.database.prepared import PreparedConnection

@@ -15,7 +15,7 @@ from kombu.utils import json as kombu_json
 from pgbeat.broker import payloads, queues
 from pgbeat.broker.messages import Message
 from pgbeat.broker.transport import held_messages
-from pgbeat.broker.transport.claims import ClaimedMessage
+from pgbeat.broker.transport.consuming.claims import ClaimedMessage
 from pgbeat.broker.transport.declarations import DeclaringChannel, not_found
 from pgbeat.broker.transport.qos import QoS
 

@@ -17,8 +17,8 @@ from pgbeat.broker import ports, queues
 from pgbeat.broker.transport import broker as brokers
 from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.channel import Channel
+from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.options import Options
-from pgbeat.broker.transport.session import Session
 from pgbeat.config import postgres_url, redacted
 from pgbeat.database import connections
 from pgbeat.database.sockets import readable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgbeat.broker.transport import maintenance
+from pgbeat.broker.transport.consuming import maintenance
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until

@@ -5,7 +5,7 @@ import time
 from sqlalchemy import text
 
 from pgbeat.broker import consumers
-from pgbeat.broker.transport.maintenance import BrokerMaintenance, MadeAvailable
+from pgbeat.broker.transport.consuming.maintenance import BrokerMaintenance, MadeAvailable
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 from tests.support.broker_sessions import Sessions, later, payloads, put

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pgbeat.broker import claim_sql, message_ends
-from pgbeat.broker.transport.claims import ClaimedMessage, Request
-from pgbeat.broker.transport.planner import AWAIT, LEAVE, Planner
+from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Request
+from pgbeat.broker.transport.consuming.planner import AWAIT, LEAVE, Planner
 
 
 class Channel:

@@ -1,6 +1,6 @@
 """The states of the queues that a process consumes: claimable, awaited, to be retried."""
 
-from pgbeat.broker.transport.queue_states import QueueStates, Removed
+from pgbeat.broker.transport.consuming.queue_states import QueueStates, Removed
 
 
 def consuming(*queues: int) -> QueueStates:

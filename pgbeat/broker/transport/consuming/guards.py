@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.database import connections
 
 if TYPE_CHECKING:
-    from pgbeat.broker.transport.session import Session
+    from pgbeat.broker.transport.consuming.session import Session
 
 
 class Guarded:

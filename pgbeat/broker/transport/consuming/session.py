@@ -19,13 +19,13 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
-from pgbeat.broker.transport.claims import ClaimedMessage, Intake, Request, claimed
-from pgbeat.broker.transport.guards import Alone, Guarded
-from pgbeat.broker.transport.lease import Lease
-from pgbeat.broker.transport.maintenance import BrokerMaintenance
-from pgbeat.broker.transport.planner import LEAVE, Planner
-from pgbeat.broker.transport.queue_states import Removed
-from pgbeat.broker.transport.settlements import Settlements
+from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Intake, Request, claimed
+from pgbeat.broker.transport.consuming.guards import Alone, Guarded
+from pgbeat.broker.transport.consuming.lease import Lease
+from pgbeat.broker.transport.consuming.maintenance import BrokerMaintenance
+from pgbeat.broker.transport.consuming.planner import LEAVE, Planner
+from pgbeat.broker.transport.consuming.queue_states import Removed
+from pgbeat.broker.transport.consuming.settlements import Settlements
 from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, array
 from pgbeat.database.watched import WatchedConnection

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from psycopg.pq.abc import PGresult
 
 from pgbeat.broker import claim_sql
-from pgbeat.broker.transport.lease import lapsed
-from pgbeat.broker.transport.queue_states import QueueStates
+from pgbeat.broker.transport.consuming.lease import lapsed
+from pgbeat.broker.transport.consuming.queue_states import QueueStates
 from pgbeat.database.prepared import Parameter, Statement, array
 
 #: The share of time for claims from the queues' start, and the seconds after which there is one in

@@ -8,7 +8,7 @@ import time
 from collections import deque
 
 from pgbeat.broker import message_ends
-from pgbeat.broker.transport.claims import Request
+from pgbeat.broker.transport.consuming.claims import Request
 from pgbeat.database.prepared import array
 
 #: Messages in one statement.

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from psycopg.pq.abc import PGresult
 
-from pgbeat.broker.transport.acks import Acks
-from pgbeat.broker.transport.claims import Claims, Intake, Request
-from pgbeat.broker.transport.queue_states import QueueStates
+from pgbeat.broker.transport.consuming.acks import Acks
+from pgbeat.broker.transport.consuming.claims import Claims, Intake, Request
+from pgbeat.broker.transport.consuming.queue_states import QueueStates
 from pgbeat.database.prepared import Statement, array
 
 #: Seconds for which a busy worker collects acknowledgements and credit before its next claim.

@@ -1,0 +1,1 @@
+"""Claims and acknowledges messages over a consumer's connection."""
