@@ -8,8 +8,9 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat.broker import claim_sql, consumers, exchanges, message_ends, messages, queues
+from pgbeat.broker import exchanges, message_ends, messages, queues
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.consuming import claim_sql, consumers
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
 from pgbeat.database import channels, connections

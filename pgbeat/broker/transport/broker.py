@@ -18,8 +18,9 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat.broker import claim_sql, consumers, exchanges, messages, own_tables, ports, queues
+from pgbeat.broker import exchanges, messages, own_tables, ports, queues
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.consuming import claim_sql, consumers
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, dead_letters, discards, queues
+from pgbeat.broker import dead_letters, discards, queues
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import connections
 from tests.support.broker_sessions import (
     Sessions,

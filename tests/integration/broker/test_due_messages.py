@@ -6,8 +6,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, discards, messages
+from pgbeat.broker import discards, messages
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.consuming import consumers
 from tests.support.broker_sessions import Sessions, depths, later, payloads, put, rows, state
 from tests.support.command_line import Sql
 from tests.support.rows import make_job

@@ -10,16 +10,9 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat.broker import (
-    claim_sql,
-    dead_letters,
-    exchanges,
-    message_ends,
-    messages,
-    own_tables,
-    queues,
-)
+from pgbeat.broker import dead_letters, exchanges, message_ends, messages, own_tables, queues
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.consuming import claim_sql
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from tests.support.broker_sessions import (

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, dead_letters, discards, messages, queues
+from pgbeat.broker import dead_letters, discards, messages, queues
 from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import channels
 from tests.support.broker_sessions import Claimant, Sessions, dead, later, payloads, put
 from tests.support.processes import until

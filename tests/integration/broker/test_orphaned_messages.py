@@ -4,7 +4,7 @@ import json
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import orphaned_messages
+from pgbeat.broker.transport.consuming import orphaned_messages
 from tests.support.broker_sessions import Sessions, depths, filled, later, plans, put, rows
 from tests.support.command_line import Sql
 from tests.support.rows import make_job

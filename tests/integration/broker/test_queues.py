@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, discards, exchanges, queues
+from pgbeat.broker import discards, exchanges, queues
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
 from tests.support.broker_sessions import (

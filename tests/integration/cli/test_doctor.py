@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.broker import consumers
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import poolers
 from pgbeat.database.tables import metadata

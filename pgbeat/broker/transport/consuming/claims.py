@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from psycopg.pq.abc import PGresult
 
-from pgbeat.broker import claim_sql
+from pgbeat.broker.transport.consuming import claim_sql
 from pgbeat.broker.transport.consuming.lease import lapsed
 from pgbeat.broker.transport.consuming.queue_states import QueueStates
 from pgbeat.database.prepared import Parameter, Statement, array

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from pgbeat.broker import consumers
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import connections
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat.broker import consumers, dead_letters, discards, orphaned_messages
+from pgbeat.broker import dead_letters, discards
+from pgbeat.broker.transport.consuming import consumers, orphaned_messages
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 

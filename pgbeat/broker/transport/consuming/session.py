@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 import psycopg
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Intake, Request, claimed
 from pgbeat.broker.transport.consuming.guards import Alone, Guarded
 from pgbeat.broker.transport.consuming.lease import Lease

@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from sqlalchemy import text
 
-from pgbeat.broker import consumers
+from pgbeat.broker.transport.consuming import consumers
 from tests.support.broker_sessions import Sessions, depths, payloads, put
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Inbox, publish

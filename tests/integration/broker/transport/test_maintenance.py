@@ -4,7 +4,7 @@ import time
 
 from sqlalchemy import text
 
-from pgbeat.broker import consumers
+from pgbeat.broker.transport.consuming import consumers
 from pgbeat.broker.transport.consuming.maintenance import BrokerMaintenance, MadeAvailable
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgbeat.broker import claim_sql, message_ends
+from pgbeat.broker import message_ends
+from pgbeat.broker.transport.consuming import claim_sql
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Request
 from pgbeat.broker.transport.consuming.planner import AWAIT, LEAVE, Planner
 
