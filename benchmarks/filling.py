@@ -14,7 +14,8 @@ from psycopg import sql
 
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from tests.support import many_rows
 from tests.support.partitions import make_partitions
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.monitoring.rollups import load_rollups
 from pgbeat.monitoring.rollups.load import load
 from pgbeat.testing import embedded

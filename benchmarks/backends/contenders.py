@@ -48,7 +48,7 @@ class Contender:
 
     def _database(self) -> str:
         from pgbeat.config import postgres_url
-        from pgbeat.database import migrate
+        from pgbeat.database.migrations import migrate
 
         url = str(self._servers[Postgres].database(f"pgbeat_bench_{os.getpid()}_{self.name}"))
         migrate.upgrade(postgres_url(url))

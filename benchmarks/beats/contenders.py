@@ -91,7 +91,7 @@ class Pgbeat(Contender):
 
     def migrate(self) -> None:
         from pgbeat.config import postgres_url
-        from pgbeat.database.migrate import upgrade
+        from pgbeat.database.migrations.migrate import upgrade
 
         upgrade(postgres_url(self.spec.database))
 

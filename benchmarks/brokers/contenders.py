@@ -170,7 +170,7 @@ class Pgbeat(PostgresBroker):
     def reset(self) -> None:
         super().reset()
         from pgbeat.config import postgres_url
-        from pgbeat.database.migrate import upgrade
+        from pgbeat.database.migrations.migrate import upgrade
 
         upgrade(postgres_url(self.url))
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.beat import due
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
+from pgbeat.database.locks.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.schedules import code, entries
 
 logger = logging.getLogger("celery.beat.pgbeat")

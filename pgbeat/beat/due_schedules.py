@@ -15,7 +15,7 @@ from pgbeat.beat.enqueuer import Written
 from pgbeat.beat.evaluation import Evaluation
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
-from pgbeat.database.lock_waits import Postponed
+from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import calendars
 from pgbeat.schedules.calendars import Calendar

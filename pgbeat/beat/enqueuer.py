@@ -17,7 +17,8 @@ from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.beat.plain_launches import PlainLaunches
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections, lock_waits, server_errors
+from pgbeat.database import connections, server_errors
+from pgbeat.database.locks import batches, lock_waits
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.rows import model as jobs

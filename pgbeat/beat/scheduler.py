@@ -28,7 +28,7 @@ from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
-from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
+from pgbeat.database.locks.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy import task_policies

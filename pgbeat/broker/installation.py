@@ -10,7 +10,7 @@ from pgbeat.access import audit
 from pgbeat.access.audit import Author
 from pgbeat.broker.publishing.publisher import prepare_broker
 from pgbeat.config import Settings, is_own_broker
-from pgbeat.database import migrate as schema
+from pgbeat.database.migrations import migrate as schema
 
 if TYPE_CHECKING:
     from celery import Celery

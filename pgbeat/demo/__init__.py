@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from sqlalchemy import Connection
 
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.demo import history
 from pgbeat.demo.children import Children
 from pgbeat.demo.show import Lines, LiveTable, Show, say

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import advisory_locks, sql
+from pgbeat.database import sql
+from pgbeat.database.locks import advisory_locks
 from pgbeat.demo.children import Children
 from pgbeat.errors import PgbeatError
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
-from pgbeat.database import advisory_locks
-from pgbeat.database.advisory_locks import LockHolder
+from pgbeat.database.locks import advisory_locks
+from pgbeat.database.locks.advisory_locks import LockHolder
 from pgbeat.schedules import model as schedules
 
 #: How the names of beats' sessions begin, before host and process id.

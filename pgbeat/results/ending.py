@@ -24,7 +24,8 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import message_ends
 from pgbeat.broker.transport.held_messages import HeldMessages
-from pgbeat.database import batches, connections, server_errors
+from pgbeat.database import connections, server_errors
+from pgbeat.database.locks import batches
 from pgbeat.database.prepared import Parameter, array
 from pgbeat.errors import CannotFinish
 from pgbeat.results import chords, errbacks, statements

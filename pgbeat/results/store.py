@@ -15,7 +15,8 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
-from pgbeat.database import connections, forks, migrate, poolers, server_errors
+from pgbeat.database import connections, forks, poolers, server_errors
+from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import (
     BorrowedConnection,
     Parameter,

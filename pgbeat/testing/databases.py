@@ -15,7 +15,8 @@ from celery import Celery
 
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, migrate, sql
+from pgbeat.database import connections, sql
+from pgbeat.database.migrations import migrate
 from pgbeat.testing import embedded
 
 _Catalog = list[tuple[Any, ...]]

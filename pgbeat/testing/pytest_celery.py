@@ -15,7 +15,7 @@ from pytest_docker_tools import container, fxtr
 from sqlalchemy.engine import URL, make_url
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.results.backend import ResultBackend
 
 POSTGRES_IMAGE = "postgres:18-alpine"

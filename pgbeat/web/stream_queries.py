@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
-from pgbeat.database.advisory_locks import OF_LEADER
+from pgbeat.database.locks.advisory_locks import OF_LEADER
 from pgbeat.jobs.rows.model import ENDED
 from pgbeat.jobs.running.executions import NEWEST
 

@@ -18,7 +18,8 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections
+from pgbeat.database.locks import lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome, Room
 from pgbeat.webhooks.sender import Sender

@@ -21,7 +21,8 @@ from sqlalchemy import Connection
 
 from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.monitoring.metrics import prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue, add
 from tests.support.databases import rows_of

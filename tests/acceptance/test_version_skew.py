@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support import versions as releases
 from tests.support.processes import ROOT, Process, until
 from tests.support.recorded_workers import TrackedWorkers

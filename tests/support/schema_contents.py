@@ -5,7 +5,8 @@ from pathlib import Path
 from sqlalchemy import Connection, text
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, contents, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import contents, migrate
 from pgbeat.testing.databases import TemporaryServer
 
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support.processes import ROOT
 
 NEXT = '''
@@ -51,8 +51,9 @@ def next_version(folder: Path, *statements: str, needs_it: bool = False) -> str:
     With `needs_it` that version can't use the schema of today.
     """
     package = this_version(folder)
-    revision = add_migration(package / "database" / "migrations", *statements)
+    migrations = package / "database" / "migrations"
+    revision = add_migration(migrations, *statements)
     if needs_it:
-        module = package / "database" / "migrate.py"
+        module = migrations / "migrate.py"
         module.write_text(f'{module.read_text()}\nOLDEST = "{revision}"\n')
     return revision

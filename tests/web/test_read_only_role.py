@@ -9,7 +9,7 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, read, run
 from tests.support.jobs import make_app
 from tests.support.web import Web, done, opened, problem

@@ -14,7 +14,9 @@ from sqlalchemy.engine import URL
 from pgbeat.beat.leadership import standby
 from pgbeat.beat.leadership.standby import StandingBy
 from pgbeat.config import Settings
-from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
+from pgbeat.database import channels, connections, poolers
+from pgbeat.database.locks import advisory_locks, lock_waits
+from pgbeat.database.migrations import migrate
 from pgbeat.database.sockets import readable
 from pgbeat.jobs.lanes.model import Room
 

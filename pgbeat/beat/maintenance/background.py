@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections
+from pgbeat.database.locks import lock_waits
 
 logger = logging.getLogger("celery.beat.pgbeat")
 

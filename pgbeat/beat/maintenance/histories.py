@@ -18,7 +18,8 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
-from pgbeat.database import connections, lock_waits, sql
+from pgbeat.database import connections, sql
+from pgbeat.database.locks import lock_waits
 from pgbeat.monitoring.checks.periods import longest_retention
 
 #: The histories, in the order in which their periods are dropped: jobs before their executions.

@@ -14,8 +14,9 @@ from pgbeat.beat.maintenance.background import Background
 from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections, lock_waits
-from pgbeat.database.lock_waits import Postponed
+from pgbeat.database import connections
+from pgbeat.database.locks import batches, lock_waits
+from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.flow import dependencies, dispatch, lifecycle
 from pgbeat.jobs.groups import progress

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, text
 from pgbeat import config
 from pgbeat.broker import messages
 from pgbeat.config.app_state import state_of
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections
+from pgbeat.database.locks import lock_waits
 
 logger = logging.getLogger("pgbeat")
 

@@ -26,7 +26,8 @@ from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import place
-from pgbeat.database import connections, forks, identity, migrate, poolers, server_errors
+from pgbeat.database import connections, forks, identity, poolers, server_errors
+from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
 
 logger = logging.getLogger("pgbeat.transport")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import discards, exchanges, queues
 from pgbeat.broker.transport import transaction_blocks
-from pgbeat.database import lock_waits
+from pgbeat.database.locks import lock_waits
 from pgbeat.errors import QueueLocked
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.printing import json_option
 from pgbeat.cli.terminal.target import Target, pass_target
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
 

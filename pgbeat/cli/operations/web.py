@@ -15,7 +15,7 @@ from pgbeat.access import sign_in_links, tokens
 from pgbeat.cli.terminal import browsers, printing
 from pgbeat.cli.terminal.failures import BadInput, unreachable
 from pgbeat.cli.terminal.target import Target, pass_target
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
 

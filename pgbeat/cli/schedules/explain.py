@@ -13,8 +13,9 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.printing import json_option, line, relative, span, when
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.config import Settings
-from pgbeat.database import advisory_locks, connections
-from pgbeat.database.advisory_locks import LockHolder
+from pgbeat.database import connections
+from pgbeat.database.locks import advisory_locks
+from pgbeat.database.locks.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
 from pgbeat.jobs.explaining import explain as whereabouts
 from pgbeat.jobs.explaining.explain import Whereabouts

@@ -16,7 +16,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.printing import counted, json_option, line, shortened
 from pgbeat.cli.terminal.target import Target, pass_target
-from pgbeat.database import lock_waits
+from pgbeat.database.locks import lock_waits
 from pgbeat.errors import Busy, ConfigError, PgbeatError
 from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules

@@ -100,7 +100,7 @@ def unreachable(error: BaseException, target: Any) -> str:
 
 def _schema_problem(target: Any) -> str | None:
     """Returns what `migrate.check` says is wrong with the schema; `None` if nothing is."""
-    from pgbeat.database import migrate
+    from pgbeat.database.migrations import migrate
 
     try:
         with target.engine.connect() as connection:

@@ -1,1 +1,1 @@
-"""Alembic's environment and the migrations of the schema."""
+"""The schema: its migrations, their environment for Alembic, and what it consists of."""

@@ -1,4 +1,4 @@
-"""Runs the numbered migrations, for Alembic, on the connection of `pgbeat.database.migrate`."""
+"""Runs the numbered migrations, for Alembic, on the connection of `migrate`."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings, brokers, delays_in_table, is_own_broker, place, spelling
 from pgbeat.database import connections as sessions
-from pgbeat.database import contents, migrate
+from pgbeat.database.migrations import contents, migrate
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.integrations.django import databases, schema
 from pgbeat.suggest import nearest

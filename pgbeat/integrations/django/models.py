@@ -1,6 +1,6 @@
 """Models of pgbeat's rows, for reading: the admin site's lists and pages.
 
-pgbeat's tables are its own: Alembic's migrations make them (`pgbeat.database.migrate`), and its
+pgbeat's tables are its own: Alembic's migrations make them (`pgbeat.database.migrations`), and its
 functions change them, so the models are unmanaged and refuse to be saved or deleted.
 """
 

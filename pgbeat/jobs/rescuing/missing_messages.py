@@ -13,7 +13,8 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker import message_ends, own_tables
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import batches, sql
+from pgbeat.database import sql
+from pgbeat.database.locks import batches
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import discarded_messages

@@ -18,7 +18,8 @@ from sqlalchemy import Connection, text
 from pgbeat.broker import external_brokers, message_ends, messages
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections
+from pgbeat.database import connections
+from pgbeat.database.locks import batches
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import answers

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
-from pgbeat.database.advisory_locks import held
+from pgbeat.database.locks.advisory_locks import held
 
 #: The first half of the advisory lock that a worker holds.
 LIFE = 1885823603

@@ -9,7 +9,8 @@ from sqlalchemy.exc import ProgrammingError
 from pgbeat.broker import own_tables, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.config import Settings, delays_in_table, spelling
-from pgbeat.database import connections, contents, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import contents, migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, schedule_health, worker_usage
 from pgbeat.monitoring.checks import (

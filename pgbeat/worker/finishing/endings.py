@@ -15,7 +15,7 @@ from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing.transaction import require_broker
 from pgbeat.broker.transport.channel import consumer_of
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
-from pgbeat.database import lock_waits
+from pgbeat.database.locks import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room

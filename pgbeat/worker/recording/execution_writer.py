@@ -8,7 +8,8 @@ task's own data.
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from pgbeat.database import batches, connections, server_errors
+from pgbeat.database import connections, server_errors
+from pgbeat.database.locks import batches
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.running.job_reports import JobReport

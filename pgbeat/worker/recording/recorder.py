@@ -19,7 +19,9 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import batches, connections, migrate, server_errors
+from pgbeat.database import connections, server_errors
+from pgbeat.database.locks import batches
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Room

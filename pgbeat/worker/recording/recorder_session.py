@@ -20,7 +20,9 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, place
-from pgbeat.database import connections, lock_waits, migrate, poolers, sql
+from pgbeat.database import connections, poolers, sql
+from pgbeat.database.locks import lock_waits
+from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
 from pgbeat.errors import SchemaError
 from pgbeat.jobs.flow import dispatch, lifecycle

@@ -20,7 +20,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
     """Three beats that are the first users of a migrated database don't get in each other's way."""
     from pgbeat.config import postgres_url
-    from pgbeat.database import migrate
+    from pgbeat.database.migrations import migrate
 
     migrate.upgrade(postgres_url(empty_database))
     with psycopg.connect(empty_database, autocommit=True) as connection:

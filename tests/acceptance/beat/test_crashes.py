@@ -12,7 +12,7 @@ import pytest
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import killed_beats
 from tests.support.databases import rows_of

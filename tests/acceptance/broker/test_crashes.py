@@ -14,7 +14,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import Process, until
 from tests.support.threads import repeating

@@ -10,7 +10,7 @@ from celery.exceptions import ChordError
 from kombu.exceptions import EncodeError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.processes import until
 

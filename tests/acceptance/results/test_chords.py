@@ -10,7 +10,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Sql, Workers
 from tests.support.apps.results import STEPS

@@ -14,7 +14,7 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import chord, group
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.pgbouncer import needs_pgbouncer, pooler

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery, chord, group
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from tests.acceptance.results.conftest import APP, Client, Workers
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import Process, until
 from tests.support.recorded_workers import TrackedWorkers

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
 from tests.support.command_line import Sql

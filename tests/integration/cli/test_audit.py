@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli import program
-from pgbeat.database.migrate import newest
+from pgbeat.database.migrations.migrate import newest
 from tests.support.command_line import Sql, commands, read, run, run_on_terminal, run_with
 from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from pgbeat import __version__
 from pgbeat.cli import COMMANDS, SCHEDULES, program
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, commands, read, refused, run, run_with
 from tests.support.processes import ROOT, until
 

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, cells, read, refused, run, run_on_terminal, run_with
 from tests.support.databases import sqlalchemy_url
 

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import advisory_locks, connections, lock_waits
+from pgbeat.database import connections
+from pgbeat.database.locks import advisory_locks, lock_waits
 from tests.support.processes import until
 
 KEY = 1050

@@ -15,7 +15,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, Inspector, inspect, text
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.database.tables import SCHEMA, metadata
 from pgbeat.errors import SchemaError
 from tests.support import schema_contents, versions

@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.messages import Message
 from pgbeat.config import postgres_url
 from pgbeat.config.urls import servers
-from pgbeat.database import advisory_locks, connections
+from pgbeat.database import connections
+from pgbeat.database.locks import advisory_locks
 from pgbeat.testing.databases import TemporaryServer
 from tests.support.failing_servers import frozen
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish

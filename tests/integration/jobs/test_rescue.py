@@ -14,7 +14,8 @@ from celery import Celery
 
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.rescuing import missing_messages, rescue
 from pgbeat.jobs.rescuing.rescue import Rescuer

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.monitoring.metrics import counters, gauges, prometheus

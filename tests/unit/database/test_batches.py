@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
-from pgbeat.database.batches import each_unlocked
+from pgbeat.database.locks.batches import each_unlocked
 
 
 class Table:

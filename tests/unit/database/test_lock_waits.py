@@ -1,6 +1,6 @@
 """What waits for another transaction's lock is tried again soon."""
 
-from pgbeat.database.lock_waits import Postponed
+from pgbeat.database.locks.lock_waits import Postponed
 
 
 def test_what_is_postponed_is_tried_again_at_least_each_half_second() -> None:

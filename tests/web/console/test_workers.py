@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.jobs import make_app

@@ -10,7 +10,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pgbeat.broker import own_tables
-from pgbeat.database import connections, migrate
+from pgbeat.database import connections
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, statistics
 from pgbeat.monitoring.metrics import prometheus

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgbeat.broker.transport import ignored_options
 from pgbeat.config import postgres_url
-from pgbeat.database import migrate
+from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 from pgbeat.testing.databases import in_database
 from tests.support.child_process import Child

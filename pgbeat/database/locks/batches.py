@@ -7,7 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import connections
+from pgbeat.database.locks import lock_waits
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections, contents, sql
+from pgbeat.database import connections, sql
+from pgbeat.database.migrations import contents
 from pgbeat.database.tables import SCHEMA
 from pgbeat.errors import SchemaError
 
@@ -34,7 +35,7 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 _LOCK_TIMEOUT, _PATIENCE = 2, 60.0
 #: SQLSTATEs of a lock timeout and of a deadlock.
 _BUSY = {"55P03", "40P01"}
-_FOLDER = Path(__file__).parent / "migrations"
+_FOLDER = Path(__file__).parent
 
 
 def _config(buffer: io.StringIO | None = None) -> "Config":

@@ -1,0 +1,1 @@
+"""Takes session locks, limits waits for locks, and writes around locked rows."""
