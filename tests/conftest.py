@@ -11,7 +11,8 @@ import pytest
 from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.schedules import calendars, exclusions
+from pgbeat.schedules.calendars import exclusions
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions

@@ -17,8 +17,8 @@ from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.database.locks.lock_waits import Postponed
 from pgbeat.jobs.running.task_exceptions import Skip
-from pgbeat.schedules import calendars
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 

@@ -21,7 +21,8 @@ from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, Pgb
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.placeholders import Facts
 from pgbeat.jobs.running.task_exceptions import Skip
-from pgbeat.schedules import calendars, entries, policies
+from pgbeat.schedules import entries, policies
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.launchers import (
     Context,
     GenericLauncher,

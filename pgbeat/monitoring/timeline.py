@@ -16,8 +16,8 @@ from pgbeat.database import sql
 from pgbeat.errors import InvalidInput, PgbeatError
 from pgbeat.monitoring import timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules import calendars
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.forecast import exclusion, is_certain, upcoming
 from pgbeat.schedules.model import Schedule
 

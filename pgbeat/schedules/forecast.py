@@ -18,8 +18,9 @@ from sqlalchemy import Connection
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.preparing import placeholders
 from pgbeat.jobs.preparing.placeholders import Facts
-from pgbeat.schedules import calendars, policies
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules import policies
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Interval, Timetable, last_interval
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidInput, InvalidPlaceholder
-from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.forecast import Call, Expected, Forecast, call, forecast, is_certain
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable

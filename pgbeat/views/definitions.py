@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from pgbeat.errors import InvalidCalendar
 from pgbeat.jobs.policy.templates import Template
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.timetables import zone
 from pgbeat.views import View
 

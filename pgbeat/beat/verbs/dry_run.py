@@ -17,8 +17,9 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows.model import Job
-from pgbeat.schedules import calendars, entries
+from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.launchers import condition_engine
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger

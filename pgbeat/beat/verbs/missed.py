@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.errors import InvalidSchedule
-from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.forecast import exclusion
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable

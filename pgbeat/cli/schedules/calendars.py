@@ -16,8 +16,9 @@ from pgbeat.cli.terminal.printing import json_option, line
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
-from pgbeat.schedules import calendar_control, calendars
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import control as calendar_control
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.timetables import zone
 from pgbeat.views import definitions as views
 

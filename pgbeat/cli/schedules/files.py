@@ -18,9 +18,9 @@ from pgbeat.cli.terminal.printing import counted, json_option, line, shortened
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import Busy, ConfigError, PgbeatError
-from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.files import File, Mistake, exports, read
 from pgbeat.schedules.files.definitions import timetables
 from pgbeat.schedules.files.plans import FieldChange, Plan, make

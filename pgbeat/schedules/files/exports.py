@@ -6,7 +6,7 @@ from typing import Any
 
 from pgbeat.errors import InvalidSchedule
 from pgbeat.names import NAMESPACE, name_problem
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.files.definitions import timetables
 from pgbeat.schedules.files.fields import FIELDS, plain
 from pgbeat.schedules.model import Schedule

@@ -8,7 +8,7 @@ from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, selec
 
 from pgbeat.database.missing import not_found
 from pgbeat.database.tables import lanes, schedules, templates
-from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files.definitions import Definition, circles, circular, has_template
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain, same

@@ -9,7 +9,7 @@ from typing import Any
 from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.names import name_problem
-from pgbeat.schedules.calendar_definitions import parse as parse_calendar
+from pgbeat.schedules.calendars.definitions import parse as parse_calendar
 from pgbeat.schedules.files import json_documents
 from pgbeat.schedules.files.definitions import (
     Definition,

@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.errors import Busy
-from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files.definitions import Definition
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain

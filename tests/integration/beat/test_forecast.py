@@ -5,8 +5,9 @@ from datetime import UTC, timedelta
 import pytest
 from celery import Celery
 
-from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules import writes
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
 from tests.support.rows import Sql

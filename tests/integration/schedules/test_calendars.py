@@ -13,9 +13,10 @@ from sqlalchemy.exc import IntegrityError
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar, InvalidSchedule, NotFound, PgbeatError
-from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.exclusions import Rules
+from pgbeat.schedules import writes
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.exclusions import Rules
 from tests.support.problems import raises
 from tests.unit.schedules.test_calendars import MISSING, OFFICE
 

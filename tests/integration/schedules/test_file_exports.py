@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
-from pgbeat.schedules import calendars, control, writes
+from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.files import exports, plans, read, rows, yaml_documents
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import Schedule

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pgbeat.errors import InvalidCalendar, InvalidSchedule, InvalidTimetable
-from pgbeat.schedules import exclusions
-from pgbeat.schedules.calendar_definitions import parse
+from pgbeat.schedules.calendars import exclusions
+from pgbeat.schedules.calendars.definitions import parse
 from tests.support.problems import raises
 
 WEEKEND = {"weekdays": ["sat", "sun"]}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.forecast import Forecast, Load, forecast, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable

@@ -8,7 +8,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.database import connections
-from pgbeat.schedules import calendar_control, calendars
+from pgbeat.schedules.calendars import control as calendar_control
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example
 from pgbeat.web.backend import Backend, TheBackend

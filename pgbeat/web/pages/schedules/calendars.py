@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from pgbeat.errors import PgbeatError
-from pgbeat.schedules import calendar_control, calendars
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import control as calendar_control
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.views import View
 from pgbeat.views.definitions import calendar, calendar_check
 from pgbeat.web.pages import forms

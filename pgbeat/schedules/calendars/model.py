@@ -14,8 +14,8 @@ from pgbeat.database.missing import missing, not_found
 from pgbeat.database.tables import calendars, schedules
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.names import NAMESPACE, name_problem
-from pgbeat.schedules.calendar_definitions import parse
-from pgbeat.schedules.exclusions import Rules
+from pgbeat.schedules.calendars.definitions import parse
+from pgbeat.schedules.calendars.exclusions import Rules
 
 
 @dataclass(frozen=True)

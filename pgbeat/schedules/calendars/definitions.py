@@ -20,7 +20,7 @@ from datetime import date
 from typing import Any
 
 from pgbeat.errors import InvalidCalendar, Problem, Problems
-from pgbeat.schedules.exclusions import (
+from pgbeat.schedules.calendars.exclusions import (
     EVERY_DAY,
     WEEKDAY_NAMES,
     WEEKDAYS,

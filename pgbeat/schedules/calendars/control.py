@@ -4,8 +4,8 @@ from typing import Any
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import AlreadyExists
-from pgbeat.schedules import calendars
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import Calendar
 
 
 def add(unit: UnitOfWork, name: str, definition: Any) -> Calendar:

@@ -1,0 +1,1 @@
+"""Calendars: which times schedules skip, and the verbs on them."""
