@@ -23,7 +23,7 @@ ADDED = [
     for table in ("jobs", "executions", "schedules", "ticks", "workers", "consumers", "lanes")
 ]
 UPGRADE = (
-    "import sys; from pgbeat import config; from pgbeat.database import migrate; "
+    "import sys; from pgbeat import config; from pgbeat.database.migrations import migrate; "
     "print(migrate.upgrade(config.postgres_url(sys.argv[1])))"
 )
 

@@ -177,7 +177,7 @@ def test_ten_at_once_do_no_harm(engine: Engine) -> None:
 @pytest.mark.slow
 def test_processes_at_once_do_no_harm(engine: Engine, empty_database: str) -> None:
     program = (
-        "import sys; from pgbeat import config; from pgbeat.database import migrate; "
+        "import sys; from pgbeat import config; from pgbeat.database.migrations import migrate; "
         "print(migrate.upgrade(config.postgres_url(sys.argv[1]))[0])"
     )
     started = [
