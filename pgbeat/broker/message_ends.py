@@ -73,27 +73,27 @@ _PAGE = text(
 )
 
 
-class Page(NamedTuple):
+class EndsPage(NamedTuple):
     """The rows after one id, up to another."""
 
     after: int
     last: int
 
 
-def page(connection: Connection, after: int, limit: int) -> tuple[Page, int]:
+def page(connection: Connection, after: int, limit: int) -> tuple[EndsPage, int]:
     """Returns up to `limit` rows after an id, and where the next page begins; it may be the first.
 
     A job that snoozes, and others that wait, keep rows: nobody reads all of them at once.
     """
     row = connection.execute(_PAGE, {"after": after, "limit": limit}).one()
     last = row.last or after
-    return Page(after, last), last if row.number == limit else 0
+    return EndsPage(after, last), last if row.number == limit else 0
 
 
 _PRUNE = text(sql.load(_SQL, "prune"))
 
 
-def prune(connection: Connection, page: Page) -> None:
+def prune(connection: Connection, page: EndsPage) -> None:
     """Deletes the rows that say nothing about the message that an unfinished job was sent as."""
     connection.execute(_PRUNE, page._asdict())
 

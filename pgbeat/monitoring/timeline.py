@@ -63,7 +63,7 @@ class Coming(NamedTuple):
     skip: str | None
 
 
-class Row(NamedTuple):
+class ScheduleTimeline(NamedTuple):
     """A schedule's part of a timeline; before `complete_since` it has only failed jobs."""
 
     schedule: Schedule
@@ -84,7 +84,7 @@ class Timeline(NamedTuple):
     since: datetime
     now: datetime
     until: datetime
-    rows: list[Row]
+    rows: list[ScheduleTimeline]
     #: Whether other schedules were left out.
     has_more: bool
 
@@ -123,7 +123,7 @@ def timeline(
         has_more_coming = len(coming) > MOST_COMING
         coming = coming[:MOST_COMING]
         rows.append(
-            Row(
+            ScheduleTimeline(
                 row,
                 healths[row.id],
                 cut.get(row.id, since),

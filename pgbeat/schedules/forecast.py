@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     note: str | None = None
 
 
-class Load(NamedTuple):
+class MinuteLoad(NamedTuple):
     """How many due times a minute has, without skips."""
 
     minute: datetime
@@ -63,7 +63,7 @@ class Forecast:
     uncertain: int = 0
     skipped: int = 0
     #: The minutes with due times, in order.
-    minutes: list[Load] = field(default_factory=list)
+    minutes: list[MinuteLoad] = field(default_factory=list)
     #: Schedules that are launched after another one's jobs.
     after: list[Schedule] = field(default_factory=list)
     #: Why nothing is known of some schedules, by name.
@@ -75,7 +75,7 @@ class Forecast:
         return self.launches + self.uncertain + self.skipped
 
     @property
-    def peak(self) -> Load | None:
+    def peak(self) -> MinuteLoad | None:
         """Returns the busiest minute, the first of several."""
         return max(self.minutes, key=lambda load: load.launches + load.uncertain, default=None)
 
@@ -364,7 +364,7 @@ class _Tally:
         forecast.launches, forecast.uncertain = sum(self._launches), sum(self._uncertain)
         forecast.skipped = self.skipped
         forecast.minutes = [
-            Load(self._zero + number * _MINUTE, *pair)
+            MinuteLoad(self._zero + number * _MINUTE, *pair)
             for number, pair in enumerate(zip(self._launches, self._uncertain, strict=True))
             if any(pair)
         ]

@@ -21,7 +21,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.locks import lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome, Room
+from pgbeat.webhooks.outbox import DeliveryAttempt, DeliveryRoom, Outcome
 from pgbeat.webhooks.sender import Sender
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -147,7 +147,7 @@ class Deliverer:
                     connection,
                     namespace=self._settings.namespace,
                     worker=self._name,
-                    room=Room(room, _SHARED - self._under_way, _PER_HOST),
+                    room=DeliveryRoom(room, _SHARED - self._under_way, _PER_HOST),
                 )
         self._wait = 0.0
         if room:

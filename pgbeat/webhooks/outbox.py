@@ -61,7 +61,7 @@ class DeliveryAttempt:
         return signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
 
 
-class Room(NamedTuple):
+class DeliveryRoom(NamedTuple):
     """How many attempts may begin, or be under way."""
 
     limit: int
@@ -72,7 +72,7 @@ class Room(NamedTuple):
 
 
 def claim(
-    connection: Connection, *, namespace: str, worker: str, room: Room
+    connection: Connection, *, namespace: str, worker: str, room: DeliveryRoom
 ) -> list[DeliveryAttempt]:
     """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
 

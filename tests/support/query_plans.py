@@ -223,7 +223,7 @@ QUERIES: dict[str, Query] = {
     ),
     "beat: deliveries that are due": Query(
         lambda w, c: webhook_outbox.claim(
-            c, namespace="default", worker="b", room=webhook_outbox.Room(384, 256, 64)
+            c, namespace="default", worker="b", room=webhook_outbox.DeliveryRoom(384, 256, 64)
         ),
         20_000,
     ),

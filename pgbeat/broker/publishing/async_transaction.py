@@ -60,7 +60,7 @@ class AsyncInTransaction(OutboxConnection):
         self._session, self._app = session, app
         self._held = HeldPublishes()
         self._database: Any = None
-        self._block: transaction_blocks.Block | None = None
+        self._block: transaction_blocks.TransactionBlock | None = None
         self._channel: _HeldChannel | None = None
         super().__init__(self._held)
 

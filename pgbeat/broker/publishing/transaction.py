@@ -205,7 +205,7 @@ class InTransaction(OutboxConnection):
         self.require_broker(session)
         self._open = _Immediate(session, app)
         own_tables.require(self._open.connection)
-        self._blocks: list[transaction_blocks.Block] = []
+        self._blocks: list[transaction_blocks.TransactionBlock] = []
         self._channel: BlockChannel | None = None
         super().__init__(self._open, delays=delays_in_table(app.conf))
 

@@ -33,7 +33,7 @@ class FrameworkTransaction(BlockTarget, Protocol):
 finders: list[Callable[[], FrameworkTransaction | None]] = []
 
 
-class Block:
+class TransactionBlock:
     """One block, of the thread, greenlet and asyncio task that opened it."""
 
     __slots__ = ("_owner", "is_open", "target")
@@ -51,7 +51,7 @@ class Block:
         return self.is_open and self._owner == _whereabouts()
 
 
-_blocks: ContextVar[tuple[Block, ...]] = ContextVar("pgbeat_blocks", default=())
+_blocks: ContextVar[tuple[TransactionBlock, ...]] = ContextVar("pgbeat_blocks", default=())
 
 
 def _whereabouts() -> tuple[int, ...]:
@@ -64,14 +64,14 @@ def _whereabouts() -> tuple[int, ...]:
     return os.getpid(), threading.get_ident(), id(greenlet), id(task)
 
 
-def enter(target: BlockTarget) -> Block:
+def enter(target: BlockTarget) -> TransactionBlock:
     """Opens a block inside those that are open."""
-    block = Block(target)
+    block = TransactionBlock(target)
     _blocks.set((*_blocks.get(), block))
     return block
 
 
-def leave(block: Block) -> None:
+def leave(block: TransactionBlock) -> None:
     """Closes a block, also in all copies of its context."""
     block.is_open = False
     _blocks.set(tuple(each for each in _blocks.get() if each.is_open))

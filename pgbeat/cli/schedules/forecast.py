@@ -12,7 +12,7 @@ from pgbeat.cli.terminal.options import in_zone, read_moment
 from pgbeat.cli.terminal.printing import Cell, counted, json_option, line, span, utc
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.errors import InvalidInput
-from pgbeat.schedules.forecast import Expected, Forecast, Load, is_certain
+from pgbeat.schedules.forecast import Expected, Forecast, MinuteLoad, is_certain
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.stored_forecast import MOST_HOURS, StoredForecast, forecast_stored
 from pgbeat.timetables import zone
@@ -168,11 +168,11 @@ def _show_minutes(found: Forecast) -> None:
     click.echo()
 
 
-def _minute(load: Load) -> str:
+def _minute(load: MinuteLoad) -> str:
     return utc(load.minute)[:16]
 
 
-def _load(load: Load) -> str:
+def _load(load: MinuteLoad) -> str:
     uncertain = f"{load.uncertain:,} of them uncertain" if load.uncertain else ""
     total = f"{load.launches + load.uncertain:,}"
     return f"{total}, {uncertain}" if uncertain else total

@@ -56,7 +56,7 @@ class Hold(NamedTuple):
     until: datetime | None
 
 
-class Attempt(NamedTuple):
+class TracedAttempt(NamedTuple):
     """A job of a chain of retries, with what is known of it."""
 
     job: Job
@@ -117,7 +117,7 @@ class Trace(NamedTuple):
     is_whole: bool
 
 
-def trace(attempts: Sequence[Attempt], now: datetime, *, is_whole: bool = True) -> Trace:
+def trace(attempts: Sequence[TracedAttempt], now: datetime, *, is_whole: bool = True) -> Trace:
     """Returns the trace of these jobs, the oldest of which is the first."""
     phases = [phase for each in attempts for phase in _of_job(each, now)]
     until = max((each.end or now for each in phases), default=now)
@@ -125,7 +125,7 @@ def trace(attempts: Sequence[Attempt], now: datetime, *, is_whole: bool = True) 
     return Trace(phases, since, until, is_whole and all(each.is_whole for each in attempts))
 
 
-def _of_job(each: Attempt, now: datetime) -> Iterator[Phase]:
+def _of_job(each: TracedAttempt, now: datetime) -> Iterator[Phase]:
     job, last = each.job, None
     cursor, end = job.created_at, job.finished_at
     if each.is_whole:
@@ -155,7 +155,7 @@ def _of_job(each: Attempt, now: datetime) -> Iterator[Phase]:
 
 
 def _wait(
-    each: Attempt,
+    each: TracedAttempt,
     last: Run | None,
     following: Run | None,
     begin: datetime,
@@ -177,7 +177,7 @@ def _wait(
 _Step = tuple[Kind, datetime]
 
 
-def _first(each: Attempt, end: datetime | None) -> list[_Step]:
+def _first(each: TracedAttempt, end: datetime | None) -> list[_Step]:
     """Returns what a job waits for before its first execution, and until when."""
     job = each.job
     steps: list[_Step] = []
@@ -225,7 +225,7 @@ def _pieces(steps: Iterable[_Step], begin: datetime, end: datetime) -> Iterator[
 
 
 def _cut(
-    each: Attempt, pieces: Iterable[_Piece], end: datetime | None, now: datetime
+    each: TracedAttempt, pieces: Iterable[_Piece], end: datetime | None, now: datetime
 ) -> Iterator[Phase]:
     """Yields pieces as phases, with the pauses in between."""
     job = each.job

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.jobs.explaining.trace import Attempt, Hold, Run, Trace, trace
+from pgbeat.jobs.explaining.trace import Hold, Run, Trace, TracedAttempt, trace
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.states import retries
 
@@ -57,7 +57,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
         own = [run for run in runs if run.job_id == each.id]
         done = changes.get(str(each.id), [])
         attempts.append(
-            Attempt(
+            TracedAttempt(
                 each,
                 own,
                 is_whole=not has_more or not own or own[0].number == 1,

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 NOWHERE = Place()
 
 
-class Sender(NamedTuple):
+class SendingTask(NamedTuple):
     """The task that submits jobs, and the one at its top; `None` outside of tasks."""
 
     root_id: UUID | None
@@ -46,7 +46,7 @@ class Sender(NamedTuple):
         return job._replace(root_id=self.root_id, parent_id=self.parent_id)
 
 
-_NOBODY = Sender(None, None)
+_NOBODY = SendingTask(None, None)
 
 
 def of_message(headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Place:
@@ -75,14 +75,14 @@ def of_request(request: Any) -> Place:
     )
 
 
-def within_task() -> Sender:
+def within_task() -> SendingTask:
     """Returns the place of what the running task submits, if one runs."""
     running = get_current_worker_task()
     if running is None:
         return _NOBODY
     request = running.request
     root_id, own_id = (_parsed(value) for value in (request.root_id, request.id))
-    return Sender(root_id or own_id, own_id)
+    return SendingTask(root_id or own_id, own_id)
 
 
 def _place(

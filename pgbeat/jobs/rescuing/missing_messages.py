@@ -19,7 +19,7 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import discarded_messages
 from pgbeat.jobs.rescuing import rescue_log
-from pgbeat.jobs.rescuing.rescue_log import LogLine, Loss
+from pgbeat.jobs.rescuing.rescue_log import LogMessage, Loss
 from pgbeat.jobs.running import workers
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.states.endings import Ended
@@ -92,7 +92,7 @@ class MissingMessages:
         connection: Connection,
         publisher: TransactionPublisher,
         dead: Sequence[int],
-        page: message_ends.Page,
+        page: message_ends.EndsPage,
     ) -> Lanes:
         """Gives up jobs whose worker accepted them and died before it recorded that they began."""
         values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
@@ -156,7 +156,7 @@ def _end(
 ) -> Lanes:
     """Ends jobs, each with its error, and returns the lanes that have free slots."""
 
-    def part(some: Sequence[str]) -> tuple[Lanes, list[LogLine]]:
+    def part(some: Sequence[str]) -> tuple[Lanes, list[LogMessage]]:
         ended: list[Ended] = []
         for error in sorted({errors[job_id] for job_id in some}):
             batch = [job_id for job_id in some if errors[job_id] == error]

@@ -25,7 +25,7 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.messages import answers
 from pgbeat.jobs.rescuing import rescue_log
 from pgbeat.jobs.rescuing.missing_messages import MissingMessages
-from pgbeat.jobs.rescuing.rescue_log import LogLine, Loss
+from pgbeat.jobs.rescuing.rescue_log import LogMessage, Loss
 from pgbeat.jobs.running import executions, workers
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.workers import LostExecution
@@ -43,7 +43,7 @@ def end_lost(
     `why` may name the `{worker}`. The connection must be in autocommit mode.
     """
 
-    def part(some: Sequence[UUID]) -> tuple[set[Room], list[LogLine]]:
+    def part(some: Sequence[UUID]) -> tuple[set[Room], list[LogMessage]]:
         try:
             lost = workers.lock_running(connection, some)
             ended = _mark_lost(connection, publisher, lost, why)

@@ -26,7 +26,7 @@ class Loss(NamedTuple):
     execution_id: UUID | None = None
 
 
-class LogLine(NamedTuple):
+class LogMessage(NamedTuple):
     """A log message, and its fields for programs."""
 
     level: int
@@ -34,7 +34,7 @@ class LogLine(NamedTuple):
     fields: dict[str, Any]
 
 
-def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
+def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogMessage]:
     """Returns the messages about these losses. Call it in the transaction that wrote them."""
     if not losses:
         return []
@@ -42,7 +42,7 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
     found = {job.id: job for job in jobs.find(connection, {each.job_id for each in losses})}
     again = [job.retried_by for job in found.values() if job.retried_by is not None]
     retries = {job.id: job for job in jobs.find(connection, again)}
-    lines: list[LogLine] = []
+    lines: list[LogMessage] = []
     for each in losses:
         job = found.get(UUID(str(each.job_id)))
         if job is None:
@@ -54,44 +54,46 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
     return lines
 
 
-def log(lines: Sequence[LogLine]) -> None:
+def log(lines: Sequence[LogMessage]) -> None:
     """Logs the messages. Call it after the commit."""
     for line in lines:
         logger.log(line.level, "%s", line.message, extra=line.fields)
 
 
-def _of_execution(connection: Connection, execution_id: UUID, job: Job, now: datetime) -> LogLine:
+def _of_execution(
+    connection: Connection, execution_id: UUID, job: Job, now: datetime
+) -> LogMessage:
     execution = executions.get(connection, execution_id)
     age = span(now - execution.started_at)
     error = (execution.error or "").removeprefix("lost: ")
     what = f"Execution {execution.number} of job {job.id} ({job.task})"
     fields = {"execution_id": str(execution.id), "worker": execution.worker, "lock_age": age}
     message = f"{what} is lost after {age}: {error}"
-    return LogLine(logging.WARNING, message, {**fields, **_fields(job)})
+    return LogMessage(logging.WARNING, message, {**fields, **_fields(job)})
 
 
-def _of_job(job: Job, retry: Job | None, now: datetime) -> LogLine:
+def _of_job(job: Job, retry: Job | None, now: datetime) -> LogMessage:
     name, attempt = f"Job {job.id} ({job.task})", f"attempt {job.attempt}/{job.max_attempts}"
     fields = _fields(job)
     if retry is not None and retry.run_at is not None:
         fields |= {"retry_id": str(retry.id), "retry_at": retry.run_at.isoformat()}
         wait = span(max(retry.run_at - now, now - now))
         message = f"{name} failed ({attempt}), retrying in {wait} as job {retry.id}: {job.error}"
-        return LogLine(logging.WARNING, message, fields)
+        return LogMessage(logging.WARNING, message, fields)
     if job.state == "failed":
-        return LogLine(logging.ERROR, f"{name} failed ({attempt}): {job.error}", fields)
+        return LogMessage(logging.ERROR, f"{name} failed ({attempt}): {job.error}", fields)
     if job.has_ended:
-        return LogLine(logging.WARNING, f"{name} is {job.state}: {job.error}", fields)
+        return LogMessage(logging.WARNING, f"{name} is {job.state}: {job.error}", fields)
     message = f"{name} runs again once its message is delivered again"
-    return LogLine(logging.WARNING, message, fields)
+    return LogMessage(logging.WARNING, message, fields)
 
 
-def _of_lanes(ended: Sequence[Job]) -> Iterator[LogLine]:
+def _of_lanes(ended: Sequence[Job]) -> Iterator[LogMessage]:
     slots = Counter(job.lane for job in ended if job.lane is not None)
     for lane, count in sorted(slots.items()):
         what = "1 slot" if count == 1 else f"{count} slots"
         message = f"Cleared stale locks: {what} of lane '{lane}' {'is' if count == 1 else 'are'}"
-        yield LogLine(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
+        yield LogMessage(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
 
 
 _FIELDS = ("namespace", "task", "state", "schedule", "lane", "attempt", "max_attempts", "error")

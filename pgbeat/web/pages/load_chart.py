@@ -30,7 +30,7 @@ _OUTCOMES = (
 )
 
 
-class Block(NamedTuple):
+class BarPart(NamedTuple):
     """A part of a bar."""
 
     y: float
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
 
     x: float
     width: float
-    blocks: list[Block]
+    blocks: list[BarPart]
     title: str
     #: The page of the jobs that were created in that time.
     href: str
@@ -120,7 +120,7 @@ def _bars(found: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:
             if count := getattr(point, name):
                 height = max(2.0, count / most * HEIGHT)
                 top -= height
-                blocks.append(Block(round(max(0.0, top), 1), round(height, 1), kind))
+                blocks.append(BarPart(round(max(0.0, top), 1), round(height, 1), kind))
         until = point.at + found.step
         href = path("jobs", **{"from": stamp(point.at), "until": stamp(until)}, **filters)
         x = round(number * each, 1)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker.recording.attempts import Attempt
-from pgbeat.worker.recording.shared_notes import Notes
+from pgbeat.worker.recording.shared_notes import SharedNotes
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -32,7 +32,7 @@ class Outbox:
     by the transaction that ends its task, from `withdraw` until the attempt is added again.
     """
 
-    def __init__(self, notes: Notes | None = None) -> None:
+    def __init__(self, notes: SharedNotes | None = None) -> None:
         self._notes = notes
         #: Attempts that have changed since they were written, each once.
         self.attempts: deque[Attempt] = deque()

@@ -38,7 +38,7 @@ _pack, _dumps = _BEGINNING.pack_into, marshal.dumps
 _PATIENCE = 60.0
 
 
-class Notes:
+class SharedNotes:
     """The notes of one process. Only its recorder's outbox writes them."""
 
     def __init__(self) -> None:
@@ -148,9 +148,9 @@ def is_alive(pid: int) -> bool:
 #: The process whose children have notes, and the name of its worker.
 _main: tuple[int, str] | None = None
 #: The notes of its children, those of the child that it is about to fork, and this process's own.
-_of_children: list[Notes] = []
-_next: Notes | None = None
-_own: Notes | None = None
+_of_children: list[SharedNotes] = []
+_next: SharedNotes | None = None
+_own: SharedNotes | None = None
 
 
 def share(worker: str | None) -> None:
@@ -160,7 +160,7 @@ def share(worker: str | None) -> None:
     _of_children.clear()
 
 
-def own() -> Notes | None:
+def own() -> SharedNotes | None:
     """Returns this process's notes, if it is a child of such a worker."""
     return _own
 
@@ -182,7 +182,7 @@ def _before_fork() -> None:
     if _main is None or _main[0] != os.getpid():
         return
     try:
-        _next = Notes()
+        _next = SharedNotes()
     except OSError as error:
         logger.warning("What this process has not recorded is lost if it is killed: %s", error)
 

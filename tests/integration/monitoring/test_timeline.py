@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import timeline as timelines
-from pgbeat.monitoring.timeline import Row, Timeline
+from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
 from tests.support.rows import Sql, insert, make_job, make_schedule
 
 PATIENCE = timedelta(seconds=30)
@@ -28,7 +28,7 @@ def draw(connection: Connection, **options: Any) -> Timeline:
     return timelines.timeline(connection, "default", "UTC", PATIENCE, **options)
 
 
-def only(found: Timeline) -> Row:
+def only(found: Timeline) -> ScheduleTimeline:
     [row] = found.rows
     return row
 

@@ -12,7 +12,7 @@ from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules import control
 from pgbeat.webhooks import check_ins, outbox
 from pgbeat.webhooks.http import post
-from pgbeat.webhooks.outbox import Outcome, Room
+from pgbeat.webhooks.outbox import DeliveryRoom, Outcome
 from tests.support.command_line import read, run
 from tests.support.problems import raises
 from tests.support.processes import Processes, until
@@ -33,7 +33,7 @@ def deliver(connection: Connection, receiver: Receiver) -> Deliver:
         while True:
             with connections.transaction(connection):
                 found = outbox.claim(
-                    connection, namespace="default", worker="b", room=Room(9, 9, 9)
+                    connection, namespace="default", worker="b", room=DeliveryRoom(9, 9, 9)
                 )
             if not found:
                 return [each.path for each in receiver.received[before:]]

@@ -27,7 +27,7 @@ from pgbeat.webhooks import control, deliverer, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.http import Reply, post
-from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome, Room
+from pgbeat.webhooks.outbox import DeliveryAttempt, DeliveryRoom, Outcome
 from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
@@ -67,10 +67,13 @@ def unit(connection: Connection, namespace: str = "default", private: bool = Tru
 
 
 def claim(
-    connection: Connection, limit: int = 100, room: Room | None = None, namespace: str = "default"
+    connection: Connection,
+    limit: int = 100,
+    room: DeliveryRoom | None = None,
+    namespace: str = "default",
 ) -> list[DeliveryAttempt]:
     """Begins attempts at what is due, as the leading beat does."""
-    room = room or Room(limit, 100, 100)
+    room = room or DeliveryRoom(limit, 100, 100)
     with connections.transaction(connection):
         return webhook_outbox.claim(connection, namespace=namespace, worker="b1", room=room)
 
@@ -445,10 +448,10 @@ def test_webhooks_of_one_host_share_its_limit(connection: Connection, add: Add, 
     add("b", url="http://ONE.example?b")
     add("c", url="http://two.example/c")
     happen(sql, 8)
-    found = claim(connection, room=Room(20, 20, 6))
+    found = claim(connection, room=DeliveryRoom(20, 20, 6))
     assert sorted(attempt.webhook for attempt in found) == ["a"] * 3 + ["b"] * 3 + ["c"] * 6
     finish(connection, Outcome(found[0], OK))
-    (again,) = claim(connection, room=Room(20, 20, 6))
+    (again,) = claim(connection, room=DeliveryRoom(20, 20, 6))
     assert again.url.split("/")[2].lower() == found[0].url.split("/")[2].lower()
 
 
@@ -457,11 +460,11 @@ def test_when_it_is_crowded_webhooks_with_none_under_way_still_have_one(
 ) -> None:
     add("first", events=["tick.failed"])
     happen(sql, 20)
-    assert len(claim(connection, room=Room(6, 4, 100))) == 4
+    assert len(claim(connection, room=DeliveryRoom(6, 4, 100))) == 4
     add("second", events=["tick.failed"])
     happen(sql, 20)
-    assert [each.webhook for each in claim(connection, room=Room(2, 0, 100))] == ["second"]
-    assert claim(connection, room=Room(1, -1, 100)) == []
+    assert [each.webhook for each in claim(connection, room=DeliveryRoom(2, 0, 100))] == ["second"]
+    assert claim(connection, room=DeliveryRoom(1, -1, 100)) == []
 
 
 def test_a_receiver_that_is_down_has_one_attempt_at_a_time(

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pgbeat.jobs.explaining.trace import Attempt, Hold, Run, Trace, trace
+from pgbeat.jobs.explaining.trace import Hold, Run, Trace, TracedAttempt, trace
 from pgbeat.jobs.rows.model import Job
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -68,13 +68,13 @@ def lines(found: Trace) -> list[tuple[Any, ...]]:
     ]
 
 
-def shape(each: Attempt, now: float = 100) -> list[tuple[Any, ...]]:
+def shape(each: TracedAttempt, now: float = 100) -> list[tuple[Any, ...]]:
     """Returns the phases between `created` and `ended`."""
     return [line for line in lines(trace([each], at(now))) if line[0] not in ("created", "ended")]
 
 
 def test_a_plain_job() -> None:
-    found = trace([Attempt(ended(5), [run(2, 5)])], at(100))
+    found = trace([TracedAttempt(ended(5), [run(2, 5)])], at(100))
     assert lines(found) == [
         ("created", 0, 0),
         ("queue", 0, 2),
@@ -92,30 +92,32 @@ def test_a_plain_job() -> None:
 
 
 def test_a_lane_and_then_the_queue() -> None:
-    each = Attempt(ended(9, lane="gpu", dispatched_at=4), [run(5, 9)])
+    each = TracedAttempt(ended(9, lane="gpu", dispatched_at=4), [run(5, 9)])
     assert shape(each) == [("lane", 0, 4), ("queue", 4, 5), ("running", 5, 9, "completed")]
 
 
 def test_what_lasts_has_no_end() -> None:
-    assert shape(Attempt(job())) == [("queue", 0, None)]
-    assert shape(Attempt(job(lane="gpu", dispatched_at=None))) == [("lane", 0, None)]
-    assert shape(Attempt(job(state="running"), [run(3, None, "running")])) == [
+    assert shape(TracedAttempt(job())) == [("queue", 0, None)]
+    assert shape(TracedAttempt(job(lane="gpu", dispatched_at=None))) == [("lane", 0, None)]
+    assert shape(TracedAttempt(job(state="running"), [run(3, None, "running")])) == [
         ("queue", 0, 3),
         ("running", 3, None),
     ]
-    assert trace([Attempt(job())], at(100)).until == at(100)
+    assert trace([TracedAttempt(job())], at(100)).until == at(100)
 
 
 def test_never_dispatched() -> None:
-    assert shape(Attempt(ended(8, "cancelled", lane="gpu", dispatched_at=None))) == [("lane", 0, 8)]
-    assert shape(Attempt(ended(8, "cancelled", dispatched_at=None))) == [("unsent", 0, 8)]
-    assert shape(Attempt(job(dispatched_at=None))) == [("unsent", 0, None)]
+    assert shape(TracedAttempt(ended(8, "cancelled", lane="gpu", dispatched_at=None))) == [
+        ("lane", 0, 8)
+    ]
+    assert shape(TracedAttempt(ended(8, "cancelled", dispatched_at=None))) == [("unsent", 0, 8)]
+    assert shape(TracedAttempt(job(dispatched_at=None))) == [("unsent", 0, None)]
 
 
 def test_not_due_yet() -> None:
     due = job(state="scheduled", run_at=200)
-    assert shape(Attempt(due, run_at=at(200))) == [("scheduled", 0, None)]
-    assert shape(Attempt(ended(12), [run(11, 12)], run_at=at(10))) == [
+    assert shape(TracedAttempt(due, run_at=at(200))) == [("scheduled", 0, None)]
+    assert shape(TracedAttempt(ended(12), [run(11, 12)], run_at=at(10))) == [
         ("scheduled", 0, 10),
         ("queue", 10, 11),
         ("running", 11, 12, "completed"),
@@ -123,7 +125,7 @@ def test_not_due_yet() -> None:
 
 
 def test_an_approval_then_a_dependency_then_its_lane() -> None:
-    each = Attempt(
+    each = TracedAttempt(
         ended(9, requires_approval=True, approved_at=2, lane="gpu", dispatched_at=7),
         [run(8, 9)],
         blocked_until=at(5),
@@ -136,17 +138,17 @@ def test_an_approval_then_a_dependency_then_its_lane() -> None:
         ("running", 8, 9, "completed"),
     ]
     waits = job(state="paused", requires_approval=True, awaits_approval=True, dispatched_at=None)
-    assert shape(Attempt(waits)) == [("approval", 0, None)]
+    assert shape(TracedAttempt(waits)) == [("approval", 0, None)]
 
 
 def test_a_dependency_that_has_not_ended_or_ended_badly() -> None:
-    assert shape(Attempt(job(is_blocked=True, dispatched_at=None))) == [("blocked", 0, None)]
+    assert shape(TracedAttempt(job(is_blocked=True, dispatched_at=None))) == [("blocked", 0, None)]
     skipped = ended(6, "skipped", is_blocked=True, dispatched_at=None)
-    assert shape(Attempt(skipped, blocked_until=at(6))) == [("blocked", 0, 6)]
+    assert shape(TracedAttempt(skipped, blocked_until=at(6))) == [("blocked", 0, 6)]
 
 
 def test_pauses() -> None:
-    each = Attempt(
+    each = TracedAttempt(
         ended(12, lane="gpu", dispatched_at=10), [run(11, 12)], holds=[Hold(at(3), at(6))]
     )
     assert shape(each) == [
@@ -157,14 +159,17 @@ def test_pauses() -> None:
         ("running", 11, 12, "completed"),
     ]
     held = job(state="paused", lane="gpu", dispatched_at=None)
-    assert shape(Attempt(held, holds=[Hold(at(3), None)])) == [("lane", 0, 3), ("paused", 3, None)]
+    assert shape(TracedAttempt(held, holds=[Hold(at(3), None)])) == [
+        ("lane", 0, 3),
+        ("paused", 3, None),
+    ]
     many = held._replace(paused_at=at(3))  # with many others: the log doesn't name it
-    assert shape(Attempt(many)) == [("lane", 0, 3), ("paused", 3, None)]
+    assert shape(TracedAttempt(many)) == [("lane", 0, 3), ("paused", 3, None)]
 
 
 def test_snoozes() -> None:
     runs = [run(1, 2, "snoozed", 1), run(8, 9, "snoozed", 2), run(15, 16, "completed", 3)]
-    assert shape(Attempt(ended(16, dispatched_at=14), runs)) == [
+    assert shape(TracedAttempt(ended(16, dispatched_at=14), runs)) == [
         ("queue", 0, 1),
         ("running", 1, 2, "snoozed"),
         ("snoozed", 2, 8),
@@ -174,14 +179,14 @@ def test_snoozes() -> None:
         ("running", 15, 16, "completed"),
     ]
     again = job(state="scheduled", run_at=200, dispatched_at=None)
-    assert shape(Attempt(again, runs[:1]))[-1] == ("snoozed", 2, None)
+    assert shape(TracedAttempt(again, runs[:1]))[-1] == ("snoozed", 2, None)
     in_lane = job(run_at=50, lane="gpu", dispatched_at=None)
-    assert shape(Attempt(in_lane, runs[:1]))[2:] == [("snoozed", 2, 50), ("lane", 50, None)]
+    assert shape(TracedAttempt(in_lane, runs[:1]))[2:] == [("snoozed", 2, 50), ("lane", 50, None)]
 
 
 def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:
     runs = [run(5, 6, "snoozed", 1), run(10, 11, "completed", 2)]
-    assert shape(Attempt(ended(11, lane="gpu", dispatched_at=9), runs)) == [
+    assert shape(TracedAttempt(ended(11, lane="gpu", dispatched_at=9), runs)) == [
         ("lane_or_queue", 0, 5),
         ("running", 5, 6, "snoozed"),
         ("snoozed", 6, 9),
@@ -192,27 +197,27 @@ def test_the_first_wait_of_a_snoozed_job_in_a_lane_is_one_phase() -> None:
 
 def test_celerys_retries() -> None:
     runs = [run(1, 2, "failed", 1), run(5, 6, "failed", 2, retry=1)]
-    assert shape(Attempt(job(state="scheduled"), runs)) == [
+    assert shape(TracedAttempt(job(state="scheduled"), runs)) == [
         ("queue", 0, 1),
         ("running", 1, 2, "failed"),
         ("backoff", 2, 5),
         ("running", 5, 6, "failed"),
         ("backoff", 6, None),
     ]
-    assert shape(Attempt(ended(9, "cancelled"), runs))[-1] == ("queue", 6, 9)
+    assert shape(TracedAttempt(ended(9, "cancelled"), runs))[-1] == ("queue", 6, 9)
 
 
 def test_a_lost_execution_is_delivered_again() -> None:
     runs = [run(1, 4, "lost", 1), run(6, 7, "completed", 2)]
-    assert shape(Attempt(ended(7), runs)) == [
+    assert shape(TracedAttempt(ended(7), runs)) == [
         ("queue", 0, 1),
         ("running", 1, 4, "lost"),
         ("queue", 4, 6),
         ("running", 6, 7, "completed"),
     ]
     late = [run(1, 8, "lost", 1), run(6, 7, "completed", 2)]  # it was alive after all
-    assert ("queue", 4, 6) not in shape(Attempt(ended(7), late))
-    assert [line for line in shape(Attempt(ended(7), late)) if line[0] == "queue"] == [
+    assert ("queue", 4, 6) not in shape(TracedAttempt(ended(7), late))
+    assert [line for line in shape(TracedAttempt(ended(7), late)) if line[0] == "queue"] == [
         ("queue", 0, 1)
     ]
 
@@ -221,10 +226,10 @@ def test_a_chain_of_retries_backs_off() -> None:
     first, second = uuid4(), uuid4()
     found = trace(
         [
-            Attempt(
+            TracedAttempt(
                 ended(2, "failed", id=first, retried_by=second), [run(1, 2, "failed", job_id=first)]
             ),
-            Attempt(
+            TracedAttempt(
                 ended(64, id=second, created_at=2, dispatched_at=2, attempt=2, retry_of=first),
                 [run(63, 64, job_id=second)],
                 run_at=at(62),
@@ -244,7 +249,7 @@ def test_a_chain_of_retries_backs_off() -> None:
 
 @pytest.mark.parametrize("number", [1, 7])
 def test_executions_that_are_left_out_leave_no_wait_behind(number: int) -> None:
-    each = Attempt(ended(9), [run(8, 9, number=number)], is_whole=number == 1)
+    each = TracedAttempt(ended(9), [run(8, 9, number=number)], is_whole=number == 1)
     found = trace([each], at(100))
     assert found.is_whole is (number == 1)
     assert found.since == (at(0) if found.is_whole else at(8))

@@ -12,7 +12,7 @@ import pytest
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules.calendars.model import Calendar
-from pgbeat.schedules.forecast import Forecast, Load, forecast, upcoming
+from pgbeat.schedules.forecast import Forecast, MinuteLoad, forecast, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
@@ -292,8 +292,8 @@ def test_the_load_by_minute() -> None:
         row("c", cron="0 13 * * *"),
         length=90 * MINUTE,
     )
-    assert found.minutes == [Load(NOW + 30 * MINUTE, 1, 0), Load(NOW + HOUR, 2, 1)]
-    assert found.peak == Load(NOW + HOUR, 2, 1)
+    assert found.minutes == [MinuteLoad(NOW + 30 * MINUTE, 1, 0), MinuteLoad(NOW + HOUR, 2, 1)]
+    assert found.peak == MinuteLoad(NOW + HOUR, 2, 1)
 
 
 def test_no_load_has_no_peak() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pgbeat.worker.recording import shared_notes
 from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.outbox import Outbox
-from pgbeat.worker.recording.shared_notes import Notes
+from pgbeat.worker.recording.shared_notes import SharedNotes
 
 JOB = "6f6c9d4e-5d0f-4a3c-9f0e-0d3c2b1a0f9e"
 
@@ -149,7 +149,7 @@ def test_a_childs_child_has_no_notes() -> None:
 
 
 def test_a_process_that_never_began_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes()
+    notes = SharedNotes()
     assert not notes.is_left()
     monkeypatch.setattr(shared_notes, "_PATIENCE", 0.0)
     assert notes.is_left()

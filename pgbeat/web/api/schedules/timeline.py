@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import Redactor
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
-from pgbeat.monitoring.timeline import Kind, Row, Timeline
+from pgbeat.monitoring.timeline import Kind, ScheduleTimeline, Timeline
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheViewer
@@ -87,7 +87,7 @@ def get_timeline(
     )
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: ScheduleTimeline) -> dict[str, object]:
     health = ScheduleHealth.model_validate(row.health, from_attributes=True)
     named = {"schedule": row.schedule.name, "state": row.schedule.state, "health": health}
     return row._asdict() | named
@@ -115,7 +115,7 @@ def read_timeline(
     return found._replace(rows=[_masked(row, redactor) for row in found.rows])
 
 
-def _masked(row: Row, redactor: Redactor) -> Row:
+def _masked(row: ScheduleTimeline, redactor: Redactor) -> ScheduleTimeline:
     pieces = [
         each
         if each.said is None or each.kind in _DECISIONS

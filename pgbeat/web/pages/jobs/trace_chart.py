@@ -26,7 +26,7 @@ _WAITS: dict[Kind, str] = {
 }
 
 
-class Bar(NamedTuple):
+class PhaseBar(NamedTuple):
     """A phase as it is drawn."""
 
     kind: str
@@ -35,15 +35,15 @@ class Bar(NamedTuple):
     title: str
 
 
-class Line(NamedTuple):
+class AttemptLine(NamedTuple):
     """An attempt."""
 
     job_id: UUID
     attempt: int
-    bars: list[Bar]
+    bars: list[PhaseBar]
 
 
-class Entry(NamedTuple):
+class PhaseRow(NamedTuple):
     """A phase as a row of the table."""
 
     phase: Phase
@@ -53,23 +53,23 @@ class Entry(NamedTuple):
     took: str
 
 
-class Drawing(NamedTuple):
+class TraceDrawing(NamedTuple):
     """A trace as it is drawn, and the same as a table."""
 
     trace: Trace
-    lines: list[Line]
+    lines: list[AttemptLine]
     #: Places and times of the axis, from the beginning.
     axis: list[tuple[float, str]]
-    entries: list[Entry]
+    entries: list[PhaseRow]
     #: Classes and words of what is drawn.
     legend: list[tuple[str, str]]
 
 
-def drawing(found: Trace, now: datetime) -> Drawing:
+def drawing(found: Trace, now: datetime) -> TraceDrawing:
     """Draws a trace."""
     whole = max((found.until - found.since).total_seconds(), 0.001)
     lines = [
-        Line(job_id, phases[0].attempt, [_bar(each, found, whole, now) for each in phases])
+        AttemptLine(job_id, phases[0].attempt, [_bar(each, found, whole, now) for each in phases])
         for job_id, phases in (
             (job_id, [each for each in those if not each.is_moment])
             for job_id, those in groupby(found.phases, lambda each: each.job_id)
@@ -77,18 +77,18 @@ def drawing(found: Trace, now: datetime) -> Drawing:
         if phases
     ]
     entries = [
-        Entry(each, _class(each), _at(each, whole), _took(each, now)) for each in found.phases
+        PhaseRow(each, _class(each), _at(each, whole), _took(each, now)) for each in found.phases
     ]
-    return Drawing(found, lines, _axis(whole), entries, _legend(found))
+    return TraceDrawing(found, lines, _axis(whole), entries, _legend(found))
 
 
-def _bar(phase: Phase, found: Trace, whole: float, now: datetime) -> Bar:
+def _bar(phase: Phase, found: Trace, whole: float, now: datetime) -> PhaseBar:
     x = 100 * (phase.begin - found.since).total_seconds() / whole
     width = max(100 * phase.lasts(now).total_seconds() / whole, _LEAST)
     x = min(x, 100 - _LEAST)
     ended = f": {phase.state}" if phase.state else ""
     title = f"{phase.words}, {_took(phase, now)}{ended}"
-    return Bar(_class(phase), round(x, 2), round(min(width, 100 - x), 2), title)
+    return PhaseBar(_class(phase), round(x, 2), round(min(width, 100 - x), 2), title)
 
 
 def _class(phase: Phase) -> str:

@@ -29,7 +29,7 @@ _LISTS = {
 }
 
 
-class Choice(NamedTuple):
+class PaletteLine(NamedTuple):
     """A line of the palette."""
 
     kind: str
@@ -50,20 +50,20 @@ def find_page(visit: TheVisit, text: str = "") -> Response:
             )
         choices = [_choice(each) for each in hits] + choices
         searched = path("jobs", q=text)
-        choices.append(Choice("search", f"Jobs that match {text}", "", searched))
+        choices.append(PaletteLine("search", f"Jobs that match {text}", "", searched))
     return visit.page("find.html", "find", text=text, choices=choices)
 
 
-def _choice(hit: Hit) -> Choice:
+def _choice(hit: Hit) -> PaletteLine:
     if hit.kind == "queue":
-        return Choice(hit.kind, hit.name, "", path("jobs", q=f"queue:{hit.name}"))
-    return Choice(hit.kind, hit.name, hit.detail, path(_PLACES[hit.kind], hit.name))
+        return PaletteLine(hit.kind, hit.name, "", path("jobs", q=f"queue:{hit.name}"))
+    return PaletteLine(hit.kind, hit.name, hit.detail, path(_PLACES[hit.kind], hit.name))
 
 
-def _pages(visit: Visit) -> list[Choice]:
+def _pages(visit: Visit) -> list[PaletteLine]:
     """Returns the pages that the caller may open, and what can be done there."""
     found = [
-        Choice("page", label, "", path(key))
+        PaletteLine("page", label, "", path(key))
         for section in sections(visit.caller)
         for key, label in section.tabs
     ]
@@ -73,9 +73,11 @@ def _pages(visit: Visit) -> list[Choice]:
     if visit.caller.is_admin:
         nouns += ["schedule", "calendar", "template", "lane", "webhook"]
     found += [
-        Choice("action", "Run a job" if noun == "job" else f"Create {noun}", "", path("new", noun))
+        PaletteLine(
+            "action", "Run a job" if noun == "job" else f"Create {noun}", "", path("new", noun)
+        )
         for noun in nouns
     ]
     return found + [
-        Choice("action", name, query, path("jobs", q=query)) for name, query in _LISTS.items()
+        PaletteLine("action", name, query, path("jobs", q=query)) for name, query in _LISTS.items()
     ]

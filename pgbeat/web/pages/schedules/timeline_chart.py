@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import quote
 
-from pgbeat.monitoring.timeline import STEPS, Coming, Kind, Piece, Row, Timeline
+from pgbeat.monitoring.timeline import STEPS, Coming, Kind, Piece, ScheduleTimeline, Timeline
 from pgbeat.web.pages.humanize import counted, first_line, length
 from pgbeat.web.pages.load_chart import stamp
 
@@ -49,10 +49,10 @@ class Shape(NamedTuple):
     title: str
 
 
-class Line(NamedTuple):
+class ScheduleLine(NamedTuple):
     """A schedule's line."""
 
-    row: Row
+    row: ScheduleTimeline
     shapes: list[Shape]
     #: Where the due times to come are, by whether they are certain.
     certain: list[float]
@@ -66,18 +66,18 @@ class Line(NamedTuple):
     label: str
 
 
-class Drawing(NamedTuple):
+class TimelineDrawing(NamedTuple):
     """A timeline as it is drawn."""
 
     timeline: Timeline
-    lines: list[Line]
+    lines: list[ScheduleLine]
     #: Where the line of now is.
     now: float
     #: Places and times of the axis, and how these are written in UTC.
     axis: list[tuple[float, datetime, str]]
 
 
-def drawing(found: Timeline) -> Drawing:
+def drawing(found: Timeline) -> TimelineDrawing:
     """Draws a timeline."""
 
     def x(moment: datetime) -> float:
@@ -85,7 +85,7 @@ def drawing(found: Timeline) -> Drawing:
 
     merged = _fitting(found)
     lines = [_line(row, pieces, x, found) for row, pieces in zip(found.rows, merged, strict=True)]
-    return Drawing(found, lines, round(x(found.now), 2), list(_axis(found, x)))
+    return TimelineDrawing(found, lines, round(x(found.now), 2), list(_axis(found, x)))
 
 
 def _fitting(found: Timeline) -> list[list[Piece]]:
@@ -105,7 +105,7 @@ def _fitting(found: Timeline) -> list[list[Piece]]:
     return merged
 
 
-def _size(row: Row, pieces: Iterable[Piece]) -> int:
+def _size(row: ScheduleTimeline, pieces: Iterable[Piece]) -> int:
     """Returns about how many bytes the shapes of pieces take."""
     several = 110 + len(row.schedule.name)
     return sum(
@@ -131,8 +131,8 @@ def _merged(pieces: Iterable[Piece], since: datetime, step: timedelta) -> list[P
 
 
 def _line(
-    row: Row, pieces: Sequence[Piece], x: Callable[[datetime], float], found: Timeline
-) -> Line:
+    row: ScheduleTimeline, pieces: Sequence[Piece], x: Callable[[datetime], float], found: Timeline
+) -> ScheduleLine:
     shapes = [_shape(row, piece, x, found) for piece in sorted(pieces, key=_layer)]
     certain: list[float] = []
     uncertain: list[float] = []
@@ -142,7 +142,7 @@ def _line(
         places.append(round(x(max(each.at, found.now)), 2))
     cut = round(max(0.0, x(row.complete_since)), 2)
     more = round(x(row.coming[-1].at), 2) if row.has_more_coming else None
-    return Line(row, shapes, certain, uncertain, excluded, more, cut, _label(row))
+    return ScheduleLine(row, shapes, certain, uncertain, excluded, more, cut, _label(row))
 
 
 def _layer(piece: Piece) -> int:
@@ -167,7 +167,9 @@ def _apart(coming: Iterable[Coming], least: timedelta) -> Iterable[Coming]:
             yield each
 
 
-def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeline) -> Shape:
+def _shape(
+    row: ScheduleTimeline, piece: Piece, x: Callable[[datetime], float], found: Timeline
+) -> Shape:
     left = max(0.0, x(piece.begin))
     right = x(found.now if piece.end is None else min(piece.end, found.now))
     width = max(_LEAST, right - left)
@@ -177,7 +179,7 @@ def _shape(row: Row, piece: Piece, x: Callable[[datetime], float], found: Timeli
     return Shape(kind, round(left, 2), round(width, 2), href, title)
 
 
-def _href(row: Row, piece: Piece, found: Timeline) -> str:
+def _href(row: ScheduleTimeline, piece: Piece, found: Timeline) -> str:
     """Returns the page of the job, or of the jobs that began then, or of the schedule.
 
     It is seen from the overview, which is shorter, and made by hand: a page has hundreds.
@@ -212,7 +214,7 @@ def _clock(moment: datetime, now: datetime) -> str:
     return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%a %d, %H:%M}"
 
 
-def _label(row: Row) -> str:
+def _label(row: ScheduleTimeline) -> str:
     """Returns the line in words, for those who don't see it."""
     counts: dict[Kind, int] = {}
     for piece in row.pieces:
