@@ -1,6 +1,10 @@
-"""import-linter can't see what is imported by a string, so only lazy names and plug-ins are."""
+"""import-linter can't see what is imported by a string, so only lazy names and plug-ins are.
+
+Nor does it count the modules of a package.
+"""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -71,3 +75,9 @@ def test_nothing_else_imports_by_a_string() -> None:
         for path in PACKAGE.rglob("*.py")
     }
     assert {path for path, names in found.items() if names} == ALLOWED
+
+
+def test_no_folder_has_more_than_15_modules() -> None:
+    modules = (path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    folders = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules)
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}
