@@ -17,7 +17,7 @@ from pgbeat.cli.terminal.tables import wrapped
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import tree
-from pgbeat.jobs.explaining.tree import TreeNode
+from pgbeat.jobs.explaining.tree import Node
 from pgbeat.results import lookup
 
 #: What kinds of nodes are called that are no jobs.
@@ -55,7 +55,7 @@ def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> No
         printing.note("the tree has more than 10,000 jobs; some are left out.")
 
 
-def _draw(drawing: Drawing, node: TreeNode, now: datetime) -> None:
+def _draw(drawing: Drawing, node: Node, now: datetime) -> None:
     for child in node.children:
         _draw(drawing.add(_Label(child, now)), child, now)
 
@@ -63,7 +63,7 @@ def _draw(drawing: Drawing, node: TreeNode, now: datetime) -> None:
 class _Label:
     """A node as it is drawn, in lines as long as the terminal has room for at its depth."""
 
-    def __init__(self, node: TreeNode, now: datetime) -> None:
+    def __init__(self, node: Node, now: datetime) -> None:
         self._words = _label(node, now)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -71,7 +71,7 @@ class _Label:
         yield Text("\n").join(wrapped(self._words, max(1, options.max_width)))
 
 
-def _label(node: TreeNode, now: datetime) -> Text:
+def _label(node: Node, now: datetime) -> Text:
     """Returns a node in a line, or in two if something is to be said of it."""
     found = Text(_BEFORE[node.relation], style="dim")
     if node.kind == "more":

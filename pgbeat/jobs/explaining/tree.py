@@ -38,7 +38,7 @@ _WORST = (
 
 
 @dataclass
-class TreeNode:
+class Node:
     """A job or another task, what groups them, or siblings that are not shown (`more`)."""
 
     kind: Kind
@@ -61,10 +61,10 @@ class TreeNode:
     waits_for: list[str] = field(default_factory=list)
     #: How many members, or siblings that are not shown, are in which state.
     counts: dict[str, int] = field(default_factory=dict)
-    children: list["TreeNode"] = field(default_factory=list)
+    children: list["Node"] = field(default_factory=list)
     is_asked: bool = False
 
-    def all(self) -> Iterator["TreeNode"]:
+    def all(self) -> Iterator["Node"]:
         """Yields the node and all below it."""
         todo = [self]
         while todo:
@@ -86,7 +86,7 @@ class TreeNode:
 class Tree:
     """The tree of which a job is a part."""
 
-    root: TreeNode
+    root: Node
     #: False if it has more than 10,000 jobs.
     is_whole: bool
 
@@ -141,11 +141,11 @@ class _Builder:
         self._groups = tree_rows.group_rows(connection, group_ids)
         self._bodies |= {str(row.id): str(row.callback_of) for row in self._rows if row.callback_of}
         self._parents = tree_rows.open_parents(connection, self._rows)
-        self._chains: dict[str, TreeNode] = {}
-        self._containers: dict[str, TreeNode] = {}
-        self._placed: list[tuple[int, TreeNode, TreeNode | None]] = []
+        self._chains: dict[str, Node] = {}
+        self._containers: dict[str, Node] = {}
+        self._placed: list[tuple[int, Node, Node | None]] = []
 
-    def build(self) -> TreeNode:
+    def build(self) -> Node:
         """Returns the root."""
         for row in self._rows:
             self._place(row)
@@ -153,7 +153,7 @@ class _Builder:
         self._add_edges()
         root = self._containers.get(self._root_id) or self._anchor(self._root_id)
         if root is None:
-            root = TreeNode("task", self._root_id, state=self._status(self._root_id))
+            root = Node("task", self._root_id, state=self._status(self._root_id))
         top = self._jobs.get(self._root_id)
         if top is not None and (of := str(top.group_id or top.callback_of)) in self._containers:
             root = self._containers[of]
@@ -166,10 +166,10 @@ class _Builder:
                 node.counts = _counted(members)
         return root
 
-    def _node(self, row: TreeJob) -> TreeNode:
+    def _node(self, row: TreeJob) -> Node:
         if not self._sees(row):
-            return TreeNode("hidden", state=row.state)
-        return TreeNode(
+            return Node("hidden", state=row.state)
+        return Node(
             "job", str(row.id), row.task, state=row.state, created_at=row.created_at,
             started_at=row.started_at, finished_at=row.finished_at, attempt=row.attempt,
             error=row.error, is_asked=row.id == self._asked,
@@ -197,7 +197,7 @@ class _Builder:
             node.relation = "body"
         self._put(node, self._above(row))
 
-    def _above(self, row: TreeJob) -> TreeNode | None:
+    def _above(self, row: TreeJob) -> Node | None:
         """Returns the node below which a job, or the chain that it begins, belongs."""
         job_id = str(row.id)
         if job_id in self._bodies:
@@ -208,18 +208,18 @@ class _Builder:
             return self._container(row.canvas_group, row)
         return self._sender(row)
 
-    def _sender(self, row: TreeJob) -> TreeNode | None:
+    def _sender(self, row: TreeJob) -> Node | None:
         """Returns the node of the task that sent a job; `None` for the root."""
         if row.parent_id is None or row.parent_id == row.id or not self._sees(row):
             return self._nodes.get(str(row.parent_id))
         parent_id = str(row.parent_id)
         if parent_id not in self._nodes and parent_id != self._root_id:
-            node = TreeNode("task", parent_id, state=self._status(parent_id))
+            node = Node("task", parent_id, state=self._status(parent_id))
             self._nodes[parent_id] = node
             self._put(node, None)
         return self._nodes.get(parent_id)
 
-    def _container(self, group_id: str, row: TreeJob) -> TreeNode:
+    def _container(self, group_id: str, row: TreeJob) -> Node:
         """Returns the node of a group, which is made for its first member."""
         if group_id in self._containers:
             return self._containers[group_id]
@@ -227,11 +227,11 @@ class _Builder:
         body = next((each for each, of in self._bodies.items() if of == group_id), None)
         if known is not None:
             name = known.name or ""
-            node = TreeNode("job_group", group_id, name, created_at=known.created_at,
+            node = Node("job_group", group_id, name, created_at=known.created_at,
                         finished_at=known.finished_at, state=known.state)  # fmt: skip
             node.where = "one after the other" if known.mode == "sequential" else None
         else:
-            node = TreeNode("chord" if body else "group", group_id)
+            node = Node("chord" if body else "group", group_id)
         self._containers[group_id] = node
         before = self._before.get(group_id) or self._before.get(body or "")
         if before is not None and before in self._nodes:
@@ -244,10 +244,10 @@ class _Builder:
                 self._put(node, self._sender(self._heads.get(group_id, row)))
         return node
 
-    def _chain(self, job_id: str) -> TreeNode:
+    def _chain(self, job_id: str) -> Node:
         """Returns the node of the chain that a job is a part of."""
         head = (self._chain_before(job_id) or [job_id])[-1]
-        return self._chains.setdefault(head, TreeNode("chain"))
+        return self._chains.setdefault(head, Node("chain"))
 
     def _chain_before(self, job_id: str) -> list[str]:
         """Returns those that come before a job in its chain, the nearest first."""
@@ -270,16 +270,16 @@ class _Builder:
             job_id = str(of)
         return job_id
 
-    def _anchor(self, job_id: str) -> TreeNode | None:
+    def _anchor(self, job_id: str) -> Node | None:
         node = self._chains.get(job_id)
         return self._nodes.get(job_id) if node is None else node
 
-    def _put(self, node: TreeNode, parent: TreeNode | None, step: int = 0) -> None:
+    def _put(self, node: Node, parent: Node | None, step: int = 0) -> None:
         """Puts a node below another one, or the root: after those of lower steps."""
         is_last = node.relation in ("body", "retry")
         self._placed.append((_LAST if is_last else step, node, parent))
 
-    def _then(self, node: TreeNode, before: str) -> None:
+    def _then(self, node: Node, before: str) -> None:
         """Puts a node into the chain, after the job before it."""
         node.relation = "then"
         self._put(node, self._chain(before), 1 + len(self._chain_before(before)))
@@ -313,8 +313,8 @@ class _Builder:
                 if body_id not in self._nodes and body_id not in self._containers:
                     self._put(self._body(body_id, group_id), chord)
 
-    def _following(self, row: TreeJob, named: dict[str, str]) -> TreeNode:
-        node = TreeNode("task", named["id"], named["task"], "then")
+    def _following(self, row: TreeJob, named: dict[str, str]) -> Node:
+        node = Node("task", named["id"], named["task"], "then")
         node.state = self._status(named["id"])
         if node.state == NOT_TRACKED and row.state != "completed":
             node.state = None
@@ -322,10 +322,10 @@ class _Builder:
             node.waits_for = [] if row.state in ENDED else [str(row.id)]
         return node
 
-    def _body(self, body_id: str, group_id: str) -> TreeNode:
+    def _body(self, body_id: str, group_id: str) -> Node:
         members = [row for row in self._rows if row.canvas_group == group_id]
         named = next((row.named("chord") for row in members if self._sees(row)), {})
-        node = TreeNode("task", body_id if named else None, named.get("task", ""), "body")
+        node = Node("task", body_id if named else None, named.get("task", ""), "body")
         node.state, counts = self._status(body_id), self._chords.get(group_id)
         if node.state == NOT_TRACKED and counts is not None and not counts.ended:
             node.state = None
@@ -337,7 +337,7 @@ class _Builder:
                 node.where = f"waits for {counts.size - counts.done} of {counts.size} members"
         return node
 
-    def _add_members(self, group_id: str, chord: TreeNode) -> None:
+    def _add_members(self, group_id: str, chord: Node) -> None:
         """Adds how many members of a chord are no jobs, if the chord's size is known."""
         counts = self._chords.get(group_id)
         members = {
@@ -347,7 +347,7 @@ class _Builder:
         }
         left = 0 if counts is None or counts.size is None else counts.size - len(members)
         if left > 0:
-            self._put(TreeNode("more", counts={NOT_TRACKED: left}, state=NOT_TRACKED), chord)
+            self._put(Node("more", counts={NOT_TRACKED: left}, state=NOT_TRACKED), chord)
 
     def _status(self, task_id: str) -> str:
         """Returns the state of a task that is no job, from its result: for administrators."""
@@ -361,7 +361,7 @@ class _Folding:
     def __init__(self, siblings: int) -> None:
         self._siblings, self._left = siblings, MOST
 
-    def fold(self, node: TreeNode, depth: int) -> None:
+    def fold(self, node: Node, depth: int) -> None:
         """Folds the children of a node, and theirs."""
         self._left -= 1
         some = node.children
@@ -371,27 +371,27 @@ class _Folding:
             kept = set(ranked[:room])
             rest = [each for place, each in enumerate(some) if place not in kept]
             node.children = [each for place, each in enumerate(some) if place in kept]
-            more = TreeNode("more", counts=_counted(rest))
+            more = Node("more", counts=_counted(rest))
             has_body = any(each.relation == "body" for each in node.children[-1:])
             node.children.insert(len(node.children) - has_body, more)
         for child in node.children:
             self.fold(child, depth + 1)
 
-    def _rank(self, node: TreeNode) -> int:
+    def _rank(self, node: Node) -> int:
         if any(each.is_asked for each in node.all()) or node.relation == "body":
             return 0
         order = {"failed": 1, "running": 2, "completed": 4, "skipped": 4}
         return order.get(node.outcome(), 3)
 
 
-def _counted(nodes: Iterable[TreeNode]) -> dict[str, int]:
+def _counted(nodes: Iterable[Node]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for node in nodes:
         found.update(node.counts if node.kind == "more" else [node.outcome()])
     return dict(found.most_common())
 
 
-def _explain(connection: Connection, nodes: list[TreeNode]) -> None:
+def _explain(connection: Connection, nodes: list[Node]) -> None:
     """Says where unfinished jobs are, and what blocks them."""
     waiting = {node.id: node for node in nodes if node.state not in ENDED}
     some = [job_id for job_id in waiting if job_id is not None][:_EXPLAINED]

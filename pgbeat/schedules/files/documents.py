@@ -25,7 +25,7 @@ class Notes:
     #: The fields with mistakes, by the name of their definition.
     unfit: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def at(self, node: "Node", message: str, name: str = "", key: str = "") -> None:
+    def at(self, node: "DocumentNode", message: str, name: str = "", key: str = "") -> None:
         """Notes a mistake in the field `key` of the definition of that name."""
         said = f"{name}: {message}" if name else message
         self.mistakes.append(Mistake(node.line, node.column, said))
@@ -37,7 +37,7 @@ class Unreadable(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class DocumentNode:
     """A value and its place. `value` is a scalar, a list of nodes, or a dict of `MappingItem`."""
 
     value: Any
@@ -58,11 +58,13 @@ class Node:
 class MappingItem(NamedTuple):
     """A key's place and the value under it."""
 
-    key: Node
-    node: Node
+    key: DocumentNode
+    node: DocumentNode
 
 
-def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: Notes) -> Node:
+def mapping(
+    pairs: Iterator[tuple[DocumentNode, DocumentNode]], line: int, column: int, notes: Notes
+) -> DocumentNode:
     """Returns a mapping at that place. Notes keys that occur twice, or are not text."""
     entries: dict[str, MappingItem] = {}
     for key, node in pairs:
@@ -73,10 +75,10 @@ def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: N
             notes.at(key, f"{key.value!r} is there twice, first in line {first.line}")
         else:
             entries[key.value] = MappingItem(key, node)
-    return Node(entries, line, column, 1 + sum(1 + e.node.size for e in entries.values()))
+    return DocumentNode(entries, line, column, 1 + sum(1 + e.node.size for e in entries.values()))
 
 
-def _shown(key: Node) -> str:
+def _shown(key: DocumentNode) -> str:
     if isinstance(key.value, dict | list):
         return "in braces or brackets"
     words = {"None": "null", "True": "true", "False": "false"}

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from pgbeat.jobs.preparing import placeholders
-from pgbeat.schedules.files.documents import Node, Notes
+from pgbeat.schedules.files.documents import DocumentNode, Notes
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.kinds import Kind, Switch, Whole, shown
 from pgbeat.suggest import did_you_mean
@@ -46,19 +46,19 @@ class Value(NamedTuple):
 
     field: str
     value: Any
-    node: Node
+    node: DocumentNode
 
 
-def rest(node: Node) -> Node:
+def rest(node: DocumentNode) -> DocumentNode:
     """Returns the entry without the keys that are special in this form."""
     kept = {k: e for k, e in node.value.items() if k not in OWN and k not in _OTHER_WORDS}
-    return Node(kept, node.line, node.column)
+    return DocumentNode(kept, node.line, node.column)
 
 
 class FunctionEntry:
     """An entry of `schedulers:`, and the fields that its special keys stand for."""
 
-    def __init__(self, name: str, key: Node, node: Node, notes: Notes) -> None:
+    def __init__(self, name: str, key: DocumentNode, node: DocumentNode, notes: Notes) -> None:
         self._name, self._key, self._notes = name, key, notes
         self._given = {k: e.node for k, e in node.value.items() if e.node.value is not None}
         for word, entry in node.value.items():
@@ -168,5 +168,5 @@ class FunctionEntry:
             self._note(node or self._key, f"{key} {error}")
             return None
 
-    def _note(self, node: Node, message: str, field: str = "") -> None:
+    def _note(self, node: DocumentNode, message: str, field: str = "") -> None:
         self._notes.at(node, message, self._name, field)

@@ -5,10 +5,10 @@ from bisect import bisect_right
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from pgbeat.schedules.files.documents import Mistake, Node, Notes, Unreadable, mapping
+from pgbeat.schedules.files.documents import DocumentNode, Mistake, Notes, Unreadable, mapping
 
 
-def parse(text: str, notes: Notes) -> Node:
+def parse(text: str, notes: Notes) -> DocumentNode:
     """Returns the tree of a JSON document. Notes keys that occur twice. Raises `Unreadable`."""
     try:
         return _Parser(text, notes).document()
@@ -29,14 +29,14 @@ class _Parser:
         self._text, self._notes = text, notes
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def document(self) -> Node:
+    def document(self) -> DocumentNode:
         node, at = self._value(self._skip(0))
         at = self._skip(at)
         if at != len(self._text):
             raise self._unreadable(at, "the document has ended before this")
         return node
 
-    def _value(self, at: int) -> tuple[Node, int]:
+    def _value(self, at: int) -> tuple[DocumentNode, int]:
         line, column = self._place(at)
         start = self._text[at : at + 1]
         if start == "{":
@@ -44,7 +44,7 @@ class _Parser:
             return mapping(iter(pairs), line, column, self._notes), end
         if start == "[":
             items, end = self._items(at, "]", self._value)
-            return Node(items, line, column, 1 + sum(item.size for item in items)), end
+            return DocumentNode(items, line, column, 1 + sum(item.size for item in items)), end
         if start == '"':
             return self._string(at)
         if match := _NUMBER.match(self._text, at):
@@ -52,21 +52,21 @@ class _Parser:
                 value = float(match[0]) if match[1] or match[2] else int(match[0])
             except ValueError:
                 raise self._unreadable(at, "this number is too long") from None
-            return Node(value, line, column), match.end()
+            return DocumentNode(value, line, column), match.end()
         if match := _WORD.match(self._text, at):
-            return Node(_WORDS[match[0]], line, column), match.end()
+            return DocumentNode(_WORDS[match[0]], line, column), match.end()
         raise self._unreadable(at, "a value is expected")
 
-    def _string(self, at: int) -> tuple[Node, int]:
+    def _string(self, at: int) -> tuple[DocumentNode, int]:
         if self._text[at : at + 1] != '"':
             raise self._unreadable(at, "a name in double quotes is expected")
         try:
             value, end = scanstring(self._text, at + 1, True)
         except JSONDecodeError as error:
             raise self._unreadable(error.pos, error.msg) from None
-        return Node(value, *self._place(at)), end
+        return DocumentNode(value, *self._place(at)), end
 
-    def _pair(self, at: int) -> tuple[tuple[Node, Node], int]:
+    def _pair(self, at: int) -> tuple[tuple[DocumentNode, DocumentNode], int]:
         key, at = self._string(at)
         at = self._skip(at)
         if self._text[at : at + 1] != ":":

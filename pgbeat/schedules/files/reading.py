@@ -22,7 +22,7 @@ from pgbeat.schedules.files.definitions import (
     too_many,
     unknown,
 )
-from pgbeat.schedules.files.documents import MappingItem, Mistake, Node, Notes, Unreadable
+from pgbeat.schedules.files.documents import DocumentNode, MappingItem, Mistake, Notes, Unreadable
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.function_entries import WORDS, FunctionEntry, rest
 from pgbeat.schedules.files.kinds import shown
@@ -93,7 +93,7 @@ def read(
     return dataclasses.replace(file, mistakes=notes.mistakes, unfit=unfit)
 
 
-def _parser(is_json: bool) -> Callable[[str, Notes], Node]:
+def _parser(is_json: bool) -> Callable[[str, Notes], DocumentNode]:
     if is_json:
         return json_documents.parse
     try:
@@ -124,7 +124,7 @@ class _Reader:
         self._default_places: dict[str, Place] = {}
         self._definitions: dict[str, Definition] = {}
 
-    def file(self, tree: Node, label: str) -> File:
+    def file(self, tree: DocumentNode, label: str) -> File:
         """Returns the whole file."""
         if not isinstance(tree.value, dict):
             what = "it is empty" if tree.value is None else "it is no mapping"
@@ -137,11 +137,11 @@ class _Reader:
                 self._notes.at(entry.key, f"a file has no {name!r} at its top; {hint}")
         if not {"schedules", "schedulers"} & set(top):
             self._notes.at(tree, "it has no schedules; write `schedules: {}` for none")
-        version = top.get("version", Node(1, 1, 1))
+        version = top.get("version", DocumentNode(1, 1, 1))
         if version.value != 1 or version.value is True:
             said = shown(version.plain())
             self._notes.at(version, f"version is {said}; this pgbeat reads version 1")
-        self._read_defaults(top.get("defaults", Node({}, 1, 1)))
+        self._read_defaults(top.get("defaults", DocumentNode({}, 1, 1)))
         for name, node, key in self._named(top, "schedules"):
             self._define(name, key, *self._fields(name, node, is_item=_is_item(node, key)))
         for name, node, key in self._named(top, "schedulers"):
@@ -151,8 +151,8 @@ class _Reader:
             self._notes.mistakes.append(circular(self._definitions, circle))
         return File(label, self._namespace(top), self._definitions, self._calendars(top))
 
-    def _namespace(self, top: dict[str, Node]) -> str | None:
-        node = top.get("namespace", Node(None, 1, 1))
+    def _namespace(self, top: dict[str, DocumentNode]) -> str | None:
+        node = top.get("namespace", DocumentNode(None, 1, 1))
         if isinstance(node.value, str) and NAMESPACE.fullmatch(node.value):
             return node.value
         if node.value is not None:
@@ -163,7 +163,7 @@ class _Reader:
             )
         return None
 
-    def _calendars(self, top: dict[str, Node]) -> dict[str, dict[str, Any]]:
+    def _calendars(self, top: dict[str, DocumentNode]) -> dict[str, dict[str, Any]]:
         calendars = {}
         for name, node, key in self._named(top, "calendars"):
             calendars[name] = node.plain()
@@ -177,7 +177,9 @@ class _Reader:
 
     # -- names ---------------------------------------------------------------------------------
 
-    def _named(self, top: dict[str, Node], section: str) -> Iterator[tuple[str, Node, Node]]:
+    def _named(
+        self, top: dict[str, DocumentNode], section: str
+    ) -> Iterator[tuple[str, DocumentNode, DocumentNode]]:
         """Yields the name, definition and name's node of each item of a section.
 
         A section is a mapping or a list.
@@ -205,7 +207,7 @@ class _Reader:
             else:
                 yield name, definition, key
 
-    def _items(self, nodes: list[Node]) -> Iterator[tuple[str, Node, Node]]:
+    def _items(self, nodes: list[DocumentNode]) -> Iterator[tuple[str, DocumentNode, DocumentNode]]:
         for node in nodes:
             if not isinstance(node.value, dict):
                 self._notes.at(node, f"it is {shown(node.plain())}, which is no definition")
@@ -220,7 +222,7 @@ class _Reader:
 
     # -- definitions ---------------------------------------------------------------------------
 
-    def _read_defaults(self, node: Node) -> None:
+    def _read_defaults(self, node: DocumentNode) -> None:
         if not isinstance(node.value, dict):
             self._notes.at(node, f"defaults is {shown(node.plain())}, which is no mapping")
             return
@@ -231,7 +233,7 @@ class _Reader:
             self._notes.mistakes.append(Mistake(*place, f"defaults: {too_many(chosen)}"))
 
     def _fields(
-        self, name: str, node: Node, *, is_item: bool = False
+        self, name: str, node: DocumentNode, *, is_item: bool = False
     ) -> tuple[dict[str, Any], dict[str, Place]]:
         """Returns the values of a mapping, as a row has them, and their places."""
         values: dict[str, Any] = {}
@@ -265,7 +267,7 @@ class _Reader:
             self._notes.at(entry.node, said, name, key)
             values[key] = FIELDS[key].default
 
-    def _read_function(self, name: str, node: Node, key: Node) -> None:
+    def _read_function(self, name: str, node: DocumentNode, key: DocumentNode) -> None:
         """Reads an entry of `schedulers:`."""
         values, places = self._fields(name, rest(node))
         options = values.get("options", self._defaults.get("options", {}))
@@ -279,7 +281,7 @@ class _Reader:
     def _define(
         self,
         name: str,
-        key: Node,
+        key: DocumentNode,
         given: dict[str, Any],
         places: dict[str, Place],
         words: Mapping[str, str] | None = None,
@@ -299,7 +301,7 @@ class _Reader:
             self._notes.mistakes.append(definition.mistake(field, sentence))
 
 
-def _part(node: Node, key: str) -> Node:
+def _part(node: DocumentNode, key: str) -> DocumentNode:
     """Returns the node of a known key's value, or of an unknown key."""
     entry: MappingItem | None = node.value.get(key) if isinstance(node.value, dict) else None
     if entry is None:
@@ -307,12 +309,12 @@ def _part(node: Node, key: str) -> Node:
     return entry.node if key in JobPolicy._fields else entry.key
 
 
-def _is_item(node: Node, key: Node) -> bool:
+def _is_item(node: DocumentNode, key: DocumentNode) -> bool:
     """Returns whether a definition contains its own name."""
     return "name" in node.value and node.value["name"].node is key
 
 
-def _within(node: Node, key: Node, problem: Problem) -> Node:
+def _within(node: DocumentNode, key: DocumentNode, problem: Problem) -> DocumentNode:
     """Returns the node at the path of a calendar's problem, or the last one on the way there."""
     found, value = key, node.value
     for part in re.findall(r"[^.\[\]]+", problem.field):

@@ -18,7 +18,7 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from pgbeat.schedules.files.documents import MOST, Mistake, Node, Notes, Unreadable, mapping
+from pgbeat.schedules.files.documents import MOST, DocumentNode, Mistake, Notes, Unreadable, mapping
 
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 100
@@ -61,7 +61,7 @@ class _SlowParser(Reader, Scanner, Parser):
 _Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _SlowParser  # type: ignore[attr-defined]
 
 
-def parse(text: str, notes: Notes) -> Node:
+def parse(text: str, notes: Notes) -> DocumentNode:
     """Returns the tree of a YAML document. Notes keys that occur twice, or are not text.
 
     Raises `Unreadable`.
@@ -98,14 +98,14 @@ class _Tree:
     def __init__(self, text: str, notes: Notes) -> None:
         self._parser, self._notes = _Parser(text), notes
         #: The nodes of anchors; `None` while a node is being built.
-        self._anchors: dict[str, Node | None] = {}
+        self._anchors: dict[str, DocumentNode | None] = {}
 
-    def document(self) -> Node:
+    def document(self) -> DocumentNode:
         """Returns the only document."""
         self._parser.get_event()  # the stream's start
         event = self._parser.get_event()
         if isinstance(event, StreamEndEvent):
-            return Node(None, 1, 1)
+            return DocumentNode(None, 1, 1)
         tree = self._node(self._parser.get_event(), 0)
         self._parser.get_event()  # the document's end
         event = self._parser.get_event()
@@ -113,7 +113,7 @@ class _Tree:
             return tree
         raise _unreadable(event, "a second document starts here; write one file for each")
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int) -> DocumentNode:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if isinstance(event, AliasEvent):
             if event.anchor not in self._anchors:
@@ -127,7 +127,7 @@ class _Tree:
             raise _unreadable(event, f"it is nested more than {_DEEPEST} deep")
         if event.anchor:
             self._anchors[event.anchor] = None
-        made = Node(None, line, column)
+        made = DocumentNode(None, line, column)
         if isinstance(event, ScalarEvent):
             made.value = self._scalar(event, made)
         elif isinstance(event, MappingStartEvent):
@@ -140,14 +140,14 @@ class _Tree:
             self._anchors[event.anchor] = made
         return made
 
-    def _sequence(self, event: Any, node: Node, depth: int) -> Node:
+    def _sequence(self, event: Any, node: DocumentNode, depth: int) -> DocumentNode:
         self._check_tag(event, node, "seq")
         items = []
         while not isinstance(event := self._parser.get_event(), SequenceEndEvent):
             items.append(self._node(event, depth + 1))
-        return Node(items, node.line, node.column, 1 + sum(item.size for item in items))
+        return DocumentNode(items, node.line, node.column, 1 + sum(item.size for item in items))
 
-    def _mapping(self, event: Any, node: Node, depth: int) -> Node:
+    def _mapping(self, event: Any, node: DocumentNode, depth: int) -> DocumentNode:
         self._check_tag(event, node, "map")
         pairs, merged = [], []
         while not isinstance(event := self._parser.get_event(), MappingEndEvent):
@@ -164,7 +164,7 @@ class _Tree:
                 self._merge(made, more)
         return made
 
-    def _merge(self, into: Node, more: Node) -> None:
+    def _merge(self, into: DocumentNode, more: DocumentNode) -> None:
         """Merges a mapping under `<<`: it fills in the keys that are missing."""
         if not isinstance(more.value, dict):
             self._notes.at(more, "<< takes a mapping, such as *defaults")
@@ -173,11 +173,11 @@ class _Tree:
             into.value.setdefault(key, entry)
         into.size += more.size
 
-    def _check_tag(self, event: Any, node: Node, tag: str) -> None:
+    def _check_tag(self, event: Any, node: DocumentNode, tag: str) -> None:
         if not event.implicit and event.tag not in (None, "!", _TAG + tag):
             self._notes.at(node, f"the tag {event.tag!r} means nothing here")
 
-    def _scalar(self, event: Any, node: Node) -> Any:
+    def _scalar(self, event: Any, node: DocumentNode) -> Any:
         tag = _tag(event)
         if tag not in _SCALARS:
             self._notes.at(node, f"the tag {event.tag!r} means nothing here")

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.jobs.explaining import tree
-from pgbeat.jobs.explaining.tree import TreeNode
+from pgbeat.jobs.explaining.tree import Node
 from pgbeat.jobs.rows import model
 from tests.support.rows import Sql, make_job
 
@@ -22,12 +22,12 @@ def made(sql: Sql, state: str = "completed", **values: Any) -> str:
     return make_job(sql, state, **values)
 
 
-def tree_of(connection: Connection, job_id: str, actor: Actor = ADMIN, **more: Any) -> TreeNode:
+def tree_of(connection: Connection, job_id: str, actor: Actor = ADMIN, **more: Any) -> Node:
     """Returns the root of a job's tree."""
     return tree.of_job(connection, actor, model.get(connection, job_id), **more).root
 
 
-def shape(node: TreeNode) -> Any:
+def shape(node: Node) -> Any:
     """Returns a tree as nested tuples of kinds, relations and states."""
     head = " ".join(filter(None, (node.relation, node.kind, node.state)))
     return (head, *map(shape, node.children)) if node.children else head
