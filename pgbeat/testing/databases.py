@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -95,7 +96,7 @@ class Databases:
         dsn = in_database(self._server, name)
         made = self._make(name)
         yield dsn
-        self._admin.execute(_TERMINATE, [name])
+        self._end_sessions(name)
         with psycopg.connect(dsn, autocommit=True) as connection:
             is_as_made = _catalog(connection) == made
             if is_as_made:
@@ -112,11 +113,21 @@ class Databases:
             self._admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
         self._admin.close()
 
+    def _end_sessions(self, name: str) -> None:
+        """Ends all sessions in a database, and waits until the server has let go of them.
+
+        Postgres itself looks ten times a second only, and most sessions are just being closed.
+        """
+        self._admin.execute(_TERMINATE, [name])
+        deadline = time.monotonic() + 5
+        while self._admin.execute(_SESSION, [name]).fetchone() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def _make(self, name: str) -> _Catalog:
         """Renames an idle database, or creates one; returns its catalog."""
         if self._idle:
             idle, made = self._idle.pop()
-            self._admin.execute(_TERMINATE, [idle])  # what has connected again since
+            self._end_sessions(idle)  # what has connected again since
             self._admin.execute(f'ALTER DATABASE "{idle}" RENAME TO "{name}"')
             return made
         self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
@@ -137,6 +148,7 @@ def in_database(dsn: str, name: str) -> str:
     return url.render_as_string(hide_password=False)
 
 
-_TERMINATE = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+_TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+_SESSION = "SELECT pid FROM pg_stat_activity WHERE datname = %s LIMIT 1"
 _CATALOG = sql.load("databases.sql", "catalog")
 _EMPTY = sql.load("databases.sql", "empty")
