@@ -213,6 +213,9 @@ NOUNS = {
         lambda answer: [without("args", "kwargs")(each) for each in answer["times"]],
         lambda printed: printed["times"],
     ),
+    "cursor": Noun(
+        a_schedule, f"{SCHEDULES}/{{id}}/cursor", "cursor show {id}", of_command=without("name")
+    ),
     "lane": Noun(a_lane, "/lanes/{id}", "lanes show {id}"),
     "lane in a list": Noun(
         a_lane, "/lanes", "lanes list", first("lanes"), lambda printed: printed[0]
