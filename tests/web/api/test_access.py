@@ -119,17 +119,6 @@ def test_a_retry_is_of_a_task_that_is_still_allowed(app: Celery, sql: Sql) -> No
         assert done(web.admin.post(f"/jobs/{made['id']}/retry"))["retry_of"] == made["id"]
 
 
-def test_forms_offer_only_tasks_that_one_may_run(narrow: Web) -> None:
-    for form in ("group", "job"):
-        for token, is_admin in (
-            (narrow.token("alice"), False),
-            (narrow.token("root", "admin"), True),
-        ):
-            shown = narrow.browser(token).get(f"/console/new/{form}").text
-            assert "jobs.add" in shown
-            assert ("jobs.wipe" in shown) is is_admin
-
-
 def test_an_unknown_tasks_error_names_only_tasks_that_one_may_run(narrow: Web) -> None:
     for answer in (
         narrow.user.post("/jobs", json={"task": "jobs.ad"}),

@@ -3,10 +3,8 @@
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.jobs import messages
-from tests.support.rows import make_lane
 from tests.support.web import Web, done, errors, problem
-from tests.web.api.made_jobs import NOBODY, audited, make, tell
+from tests.web.api.made_jobs import NOBODY, audited, make
 
 ORDER = {"task": "jobs.add", "args": [1]}
 
@@ -15,42 +13,6 @@ def group(client: Any, *jobs: Any, **values: Any) -> Any:
     """A group of two jobs, unless told otherwise."""
     body = {"jobs": list(jobs) or [ORDER, ORDER], **values}
     return done(client.post("/groups", json=body), 201)
-
-
-def test_a_group_is_made_and_found(web: Web, admin: Any, sql: Sql) -> None:
-    alice = web.user
-    later = {"task": "jobs.add", "args": [1], "countdown": "1 hour", "retry_base": 5, "lane": None}
-    made = group(alice, ORDER, later, name="report", on_failure="continue")
-    wanted = {
-        "name": "report",
-        "mode": "parallel",
-        "on_failure": "continue",
-        "state": "running",
-        "created_by": "user:alice",
-        "progress": {"total": 2, "done": 0, "percent": 0, "counts": {"pending": 1, "scheduled": 1}},
-    }
-    assert made.items() >= wanted.items()
-    assert [job["state"] for job in made["jobs"]] == ["pending", "scheduled"]
-    assert [job["retry_base"] for job in made["jobs"]] == [60, 5]
-    assert done(alice.get(f"/groups/{made['id']}")) == made
-    assert len(messages(sql)) == 2
-    listed = done(alice.get(f"/jobs?group={made['id']}"))["jobs"]
-    assert {job["id"] for job in listed} == {job["id"] for job in made["jobs"]}
-    assert audited(admin, "group") == [("create", "user:alice", made["id"])]
-
-
-def test_a_sequence_goes_on_and_ends(web: Web, sql: Sql) -> None:
-    alice = web.user
-    made = group(alice, ORDER, ORDER, mode="sequential")
-    first, second = (job["id"] for job in made["jobs"])
-    assert messages(sql) == [first]
-    tell(web, first, state="completed", job_state="completed")
-    found = done(alice.get(f"/groups/{made['id']}"))
-    assert (found["state"], found["progress"]["percent"]) == ("running", 50)
-    assert second in messages(sql)
-    tell(web, second, state="completed", job_state="completed")
-    found = done(alice.get(f"/groups/{made['id']}"))
-    assert (found["state"], found["progress"]["percent"]) == ("completed", 100)
 
 
 def test_members_depend_on_each_other_and_a_callback_follows(web: Web, sql: Sql) -> None:
@@ -74,26 +36,6 @@ def test_members_depend_on_each_other_and_a_callback_follows(web: Web, sql: Sql)
         ({**ORDER, "key": "k"}, "key"),
     ):
         assert [found for found, _ in errors(alice.post("/jobs", json=body))] == [field]
-
-
-def test_a_group_is_cancelled(web: Web, admin: Any, sql: Sql) -> None:
-    alice = web.user
-    made = group(alice)
-    tell(web, made["jobs"][0]["id"])
-    done_with = done(alice.post(f"/groups/{made['id']}/cancel"))
-    assert (done_with["ended"], done_with["asked"]) == (1, 1)
-    assert done_with["cancelled_by"] == "user:alice"
-    verbs = audited(admin, "group")
-    assert verbs == [(verb, "user:alice", made["id"]) for verb in ("create", "cancel")]
-    tell(web, made["jobs"][0]["id"], state="cancelled", job_state="cancelled")
-    assert "it has ended" in problem(alice.post(f"/groups/{made['id']}/cancel"), 409)
-    assert audited(admin, "group") == verbs
-
-
-def test_a_group_with_a_lane_is_handed_out(web: Web, sql: Sql) -> None:
-    make_lane(sql, "l", 1)
-    made = group(web.user, ORDER | {"lane": "l"}, ORDER | {"lane": "l"})
-    assert messages(sql) == [made["jobs"][0]["id"]]
 
 
 def test_a_group_of_another_is_not_there(web: Web, admin: Any) -> None:
@@ -150,23 +92,6 @@ def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
 # -- templates ------------------------------------------------------------------------------------
 
 
-def test_a_template_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
-    body = {"name": "t", "task": "jobs.add", "args": [1], "job_policy": {"priority": 5}}
-    made = done(admin.post("/templates", json=body), 201)
-    assert made.items() >= (body | {"kwargs": {}, "created_by": "user:root"}).items()
-    assert done(web.user.get("/templates/t")) == made | {"schedules": []}
-    assert errors(admin.post("/templates", json=body), 409) == [("", "already_exists")]
-    changed = done(admin.put("/templates/t", json={"task": "jobs.add", "description": "sums"}))
-    assert (changed["args"], changed["job_policy"], changed["description"]) == ([], {}, "sums")
-    done(admin.put("/templates/u", json={"task": "jobs.add"}), 201)
-    names = [each["name"] for each in done(web.user.get("/templates"))["templates"]]
-    assert names == ["t", "u"]
-    assert done(admin.delete("/templates/t"))["message"] == "Template 't' deleted"
-    problem(admin.get("/templates/t"), 404)
-    verbs = [(verb, name) for verb, _, name in audited(admin, "template")]
-    assert verbs == [("create", "t"), ("update", "t"), ("create", "u"), ("delete", "t")]
-
-
 def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
     done(admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
     schedule = {"name": "s", "cron": "0 0 * * *", "job_policy": {"template": "t"}}
@@ -175,33 +100,3 @@ def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
     assert done(web.user.get("/templates/t"))["schedules"] == []
     assert errors(admin.delete("/templates/t")) == [("", "in_use")]
     assert make(web.user, template="t")["template"] == "t"
-
-
-BAD_TEMPLATES: list[tuple[Any, tuple[str, str]]] = [
-    ({}, ("task", "required")),
-    ({"task": "jobs.ad"}, ("task", "unknown")),
-    ({"task": "jobs.add", "args": {}}, ("args", "malformed")),
-    ({"task": "jobs.add", "kwargs": []}, ("kwargs", "malformed")),
-    ({"task": "jobs.add", "options": {"prio": 1}}, ("options", "unknown_field")),
-    ({"task": "jobs.add", "options": {"eta": 1}}, ("options.eta", "conflict")),
-    ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, ("job_policy.lanes", "unknown_field")),
-    ({"task": "jobs.add", "job_policy": {"lane": "x"}}, ("job_policy.lane", "unknown")),
-    ({"task": "jobs.add", "job_policy": {"template": "x"}}, ("job_policy.template", "conflict")),
-    (
-        {"task": "jobs.add", "job_policy": {"priority": "high"}},
-        ("job_policy.priority", "malformed"),
-    ),
-    ({"task": "jobs.add", "tsk": 1}, ("tsk", "unknown_field")),
-    ({"task": "jobs.add", "description": "\0"}, ("description", "malformed")),
-    ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ("", "invalid")),
-]
-
-
-def test_a_bad_template_is_refused(admin: Any, sql: Sql) -> None:
-    for body, expected in BAD_TEMPLATES:
-        assert errors(admin.put("/templates/t", json=body)) == [expected], body
-        assert errors(admin.post("/templates", json={"name": "t", **body})) == [expected]
-    for name in ("a/b", " a", "", "x" * 201, "a\n"):
-        problem(admin.post("/templates", json={"name": name, "task": "jobs.add"}), 422)
-    assert sql("SELECT 1 FROM pgbeat.templates") == []
-    assert audited(admin, "template") == []

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app, messages
+from tests.support.jobs import make_app
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import audited, make
@@ -32,65 +32,6 @@ def app(database: str) -> Celery:
         return {1, 2}
 
     return app
-
-
-def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
-    body = {"max_running": 2, "rate": "10/minute", "rate_key": "task"}
-    made = done(admin.put("/lanes/gpu", json=body), 201)
-    wanted = {
-        "name": "gpu",
-        "max_running": 2,
-        "rate": "10/minute of each task",
-        "rate_limit": 10,
-        "rate_period": 60,
-        "rate_key": "task",
-        "policy": None,
-        "options": {},
-        "paused_at": None,
-    }
-    assert made.items() >= wanted.items()
-    changed = done(admin.put("/lanes/gpu", json={"max_running": None}))
-    assert (changed["max_running"], changed["rate_limit"]) == (None, 10)
-    changed = done(admin.put("/lanes/gpu", json={"rate": "1/m", "rate_for": "1 hour"}))
-    assert (changed["rate"], changed["temporary_rate"]) == (
-        "10/minute of each task",
-        "1/minute of each task",
-    )
-    changed = done(admin.put("/lanes/gpu", json={"rate": "9/m", "rate_unit": "tokens"}))
-    assert (changed["rate"], changed["temporary_until"]) == ("9 tokens/minute of each task", None)
-    changed = done(admin.put("/lanes/gpu", json={"fair_by": "kwargs.n", "max_per_key": 2}))
-    assert (changed["fair_by"], changed["max_per_key"]) == ("kwargs.n", 2)
-    changed = done(admin.put("/lanes/gpu", json={"fair_by": None}))
-    assert (changed["fair_by"], changed["max_per_key"]) == (None, None)
-    changed = done(admin.put("/lanes/gpu", json={"rate": None}))
-    assert (changed["rate"], changed["rate_key"]) == (None, None)
-    [listed] = done(web.user.get("/lanes"))["lanes"]
-    assert listed.items() >= {"name": "gpu", "running": 0, "waiting": 0}.items()
-    assert done(admin.delete("/lanes/gpu"))["message"] == "Lane 'gpu' deleted"
-    assert done(admin.get("/lanes"))["lanes"] == []
-    assert audited(admin, "lane") == [
-        (verb, "user:root", "gpu") for verb in ("create", *["update"] * 6, "delete")
-    ]
-
-
-def test_a_new_limit_lets_jobs_go_at_once(web: Web, admin: Any, sql: Sql) -> None:
-    make_lane(sql, "l", 0)
-    ids = [make(web.user, lane="l")["id"] for _ in range(3)]
-    assert messages(sql) == []
-    done(admin.put("/lanes/l", json={"max_running": 2}))
-    assert messages(sql) == ids[:2]
-    done(admin.post("/lanes/l/pause"))
-    done(admin.put("/lanes/l", json={"max_running": 3}))
-    assert messages(sql) == ids[:2]
-    [found] = done(admin.get("/lanes"))["lanes"]
-    assert (found["running"], found["waiting"]) == (2, 1)
-    assert found["paused_at"] is not None
-    assert done(admin.post("/lanes/l/resume"))["message"] == "Lane 'l' resumed"
-    assert messages(sql) == ids
-    for _ in range(2):  # again is nothing
-        done(admin.post("/lanes/l/resume"))
-    verbs = [verb for verb, _, _ in audited(admin, "lane")]
-    assert verbs == ["update", "pause", "update", "resume"]
 
 
 def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
@@ -127,56 +68,6 @@ def test_who_has_slots_and_who_waits(web: Web, admin: Any, sql: Sql) -> None:
     assert "bob" not in str(seen)
     [own] = done(web.other.get("/lanes/l"))["line"]
     assert (own["id"], own["created_by"]) == (bobs, "user:bob")
-
-
-def test_a_lane_in_use_is_not_deleted(web: Web, admin: Any, sql: Sql) -> None:
-    make_lane(sql, "l", 0)
-    job_id = make(web.user, lane="l")["id"]
-    said = problem(admin.delete("/lanes/l"), 422)
-    assert "1 job to come" in said
-    assert "force=true" in said
-    assert messages(sql) == []
-    done(admin.delete("/lanes/l?force=true"))
-    assert messages(sql) == [job_id]
-    assert [verb for verb, _, _ in audited(admin, "lane")] == ["delete"]
-
-
-BAD_LANES: list[tuple[str, Any, tuple[str, str]]] = [
-    ("l", {"max_running": -1}, ("max_running", "out_of_range")),
-    ("l", {"max_running": 2**40}, ("max_running", "out_of_range")),
-    ("l", {"max_running": "many"}, ("max_running", "malformed")),
-    ("l", {"rate": "often"}, ("rate", "malformed")),
-    ("l", {"rate_key": "task"}, ("rate_key", "conflict")),
-    ("l", {"rate_for": "1 hour"}, ("rate_for", "conflict")),
-    ("l", {"rate": "1/m", "rate_for": "soon"}, ("rate_for", "malformed")),
-    ("l", {"options": {"x": 1}}, ("options", "conflict")),
-    ("l", {"limit": 1}, ("limit", "unknown_field")),
-    ("l", [], ("", "malformed")),
-    (" l", {"max_running": 1}, ("name", "malformed")),
-    ("%00", {"max_running": 1}, ("", "invalid")),
-    ("x" * 201, {"max_running": 1}, ("name", "too_long")),
-]
-
-
-def test_a_bad_lane_is_refused(admin: Any, sql: Sql) -> None:
-    for name, body, expected in BAD_LANES:
-        answer = admin.put(f"/lanes/{name}", json=body)
-        assert errors(answer) == [expected], (name, body)
-    assert sql("SELECT 1 FROM pgbeat.lanes") == []
-    make_lane(sql, "l", 3)
-    before = sql("SELECT * FROM pgbeat.lanes")
-    for name, body, expected in BAD_LANES:
-        if name == "l":
-            assert errors(admin.put("/lanes/l", json=body)) == [expected]
-    assert sql("SELECT * FROM pgbeat.lanes") == before
-    assert audited(admin, "lane") == []
-
-
-def test_a_lane_that_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
-    make_lane(sql, "gpu")
-    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume")):
-        said = problem(admin.request(method, f"/lanes/gpus{path}"), 404)
-        assert said.startswith("there is no lane 'gpus'; did you mean 'gpu'? `pgbeat lanes list`")
 
 
 # -- direct ---------------------------------------------------------------------------------------

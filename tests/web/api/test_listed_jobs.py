@@ -4,7 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_job
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, done, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
 
@@ -63,15 +63,13 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
 
     def pages(limit: int, **which: Any) -> list[str]:
         found: list[str] = []
-        after = None
-        while True:
-            params = {"limit": limit, **which} | ({"after": after} if after else {})
-            page = done(alice.get("/jobs", params=params))
+        after: dict[str, Any] | None = {}
+        while after is not None:
+            page = done(alice.get("/jobs", params={"limit": limit, **which, **after}))
             assert len(page["jobs"]) <= limit
             found += [each["id"] for each in page["jobs"]]
-            after = page["next"]
-            if after is None:
-                return found
+            after = page["next"] and {"after": page["next"]}
+        return found
 
     assert pages(2) == pages(1) == pages(5) == pages(50) == ids[::-1]
     assert pages(2, task="jobs.t1") == [ids[4], ids[2], ids[0]]
@@ -83,24 +81,13 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     late = make_job(sql, late_at="now", missed_deadlines=["start"])
     assert pages(2, late=True) == [late]
     assert late not in pages(50, late=False) and other in pages(50, late=False)
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron) "
-        "VALUES ('nightly', 'jobs.add', '0 0 * * *')"
-    )
-    [(schedule_id,)] = sql("SELECT id FROM pgbeat.schedules")
-    of_schedule = make_job(sql, schedule_id=schedule_id, schedule="nightly")
+    key = make_schedule(sql, "nightly")
+    of_schedule = make_job(sql, schedule_id=key, schedule="nightly")
     assert pages(2, schedule="nightly") == [of_schedule]
     # Whether there is one is told to administrators alone.
-    assert done(web.other.get("/jobs?schedule=nightly")) == {
-        "jobs": [],
-        "next": None,
-        "is_cut": False,
-    }
-    assert done(web.other.get("/jobs?schedule=nightl")) == {
-        "jobs": [],
-        "next": None,
-        "is_cut": False,
-    }
+    for name in ("nightly", "nightl"):
+        found = done(web.other.get(f"/jobs?schedule={name}"))
+        assert found == {"jobs": [], "next": None, "is_cut": False}
     assert "did you mean 'nightly'?" in problem(admin.get("/jobs?schedule=nightl"), 404)
 
 
@@ -120,87 +107,6 @@ def test_a_bad_query_is_refused(admin: Any) -> None:
         assert problem(admin.get(f"/jobs?{query}"), 422)
 
 
-def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: Sql) -> None:
-    for _ in range(12):
-        job_id = make_job(sql, state="running")
-        sql(
-            """INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)
-               VALUES (%s, 1, 'w', 1, 4)""",
-            job_id,
-        )
-    counts = []
-    done(admin.get("/jobs"))
-    for limit in (1, 10):
-        with web.counted() as statements:
-            found = done(admin.get(f"/jobs?limit={limit}"))["jobs"]
-        assert len(found) == limit
-        assert found[0]["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
-        counts.append(len(statements))
-    assert counts[0] == counts[1] <= 6  # BEGIN and COMMIT among them
-
-
-def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:
-    job_id = make(alice, max_attempts=1)["id"]
-    run = tell(web, job_id)
-    tell(
-        web,
-        job_id,
-        is_new=False,
-        run=run,
-        progress_done=3,
-        progress_total=4,
-        progress_message="page 3",
-    )
-    found = done(alice.get(f"/jobs/{job_id}"))
-    assert found["state"] == "running"
-    assert found["progress"] == {"done": 3, "total": 4, "percent": 75, "message": "page 3"}
-    tell(
-        web,
-        job_id,
-        is_new=False,
-        run=run,
-        state="completed",
-        job_state="completed",
-        duration_ms=1500.4,
-        cpu_time_ms=20,
-        memory_peak_mb=256,
-        result="3",
-        metadata={"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    )
-    listed = done(alice.get(f"/jobs/{job_id}/executions"))
-    assert (listed["total"], listed["limit"], listed["next"]) == (1, 50, None)
-    [execution] = listed["executions"]
-    wanted = {
-        "id": run,
-        "job_id": job_id,
-        "number": 1,
-        "state": "completed",
-        "duration_ms": 1500,
-        "cpu_time_ms": 20,
-        "memory_peak_mb": 256,
-        "retry_attempt": 0,
-        "error": None,
-        "result": "3",
-        "traceback": None,
-        "metadata": {"items_crawled": 25, "items_indexed": 23, "source": "news"},
-    }
-    assert execution.items() >= wanted.items()
-    assert done(alice.get(f"/executions/{run}")) == execution
-    stats = done(alice.get(f"/jobs/{job_id}/stats"))
-    expected = {
-        "total": 1,
-        "completed": 1,
-        "failed": 0,
-        "success_rate": 1,
-        "average_ms": 1500,
-        "next_at": None,
-    }
-    assert stats.items() >= expected.items()
-    problem(web.other.get(f"/executions/{run}"), 404)
-    assert done(web.admin.get(f"/executions/{run}"))["id"] == run
-    problem(alice.get(f"/executions/{NOBODY}"), 404)
-
-
 def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) -> None:
     """By two workers: the newest execution is the one that began last."""
     job_id = make(alice)["id"]
@@ -218,28 +124,20 @@ def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) ->
     assert second["next"] is None
 
 
-def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -> None:
+def test_artifacts_are_those_of_all_executions(web: Web, alice: Any) -> None:
     job_id, other = make(alice)["id"], make(alice)["id"]
-    for number, made in enumerate((["a.pdf", "b.csv"], ["b.csv", "c.png"])):
-        state = "pending" if number == 0 else "completed"
-        tell(
-            web,
-            job_id,
-            state="failed" if number == 0 else "completed",
-            job_state=state,
-            metadata={"artifacts": made, "rows": 3},
-        )
+    for made, state in ((["a.pdf", "b.csv"], "failed"), (["b.csv", "c.png"], "completed")):
+        so_far: Any = {"failed": "pending"}.get(state, state)
+        metadata = {"artifacts": made, "rows": 3}
+        tell(web, job_id, state=state, job_state=so_far, metadata=metadata)
     detail = done(alice.get(f"/jobs/{job_id}"))
-    assert detail["artifacts"] == ["a.pdf", "b.csv", "c.png"]
-    assert sorted(run["artifacts"] for run in detail["executions"]) == [
-        ["a.pdf", "b.csv"],
-        ["b.csv", "c.png"],
-    ]
+    every = ["a.pdf", "b.csv", "c.png"]
+    assert detail["artifacts"] == every
+    own = sorted(run["artifacts"] for run in detail["executions"])
+    assert own == [["a.pdf", "b.csv"], ["b.csv", "c.png"]]
     assert [run["metadata"] for run in detail["executions"]] == [{"rows": 3}] * 2
     listed = {each["id"]: each["artifacts"] for each in done(alice.get("/jobs"))["jobs"]}
-    assert listed == {job_id: ["a.pdf", "b.csv", "c.png"], other: []}
-    run = done(alice.get(f"/executions/{detail['executions'][0]['id']}"))
-    assert run["artifacts"] == detail["executions"][0]["artifacts"]
+    assert listed == {job_id: every, other: []}
     page = web.browser(web.token("alice")).get(f"/console/jobs/{job_id}").text
     assert "<code>c.png</code>" in page
 
@@ -258,3 +156,27 @@ def test_executions_by_pages(alice: Any, sql: Sql) -> None:
     assert [each["number"] for each in second["executions"]] == [2, 1]
     assert (second["next"], second["total"]) == (None, 5)
     problem(alice.get(path, params={"after": "x"}), 422)
+
+
+def test_executions(web: Web, alice: Any) -> None:
+    job_id = make(alice, max_attempts=1)["id"]
+    run = tell(web, job_id)
+    tell(web, job_id, is_new=False, run=run, progress_done=3, progress_total=4)
+    assert done(alice.get(f"/jobs/{job_id}"))["progress"]["percent"] == 75
+    metadata = {"items_crawled": 25, "source": "news"}
+    ended: dict[str, Any] = {"state": "completed", "result": "3", "metadata": metadata}
+    told: dict[str, Any] = {
+        "is_new": False,
+        "run": run,
+        "job_state": "completed",
+        "duration_ms": 1500.4,
+    }
+    tell(web, job_id, **told, **ended)
+    listed = done(alice.get(f"/jobs/{job_id}/executions"))
+    assert (listed["total"], listed["limit"], listed["next"]) == (1, 50, None)
+    [execution] = listed["executions"]
+    assert execution.items() >= (ended | {"duration_ms": 1500, "number": 1}).items()
+    assert done(alice.get(f"/executions/{run}")) == execution
+    problem(web.other.get(f"/executions/{run}"), 404)
+    assert done(web.admin.get(f"/executions/{run}"))["id"] == run
+    problem(alice.get(f"/executions/{NOBODY}"), 404)

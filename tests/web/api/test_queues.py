@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app, messages
+from tests.support.jobs import make_app
 from tests.support.web import Web, done, errors, opened, problem
 from tests.web.api.made_jobs import audited, make
 
@@ -34,43 +34,6 @@ def letter(sql: Sql, queue: str = "celery", **values: Any) -> int:
     return int(made)
 
 
-def test_a_queue_is_seen_held_and_let_go(web: Web, admin: Any) -> None:
-    make(web.user)
-    [queue] = done(admin.get("/queues"))["queues"]
-    wanted = {
-        "name": "celery",
-        "waiting": 1,
-        "delayed": 0,
-        "claimed": 0,
-        "dead": 0,
-        "consumers": 0,
-        "paused_at": None,
-        "is_internal": False,
-    }
-    assert queue.items() >= wanted.items()
-    assert queue["age"] >= 0
-    paused = done(admin.post("/queues/celery/pause"))
-    assert paused["message"] == "Queue 'celery' paused"
-    assert paused["queue"]["paused_at"] is not None
-    done(admin.post("/queues/celery/pause"))  # again is nothing
-    assert done(admin.post("/queues/celery/resume"))["queue"]["paused_at"] is None
-    assert audited(admin, "queue") == [
-        ("pause", "user:root", "celery"),
-        ("resume", "user:root", "celery"),
-    ]
-
-
-def test_a_queue_is_purged(web: Web, admin: Any, sql: Sql) -> None:
-    make(web.user)
-    make(web.user, countdown=600)
-    purged = done(admin.post("/queues/celery/purge"))
-    assert (purged["deleted"], purged["queue"]["waiting"]) == (2, 0)
-    assert purged["message"] == "Queue 'celery' purged: 2 messages deleted"
-    assert messages(sql) == []
-    [change] = done(admin.get("/audit?kind=queue"))["changes"]
-    assert (change["verb"], change["after"]) == ("purge", {"deleted": 2})
-
-
 def test_a_long_queue_is_purged_in_parts(admin: Any, sql: Sql) -> None:
     """Each is a short transaction with its own entry in the audit log."""
     sql("""INSERT INTO kombu_message (visible, payload, queue_id)
@@ -92,15 +55,6 @@ def test_internal_queues_are_shown_when_asked_for(web: Web, admin: Any, sql: Sql
     assert len(done(admin.get("/queues"))["queues"]) == 1
     names = [each["name"] for each in done(admin.get("/queues?internal=true"))["queues"]]
     assert names == ["celery", "reply"]
-
-
-def test_a_queue_that_is_not_there_names_the_near_one(web: Web, admin: Any) -> None:
-    make(web.user)
-    for verb in ("pause", "resume", "purge"):
-        said = problem(admin.post(f"/queues/celer/{verb}"), 404)
-        assert said.startswith("there is no queue 'celer'; did you mean 'celery'? `pgbeat queues`")
-        problem(admin.post(f"/queues/%00/{verb}"), 422)
-    assert audited(admin, "queue") == []
 
 
 def test_queues_of_another_broker_are_not_known(database: str) -> None:
@@ -134,31 +88,6 @@ def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
     problem(admin.get("/dead/99999"), 404)
     for path in ("/dead/0", "/dead/x", f"/dead/{2**63}", "/dead?after=x", "/dead?queue=%00"):
         problem(admin.get(path), 422)
-
-
-def test_dead_letters_are_put_back(web: Web, admin: Any, sql: Sql) -> None:
-    make(web.user)
-    one, two, homeless = letter(sql), letter(sql), letter(sql, queue="")
-    back = done(admin.post("/dead/requeue", json={"ids": [one]}))
-    assert (back["count"], back["message"]) == (1, "1 dead letter requeued")
-    assert sql("SELECT id FROM kombu_message_dead ORDER BY id") == [(two,), (homeless,)]
-    assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
-    back = done(admin.post("/dead/requeue", json={"all": True}))
-    assert (back["count"], back["homeless"]) == (1, 1)
-    done(admin.post("/dead/requeue", json={"queue": "celery"}))  # there are none
-    changes = done(admin.get("/audit?kind=dead letter"))["changes"]
-    assert [change["after"]["count"] for change in changes] == [1, 1]
-
-
-def test_dead_letters_are_dropped(web: Web, admin: Any, sql: Sql) -> None:
-    make(web.user)
-    old, new = letter(sql, died_at="2026-01-01"), letter(sql)
-    gone = done(admin.post("/dead/drop", json={"older_than": "1 day"}))
-    assert (gone["count"], gone["message"]) == (1, "1 dead letter dropped")
-    assert sql("SELECT id FROM kombu_message_dead") == [(new,)]
-    assert done(admin.post("/dead/drop", json={"ids": [new]}))["count"] == 1
-    assert old not in [each["id"] for each in done(admin.get("/dead"))["dead"]]
-    assert [verb for verb, _, _ in audited(admin, "dead letter")] == ["drop", "drop"]
 
 
 def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:

@@ -1,14 +1,12 @@
 """The console's forms: a schedule made, a job run, what was missed launched."""
 
 import re
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.support.command_line import Sql
-from tests.support.pages import EVIL, Page, after, html
-from tests.support.rows import make_schedule
+from tests.support.pages import after, html
 from tests.support.web import Web, done
 
 NEW = "/console/new/schedule"
@@ -21,52 +19,6 @@ def noted(sql: Sql) -> list[tuple[Any, ...]]:
 
 
 # -- schedules -----------------------------------------------------------------------------------
-
-
-def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
-    form = html(page.get(NEW)).fields
-    assert form["kind"] == "cron"
-    form |= {
-        "name": "nightly",
-        "timetable": "30 2 * * *",
-        "timezone": "Europe/Oslo",
-        "task": "tests.add",
-        "args": "[1]",
-        "kwargs": '{"y": 3}',
-        "grace": "15 min",
-        "starts_at": "2026-01-01T02:00",
-        "overlap": "skip",
-        "max_retries": "7",
-        "owner": "data",
-        "job_policy.max_attempts": "4",
-        "job_policy.retry_base": "90 s",
-        "job_policy.tags": "a, b",
-        "job_policy.requires_approval": "yes",
-        "do": "make",
-    }
-    said = after(page, page.post(NEW, data=form)).words
-    assert "Schedule 'nightly' was created." in said
-    assert "every day at 02:30 (Europe/Oslo)" in said
-    assert "the console," in said
-    [found] = sql(
-        "SELECT cron, timezone, task, args, kwargs, grace::text, starts_at::text, overlap,"
-        " max_retries, owner, job_policy, source FROM pgbeat.schedules"
-    )
-    assert found == (
-        "30 2 * * *",
-        "Europe/Oslo",
-        "tests.add",
-        [1],
-        {"y": 3},
-        "00:15:00",
-        "2026-01-01 02:00:00+00",
-        "skip",
-        7,
-        "data",
-        {"tags": ["a", "b"], "max_attempts": 4, "retry_base": 90, "requires_approval": True},
-        "page",
-    )
-    assert noted(sql) == [("user:root", "page", "create", "schedule", "nightly")]
 
 
 @pytest.mark.parametrize(
@@ -91,101 +43,6 @@ def test_a_schedule_of_each_timetable(
     assert "Nothing was changed" in after(
         page, page.post("/console/schedules/s", data=edit | {"do": "edit"})
     )
-
-
-WRONG_SCHEDULES: list[tuple[str, str, str]] = [
-    ("name", "", "the name is missing"),
-    ("name", "a/b", "no slash"),
-    ("name", "taken", "already"),
-    ("timetable", "", "the timetable is missing"),
-    ("timetable", "61 * * * *", "minute"),
-    ("timezone", "Mars/Olympus", "Mars/Olympus"),
-    ("task", "tests.ad", "did you mean 'tests.add'"),
-    ("task", "", "task"),
-    ("args", "{", "invalid JSON"),
-    ("args", '{"a": 1}', "list"),
-    ("args", "[NaN]", "NaN"),
-    ("args", "[" * 500 + "]" * 500, "100 deep"),
-    ("args", "[1, 2, 3]", "don't fit"),
-    ("kwargs", "[]", "dictionary"),
-    ("condition_sql", "SELEC 1", "condition_sql can't run"),
-    ("grace", "soon", "length of time"),
-    ("starts_at", "tomorrow", "must be a time"),
-    ("max_runs", "many", "integer"),
-    ("max_retries", "9" * 40, "integer"),
-    ("overlap", "maybe", "allow"),
-    ("calendar", "nowhere", "calendar"),
-    ("launcher", "Nobody", "Nobody"),
-    ("job_policy.priority", "300", "255"),
-    ("job_policy.retry_base", "soon", "length of time"),
-    ("job_policy.resources", "[1]", "resources"),
-    ("owner", "\x00", ""),
-]
-
-
-def test_a_schedule_is_made_in_the_state_that_was_chosen(page: Any, sql: Sql) -> None:
-    for option in html(page.get(NEW)).all("select[name=state] option"):
-        state = option.text
-        form = {"name": state, "kind": "cron", "timetable": "@daily", "task": "tests.add"}
-        after(page, page.post(NEW, data={**form, "state": state}))
-    found = sql("SELECT name, enabled, paused_at IS NOT NULL FROM pgbeat.schedules ORDER BY 1")
-    expected = [("active", True, False), ("disabled", False, False), ("paused", True, True)]
-    assert found == expected
-    wrong = html(page.post(NEW, data={**form, "name": "s", "state": "off"}), 422).wrong
-    assert set(wrong) == {"state"}
-
-
-def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('taken', 'tests.add', '@daily')")
-    for field, value, said in WRONG_SCHEDULES:
-        form = {
-            "name": "s",
-            "kind": "cron",
-            "timetable": "0 2 * * *",
-            "task": "tests.add",
-            "overlap": "allow",
-            "catch_up": "latest",
-            field: value,
-        }
-        answer = page.post(NEW, data=form)
-        assert 400 <= answer.status_code < 500, answer.text
-        text = Page(answer.text)
-        assert "No schedule was created" in text or 'role="alert"' in text
-        if said:
-            wrong = text.wrong
-            assert said in wrong[field.replace(".", "-")]
-        # What was written is still there.
-        written = text.fields
-        assert {written["name"], written["timetable"]} >= {form["name"], form["timetable"]}
-        assert sql("SELECT name FROM pgbeat.schedules") == [("taken",)]
-        assert noted(sql) == []
-
-
-def test_all_mistakes_of_a_schedule_are_shown_at_once(page: Any, sql: Sql) -> None:
-    wrong = {
-        "name": "a/b",
-        "kind": "cron",
-        "timetable": "61 * * * *",
-        "timezone": "Oslo",
-        "task": "tests.ad",
-        "max_runs": "many",
-        "grace": "soon",
-        "calendar": "nope",
-        "catch_up_limit": "0",
-        "job_policy.priority": "300",
-        "condition_sql": "SELEC 1",
-    }
-    names = {name.replace(".", "-") for name in wrong if name != "kind"}
-    shown = html(page.post(NEW, data={"overlap": "allow", "catch_up": "latest", **wrong}), 422)
-    assert set(shown.wrong) == names
-    previewed = html(page.post("/console/preview", data=wrong))
-    assert len(previewed.all(".problems li")) == len(names)
-    make_schedule(sql, "n", every="1h")
-    fields = html(page.get("/console/schedules/n")).fields
-    edit = fields | wrong | {"do": "edit"}
-    shown = html(page.post("/console/schedules/n", data=edit), 422)
-    assert set(shown.wrong) == names - {"name"}
-    assert sql("SELECT name, every FROM pgbeat.schedules") == [("n", timedelta(hours=1))]
 
 
 def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
@@ -216,37 +73,7 @@ def test_a_policy_is_changed_as_far_as_it_was_written(page: Any, sql: Sql) -> No
     ]
 
 
-def test_a_new_schedule_is_an_administrators(web: Web, sql: Sql) -> None:
-    form = {"name": "s", "kind": "cron", "timetable": "@daily", "task": "tests.add"}
-    user = web.browser(web.token("alice"))
-    assert user.get(NEW).status_code == user.post(NEW, data=form).status_code == 403
-    crossed = web.browser(web.token("root", "admin"), **{"Sec-Fetch-Site": "cross-site"})
-    assert crossed.post(NEW, data=form).status_code == 403
-    assert sql("SELECT count(*) FROM pgbeat.schedules") == [(0,)]
-
-
 # -- jobs ----------------------------------------------------------------------------------------
-
-
-def test_a_job_is_run(web: Web, sql: Sql) -> None:
-    user = web.browser(web.token("alice"))
-    form = html(user.get(RUN, params={"task": "tests.add"})).fields
-    assert form["task"] == "tests.add"
-    form |= {"args": "[1]", "kwargs": '{"y": 5}', "max_attempts": "2", "tags": "a,b"}
-    said = after(user, user.post(RUN, data=form)).words
-    assert "The job was created." in said
-    found = sql("SELECT task, args, kwargs, max_attempts, tags, created_by, state FROM pgbeat.jobs")
-    assert found == [("tests.add", [1], {"y": 5}, 2, ["a", "b"], "user:alice", "pending")]
-    assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
-    assert [each[:4] for each in noted(sql)] == [("user:alice", "page", "create", "job")]
-
-
-def test_a_job_is_run_later(page: Any, sql: Sql) -> None:
-    after(page, page.post(RUN, data={"task": "tests.add", "run_at": "2036-01-01T12:30"}))
-    after(page, page.post(RUN, data={"task": "tests.add", "countdown": "1 h"}))
-    found = sql("SELECT state, run_at::text FROM pgbeat.jobs ORDER BY run_at DESC")
-    assert found[0] == ("scheduled", "2036-01-01 12:30:00+00")
-    assert found[1][0] == "scheduled"
 
 
 def test_a_job_is_run_from_a_template(web: Web, page: Any, sql: Sql) -> None:
@@ -264,39 +91,6 @@ def test_a_job_that_is_there_already_is_shown(page: Any, sql: Sql) -> None:
     after(page, page.post(RUN, data=form))
     assert "This unfinished job is the same" in after(page, page.post(RUN, data=form))
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(1,)]
-
-
-WRONG_JOBS: list[tuple[dict[str, str], str, str]] = [
-    ({}, "task", "which task?"),
-    ({"task": "tests.ad"}, "task", "tests.add"),
-    ({"task": EVIL}, "task", "not registered"),
-    ({"template": "nowhere"}, "template", "nowhere"),
-    ({"task": "tests.add", "args": "1"}, "args", "list"),
-    ({"task": "tests.add", "args": "[NaN]"}, "args", "NaN"),
-    ({"task": "tests.add", "args": "[" * 5000}, "args", "JSON"),
-    ({"task": "tests.add", "kwargs": '{"z": 1}'}, "kwargs", "don't fit"),
-    ({"task": "tests.add", "lane": "nowhere"}, "lane", "nowhere"),
-    ({"task": "tests.add", "priority": "high"}, "priority", "integer"),
-    ({"task": "tests.add", "countdown": "soon"}, "countdown", "length of time"),
-    ({"task": "tests.add", "countdown": "1 h", "run_at": "2036-01-01"}, "run_at", "exclude"),
-    ({"task": "tests.add", "run_at": "0001-01-01T00:00+14:00"}, "run_at", "must be a time"),
-    ({"task": "tests.add", "options": '{"eta": 1}'}, "options", "run_at"),
-]
-
-
-def test_a_job_that_is_wrong_is_not_run(page: Any, sql: Sql) -> None:
-    for form, field, said in WRONG_JOBS:
-        text = html(page.post(RUN, data=form), 422)
-        assert said in text.wrong[field]
-        assert "<script>alert" not in text
-        assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-        assert noted(sql) == []
-
-
-def test_another_site_runs_nothing(web: Web, sql: Sql) -> None:
-    crossed = web.browser(web.token("alice"), **{"Sec-Fetch-Site": "cross-site"})
-    assert crossed.post(RUN, data={"task": "tests.add"}).status_code == 403
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 
 # -- what was missed -----------------------------------------------------------------------------
@@ -347,26 +141,6 @@ def test_what_is_launched_is_what_was_looked_at(page: Any, sql: Sql, missed: str
     text = html(page.post(missed, data={"start": start, "do": "look"}))
     sure = text.fields
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*\+00:00", sure["end"])
-
-
-WRONG_SPANS: list[tuple[dict[str, str], str, str]] = [
-    ({"start": ""}, "start", "from when?"),
-    ({"start": "yesterday"}, "start", "must be a time"),
-    ({"start": "2999-01-01"}, "start", "in the future"),
-    ({"end": "2999-01-01"}, "end", "in the future"),
-    ({"end": "2025-01-01"}, "end", "is before"),
-    ({"limit": "0"}, "limit", "greater"),
-    ({"limit": "1001"}, "limit", "less"),
-    ({"limit": "3"}, "limit", "more than the limit"),
-]
-
-
-def test_a_span_that_is_wrong_launches_nothing(page: Any, sql: Sql, missed: str) -> None:
-    for form, field, said in WRONG_SPANS:
-        for verb in ("look", "launch"):
-            text = html(page.post(missed, data=SPAN | form | {"do": verb}), 422)
-            assert said in text.wrong[field]
-        assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
 
 
 def test_what_has_no_times_is_not_backfilled(page: Any, sql: Sql, missed: str) -> None:

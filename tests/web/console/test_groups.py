@@ -60,26 +60,6 @@ def test_groups_are_paged(web: Web, page: Any, sql: Sql) -> None:
     assert found == [f"g{number:02}" for number in range(30)]
 
 
-def test_a_group_is_cancelled(web: Web, user: Any, sql: Sql) -> None:
-    group = make_group(web.user)
-    path = f"/console/groups/{group}"
-    assert html(user.post(path, data={"do": "fly"}), 422)
-    said = after(user, user.post(path, data={"do": "cancel"})).words
-    assert "The group was cancelled: 2 jobs ended now." in said
-    assert 'value="cancel"' not in html(user.get(path))
-    assert sql("SELECT state FROM pgbeat.groups") == [("cancelled",)]
-    assert noted(sql)[-1][:4] == ("user:alice", "page", "cancel", "group")
-
-
-def test_others_groups_are_not_there(web: Web, user: Any, sql: Sql) -> None:
-    group = make_group(web.other)
-    path = f"/console/groups/{group}"
-    assert html(user.get(path), 404)
-    assert html(user.post(path, data={"do": "cancel"}), 404)
-    assert html(user.get("/console/groups/nothing"), 404)
-    assert sql("SELECT state FROM pgbeat.groups") == [("running",)]
-
-
 def test_a_large_group_shows_what_failed(web: Web, page: Any, sql: Sql) -> None:
     group = make_group(web.user, 110)
     sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE group_position = 105")
@@ -90,15 +70,6 @@ def test_a_large_group_shows_what_failed(web: Web, page: Any, sql: Sql) -> None:
     said = html(page.get(f"/console/groups/{group}")).words
     assert "ValueError: far" in said
     assert "The first 100; show all" in said
-
-
-def test_a_group_is_made(user: Any, sql: Sql) -> None:
-    form = html(user.get("/console/new/group")).fields
-    jobs = 'tests.add\r\n\r\n  {"task": "tests.add", "args": [1], "max_attempts": 5}'
-    form |= {"name": "g", "mode": "sequential", "jobs": jobs}
-    assert "The group was created." in after(user, user.post("/console/new/group", data=form))
-    found = sql("SELECT args, max_attempts, created_by FROM pgbeat.jobs ORDER BY group_position")
-    assert found == [([], 1, "user:alice"), ([1], 5, "user:alice")]
 
 
 def test_a_graph_with_a_callback_is_made_and_shown(user: Any, sql: Sql) -> None:

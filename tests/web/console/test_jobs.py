@@ -8,7 +8,7 @@ from celery import Celery
 
 from pgbeat.web.pages import humanize
 from tests.support.command_line import Sql
-from tests.support.pages import after, html, words_of
+from tests.support.pages import html, words_of
 from tests.support.web import Web, opened
 
 LIST = "/console/schedules"
@@ -134,39 +134,6 @@ def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: A
         job_id = job(**alice, **values)
         assert verbs(page, job_id) == of_admin, values
         assert verbs(user, job_id) == of_user, values
-
-
-def test_a_job_is_steered(web: Web, page: Any, schedule: Any, sql: Sql) -> None:
-    schedule("s")
-    page.post(f"{LIST}/s", data={"do": "trigger"})
-    [(job_id,)] = sql("SELECT id FROM pgbeat.jobs")
-    path = f"/console/jobs/{job_id}"
-
-    def do(verb: str, **more: str) -> str:
-        return after(page, page.post(path, data={"do": verb, **more})).words
-
-    assert "The job is paused." in do("pause")
-    assert "The job goes on." in do("resume")
-    assert "The job was cancelled." in do("cancel", reason="too late")
-    assert sql("SELECT state, error FROM pgbeat.jobs")[0][0] == "cancelled"
-    assert "too late" in html(page.get(path))
-    text = html(page.post(path, data={"do": "cancel"}), 409)
-    assert "cancelled" in text.alert
-    assert "This is the new job" in do("retry")
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
-    assert "was deleted" in do("delete")
-    found = sql("SELECT verb FROM pgbeat.audit WHERE kind = 'job' ORDER BY id")
-    assert found == [("pause",), ("resume",), ("cancel",), ("retry",), ("delete",)]
-    assert html(page.post(path, data={"do": "cancel"}), 404)
-
-
-def test_a_user_does_not_steer_others_jobs(web: Web, job: Any, sql: Sql) -> None:
-    job_id = job(state="pending", finished_at=None, started_at=None, created_by="user:alice")
-    other = web.browser(web.token("bob"))
-    for verb in ("cancel", "pause", "delete", "approve"):
-        assert other.post(f"/console/jobs/{job_id}", data={"do": verb}).status_code == 404
-    assert sql("SELECT state FROM pgbeat.jobs") == [("pending",)]
-    assert sql("SELECT count(*) FROM pgbeat.audit") == [(0,)]
 
 
 def test_flower_is_linked_where_it_is(app: Celery, database: str, job: Any) -> None:

@@ -11,7 +11,7 @@ from celery import Celery
 from pgbeat.errors import NoSlot
 from pgbeat.jobs.submitting import direct
 from tests.support.command_line import Sql
-from tests.support.pages import EVIL, after, html
+from tests.support.pages import after, html
 from tests.support.processes import until
 from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
@@ -72,62 +72,6 @@ def test_a_job_of_a_fair_lane_is_moved_within_its_key(
 
 
 # -- made
-
-
-def test_a_lane_is_made(page: Any, sql: Sql) -> None:
-    said = html(page.get("/console/lanes")).words
-    assert "Create the first one" in said
-    form = html(page.get(NEW))
-    assert '<label for="f-max_running">Slots</label>' in form
-    assert '<option value="resources">' in form
-    answer = page.post(
-        NEW,
-        data={
-            "name": "gpu",
-            "max_running": "2",
-            "rate": "10/minute",
-            "rate_key": "task",
-            "fair_by": "kwargs.n",
-            "max_per_key": "1",
-            "policy": "resources",
-            "options": '{"gpu": 2}',
-        },
-    )
-    said = after(page, answer).words
-    assert "Lane 'gpu' was created." in said
-    assert "2 slots, 10/minute of each task, turns by n (1 slot each), policy resources" in said
-    assert saved(sql) == (2, 10, 60, "task", "resources", {"gpu": 2})
-    assert noted(sql) == [("create", "user:root", "page")]
-
-
-def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
-    assert "No limit" in after(page, page.post(NEW, data={"name": "any"})).words
-    assert saved(sql, "any") == (None, None, None, None, None, {})
-
-
-@pytest.mark.parametrize(
-    ("written", "field", "status"),
-    [
-        ({"name": ""}, "name", 422),
-        ({"name": "there"}, "name", 409),
-        ({"max_running": "many"}, "max_running", 422),
-        ({"rate": "often"}, "rate", 422),
-        ({"rate_key": "task"}, "rate_key", 422),
-        ({"policy": "resources", "options": "{"}, "options", 422),
-        ({"policy": "resources", "options": '{"gpu": NaN}'}, "options", 422),
-    ],
-)
-def test_what_is_wrong_is_said_beside_its_field(
-    page: Any, sql: Sql, written: dict[str, str], field: str, status: int
-) -> None:
-    make_lane(sql, "there", 1)
-    text = html(page.post(NEW, data={"name": "gpu"} | written), status)
-    assert list(text.wrong) == [field]
-    for name, value in written.items():
-        if name != "options":
-            assert f'name="{name}" value="{value}"' in text
-    assert sql("SELECT name, max_running FROM pgbeat.lanes") == [("there", 1)]
-    assert noted(sql) == []
 
 
 # -- changed
@@ -336,42 +280,6 @@ def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) ->
 
 
 # -- deleted
-
-
-def test_a_lane_is_deleted(page: Any, sql: Sql, waiting: Any) -> None:
-    """One that is in use only where that is wanted; who waits in it goes."""
-    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
-    waiting(1)
-    text = html(page.post(GPU, data={"do": "delete"}), 422)
-    assert "is in use: 1 job to come" in text
-    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(1,)]
-    answer = page.post(GPU, data={"do": "delete", "force": "yes"})
-    assert answer.headers["location"] == "/console/lanes"
-    assert "Lane 'gpu' deleted." in after(page, answer).words
-    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
-    assert line(sql) == []
-    assert [verb for verb, *_ in noted(sql)] == ["create", "delete"]
-    html(page.post(GPU, data={"do": "delete"}), 404)
-
-
-@pytest.mark.parametrize("path", [NEW, GPU])
-def test_they_are_for_administrators_on_their_own_pages(web: Web, sql: Sql, path: str) -> None:
-    make_lane(sql, "gpu", 1)
-    data = {"do": "pause", "name": "x"}
-    assert web.browser(web.token("alice")).post(path, data=data).status_code == 403
-    assert web.nobody.post(path, data=data).status_code == 303
-    elsewhere = web.browser(web.token("root", "admin"), **{"Sec-Fetch-Site": "cross-site"})
-    assert elsewhere.post(path, data=data).status_code == 403
-    assert sql("SELECT name, paused_at FROM pgbeat.lanes") == [("gpu", None)]
-
-
-def test_what_others_write_is_text(page: Any, sql: Sql) -> None:
-    name = EVIL.replace("/", "")
-    answer = page.post(NEW, data={"name": name, "rate": EVIL})
-    assert "<script>alert" not in html(answer, 422)
-    make_job(sql, lane="gpu", task=EVIL[:100], created_by=EVIL)
-    make_lane(sql, "gpu", 0)
-    assert "<script>alert" not in html(page.get(GPU))
 
 
 def test_tasks_with_a_policy_are_listed(app: Celery, page: Any) -> None:

@@ -80,17 +80,6 @@ def test_a_dead_letter_is_put_back(
     ]
 
 
-def test_a_dead_letter_is_dropped_and_a_queue_steered(page: Any, dead: int, sql: Sql) -> None:
-    after(page, page.post("/console/dead", data={"do": "drop", "id": str(dead)}))
-    assert sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
-    page.post(f"{LIST}/s", data={"do": "trigger"})
-    for verb, said in (("pause", "is paused"), ("resume", "goes on"), ("purge", "1 message")):
-        text = after(page, page.post("/console/queues", data={"do": verb, "queue": "celery"}))
-        assert said in text
-    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
-    assert html(page.post("/console/queues", data={"do": "purge", "queue": "no"}), 404)
-
-
 def test_beats(page: Any, beat: Beat) -> None:
     assert "No beat runs" in html(page.get("/console/beats"))
     assert "No beat leads" in html(page.get(LIST))

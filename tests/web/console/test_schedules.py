@@ -5,8 +5,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql
 from tests.support.pages import after, html, words_of
@@ -116,55 +114,6 @@ def test_a_long_error_in_any_script_is_said(page: Any, schedule: Any) -> None:
     assert "\N{ROCKET}" * 400 in page.get(f"{LIST}/s").text.partition("said bad")[2]
 
 
-def test_a_schedule_is_steered(page: Any, schedule: Any, sql: Sql) -> None:
-    schedule("s")
-
-    def state() -> tuple[Any, ...]:
-        return sql("SELECT enabled, paused_at IS NOT NULL FROM pgbeat.schedules")[0]
-
-    for verb, wanted in (
-        ("pause", (True, True)),
-        ("resume", (True, False)),
-        ("disable", (False, False)),
-        ("enable", (True, False)),
-    ):
-        said = after(page, page.post(f"{LIST}/s", data={"do": verb})).words
-        assert f"Schedule 's' {verb.removesuffix('e')}" in said
-        assert state() == wanted
-    said = after(page, page.post(f"{LIST}/s", data={"do": "trigger"})).words
-    assert "triggered manually" in said
-    assert sql("SELECT trigger, outcome FROM pgbeat.ticks") == [("manual", "launched")]
-    after(page, page.post(f"{LIST}/s", data={"do": "delete"}))
-    assert sql("SELECT count(*) FROM pgbeat.schedules") == [(0,)]
-    verbs = sql("SELECT verb, actor, origin FROM pgbeat.audit ORDER BY id")
-    names = ["pause", "resume", "disable", "enable", "trigger", "delete"]
-    assert verbs == [(name, "user:root", "page") for name in names]
-    assert "user:root" in html(page.get("/console/audit"))
-    assert html(page.post(f"{LIST}/s", data={"do": "pause"}), 404)
-    assert "be done here" in html(page.post(f"{LIST}/s", data={"do": "fly"}), 422)
-
-
-def test_schedules_are_paused_with_a_reason_and_together(
-    page: Any, schedule: Any, sql: Sql
-) -> None:
-    for name in ("a", "b"):
-        schedule(name)
-
-    def reasons() -> list[Any]:
-        return sql(
-            "SELECT paused_at IS NOT NULL, paused_reason FROM pgbeat.schedules ORDER BY name"
-        )
-
-    said = after(page, page.post(f"{LIST}/a", data={"do": "pause", "reason": "broken"})).words
-    assert "broken" in said
-    said = after(page, page.post(LIST, data={"do": "pause", "reason": "moving"})).words
-    assert "Paused 1 schedule." in said
-    assert reasons() == [(True, "broken"), (True, "moving")]
-    assert "Resumed 2 schedules." in after(page, page.post(LIST, data={"do": "resume"})).words
-    assert reasons() == [(False, None)] * 2
-    assert "be done here" in html(page.post(LIST, data={"do": "fly"}), 422)
-
-
 def test_a_cron_is_edited_wrongly_and_rightly(page: Any, schedule: Any, sql: Sql) -> None:
     schedule("s", condition_sql="SELECT true", jitter="2 minutes", kwargs='{"a": "<b>"}')
     form = html(page.get(f"{LIST}/s")).edit
@@ -186,32 +135,6 @@ def test_a_cron_is_edited_wrongly_and_rightly(page: Any, schedule: Any, sql: Sql
     every = html(page.get(f"{LIST}/s")).edit | {"kind": "every", "timetable": "90 s"}
     after(page, page.post(f"{LIST}/s", data=every))
     assert sql("SELECT cron, every::text FROM pgbeat.schedules") == [(None, "00:01:30")]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("timezone", "Mars/Olympus"),
-        ("kwargs", "{"),
-        ("kwargs", "[1]"),
-        ("jitter", "soon"),
-        ("max_runs", "many"),
-        ("max_retries", ""),
-        ("task", "tests.ad"),
-        ("timetable", ""),
-    ],
-)
-def test_what_is_wrong_is_said_beside_its_field(
-    page: Any, schedule: Any, sql: Sql, field: str, value: str
-) -> None:
-    schedule("s")
-    before = sql("SELECT * FROM pgbeat.schedules")
-    form = html(page.get(f"{LIST}/s")).edit
-    text = html(page.post(f"{LIST}/s", data=form | {field: value}), 422)
-    assert list(text.wrong) == [field]
-    assert f'id="f-{field}"' in text
-    assert 'aria-invalid="true"' in text
-    assert sql("SELECT * FROM pgbeat.schedules") == before
 
 
 def test_what_others_changed_meanwhile_stays(page: Any, schedule: Any, sql: Sql) -> None:

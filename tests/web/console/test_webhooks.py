@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support.command_line import Sql
-from tests.support.pages import Page, after, html, words_of
+from tests.support.pages import after, html, words_of
 from tests.support.webhook_receiver import Receiver
 from tests.web.console.test_forms import noted
 
@@ -29,52 +29,6 @@ def test_a_webhook_is_made_and_its_secret_shown_once(page: Any, sql: Sql) -> Non
     assert newer != secret
     assert f"<pre>{newer}</pre>" in text
     assert [each[2] for each in noted(sql)] == ["create", "update"]
-
-
-def test_a_webhook_is_changed_switched_and_deleted(page: Any, sql: Sql) -> None:
-    page.post("/console/new/webhook", data=HOOK)
-    path = "/console/webhooks/ops"
-    edit = html(page.get(path)).edit
-    assert "Nothing was changed" in after(page, page.post(path, data=edit))
-    edit |= {"url": "https://example.com/other", "event:tick.failed": "yes"}
-    assert "was changed" in after(page, page.post(path, data=edit))
-    found = sql("SELECT url, events FROM pgbeat.webhooks")
-    assert found == [("https://example.com/other", ["job.failed", "tick.failed"])]
-    said = after(page, page.post(path, data={"do": "disable", "reason": "moving"})).words
-    assert "ops disabled disabled by user:root: moving" in said
-    assert "enabled" in after(page, page.post(path, data={"do": "enable"}))
-    assert "deleted" in after(page, page.post(path, data={"do": "delete"}))
-    assert sql("SELECT count(*) FROM pgbeat.webhooks") == [(0,)]
-    verbs = ["create", "update", "disable", "enable", "delete"]
-    assert noted(sql) == [("user:root", "page", verb, "webhook", "ops") for verb in verbs]
-    assert html(page.post(path, data={"do": "enable"}), 404)
-
-
-WRONG_WEBHOOKS: list[tuple[dict[str, str], str, str]] = [
-    ({"name": ""}, "name", "the name is missing"),
-    ({"name": "a/b"}, "name", "no slash"),
-    ({"name": "taken"}, "name", "already"),
-    ({"url": ""}, "url", "the url is missing"),
-    ({"url": "ftp://example.com"}, "url", "http"),
-    ({"url": "https://user:pass@example.com"}, "url", ""),
-    ({"event:job.failed": ""}, "events", "one or more"),
-]
-
-
-def test_a_webhook_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
-    page.post("/console/new/webhook", data=HOOK | {"name": "taken"})
-    before = sql("SELECT * FROM pgbeat.webhooks"), noted(sql)
-    for given, field, said in WRONG_WEBHOOKS:
-        answer = page.post("/console/new/webhook", data=HOOK | given)
-        assert answer.status_code in (409, 422)
-        assert said in Page(answer.text).wrong[field]
-        if field != "name":
-            path = "/console/webhooks/taken"
-            edit = html(page.get(path)).edit | given
-            answer = page.post(path, data=edit)
-            assert answer.status_code == 422
-            assert Page(answer.text).wrong[field]
-        assert (sql("SELECT * FROM pgbeat.webhooks"), noted(sql)) == before
 
 
 def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:
