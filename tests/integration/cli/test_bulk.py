@@ -8,7 +8,7 @@ from celery import Celery
 from pgbeat.access.actors import user
 from tests.support.command_line import Sql, run_with
 from tests.support.jobs import messages
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import make_job
 
 
 @pytest.fixture(autouse=True)
@@ -43,26 +43,6 @@ def test_it_asks_and_then_says_what_was_done(app: Celery, sql: Sql) -> None:
     assert "Retried 2 jobs. Left 1 alone:\n" in yes.stdout
     assert "its arguments were not JSON" in yes.stdout
     assert len(messages(sql)) == 2
-
-
-def test_json_has_what_was_done(app: Celery, sql: Sql) -> None:
-    failed(sql, 2)
-    asked = ("jobs", "delete", "--state", "failed", "--json")
-    dry = json.loads(run_with(app, *asked, "--dry-run").stdout)
-    assert (dry["matched"], dry["done"], dry["action"]) == (2, 0, None)
-    done = json.loads(run_with(app, *asked, "--yes").stdout)
-    assert (done["verb"], done["matched"], done["done"], done["left"]) == ("delete", 2, 2, {})
-    assert sql("SELECT id FROM pgbeat.audit") == [(done["action"],)]
-    assert sql("SELECT 1 FROM pgbeat.jobs") == []
-
-
-def test_jobs_move_to_another_lane(app: Celery, sql: Sql) -> None:
-    for lane in ("a", "b"):
-        make_lane(sql, lane, 0)
-    make_job(sql, "pending", lane="a")
-    moved = run_with(app, "jobs", "update", "--in-lane", "a", "--lane", "b", "--yes")
-    assert "Updated 1 job." in moved.stdout
-    assert sql("SELECT lane FROM pgbeat.jobs") == [("b",)]
 
 
 @pytest.mark.parametrize(

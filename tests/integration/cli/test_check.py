@@ -44,38 +44,19 @@ Check = Callable[..., Result]
 def test_launched(checked: Check, sql: Sql) -> None:
     add(sql, args="[1]", kwargs='{"y": 2}', queue="slow", options='{"priority": 3}')
     shown = checked()
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (
-        0,
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == (
         'would be launched: tests.add, args [1], kwargs {"y": 2}, options {"priority": 3}, '
-        "queue slow\n",
-        "",
+        "queue slow\n"
     )
-    request = {
-        "run_key": None,
-        "task": "tests.add",
-        "args": [1],
-        "kwargs": {"y": 2},
-        "options": {"priority": 3},
-        "queue": "slow",
-    }
-    assert json.loads(checked("--json").stdout) == {
-        "schedule": "s",
-        "outcome": "launched",
-        "reason": None,
-        "error": None,
-        "objections": [],
-        "launcher": {"name": "GenericLauncher", "outcome": "launched", "why": None},
-        "request": request,
-        "requests": [request],
-        "job": {
-            "lane": None,
-            "priority": 0,
-            "max_attempts": 1,
-            "unique_key": None,
-            "awaits_approval": False,
-            "waits_for": None,
-        },
-    }
+    request: dict[str, Any] = {"task": "tests.add", "args": [1], "kwargs": {"y": 2}}
+    request |= {"queue": "slow", "run_key": None, "options": {"priority": 3}}
+    job: dict[str, Any] = {"priority": 0, "max_attempts": 1, "awaits_approval": False}
+    found: dict[str, Any] = json.loads(checked("--json").stdout)
+    assert found.items() >= {"schedule": "s", "outcome": "launched", "objections": []}.items()
+    assert found["launcher"] == {"name": "GenericLauncher", "outcome": "launched", "why": None}
+    assert (found["request"], found["requests"]) == (request, [request])
+    assert found["job"] == job | dict.fromkeys(("lane", "unique_key", "waits_for"))
 
 
 def test_a_condition_that_says_no(checked: Check, sql: Sql) -> None:
@@ -83,26 +64,19 @@ def test_a_condition_that_says_no(checked: Check, sql: Sql) -> None:
     shown = checked()
     assert (shown.exit_code, shown.stdout) == (3, "would be skipped: condition_sql is false\n")
     found = json.loads(checked("--json").stdout)
-    assert (found["outcome"], found["reason"], found["request"]) == (
-        "skipped",
-        "condition_sql is false",
-        None,
-    )
+    assert (found["outcome"], found["request"]) == ("skipped", None)
 
 
-def test_a_condition_that_fails(checked: Check, sql: Sql) -> None:
+def test_a_condition_that_fails(app: Celery, checked: Check, sql: Sql) -> None:
     add(sql, condition_sql="SELECT 1/0")
     shown = checked()
     assert (shown.exit_code, shown.stdout) == (1, "would fail: DivisionByZero: division by zero\n")
-
-
-def test_a_condition_that_hangs(app: Celery, checked: Check, sql: Sql) -> None:
     app.conf.pgbeat_condition_timeout = 0.1
-    add(sql, condition_sql="SELECT true FROM pg_sleep(60)")
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(60)'")
     shown = checked()
-    assert shown.exit_code == 1
-    assert shown.stdout == (
-        "would fail: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n"
+    assert (shown.exit_code, shown.stdout) == (
+        1,
+        "would fail: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n",
     )
 
 

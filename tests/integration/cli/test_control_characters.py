@@ -1,12 +1,11 @@
 """What others have written gives nobody's terminal an order."""
 
-import json
 import re
 
 import pytest
 
 from tests.support.command_line import Sql, run
-from tests.support.rows import insert, make_job, make_lane, make_schedule
+from tests.support.hostile_rows import write
 
 #: Sets the window's title, clears the screen, and the same with one character for both.
 EVIL = "a\x1b]0;title\x07\x1b[2Jb\x9b2Jc\x7f"
@@ -19,51 +18,7 @@ _ORDERS = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]
 def test_no_command_prints_control_characters(
     database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
-    make_lane(sql, "lane")
-    make_schedule(sql, "s", description=EVIL, last_error=EVIL, retry_count=1)
-    insert(sql, "templates", {"name": "t", "task": "t", "description": EVIL})
-    job = make_job(
-        sql,
-        "failed",
-        task=EVIL,
-        error=EVIL,
-        created_by=f"user:{EVIL}",
-        queue=EVIL,
-        kwargs={EVIL: EVIL},
-        lane="lane",
-        description=EVIL,
-        metadata={"a": EVIL},
-    )
-    insert(
-        sql,
-        "executions",
-        {
-            "job_id": job,
-            "number": 1,
-            "worker": EVIL,
-            "state": "failed",
-            "finished_at": "now",
-            "error": EVIL,
-            "traceback": EVIL,
-            "result": EVIL,
-            "metadata": {"a": EVIL},
-            "log": json.dumps({"lines": [[1, EVIL, EVIL, EVIL]]}),
-        },
-        "id",
-    )
-    insert(
-        sql,
-        "audit",
-        {
-            "actor": EVIL,
-            "origin": "cli",
-            "verb": EVIL,
-            "kind": EVIL,
-            "subject": EVIL,
-            "after": {"a": EVIL},
-        },
-        "id",
-    )
+    job = write(sql, EVIL, "s")["job"]
     if is_terminal:
         monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: True)
     for command in (

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.access.actors import user
 from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, cells, read, refused, run, run_with
 
@@ -62,10 +61,6 @@ def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:
     assert read(database, "groups", "list", "--state", "completed") == []
 
 
-def test_there_are_none(database: str) -> None:
-    assert run(database, "groups", "list").stdout == "There are no groups.\n"
-
-
 def test_all_about_a_group(database: str, submit: Submit, sql: Sql) -> None:
     made = submit([ADD, ADD], name="nightly", mode="sequential", on_failure="skip_remaining")
     sql(
@@ -109,60 +104,24 @@ def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
     assert shown.stdout.startswith("abcd0002-")
 
 
-def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> None:
-    path = write(
-        {
-            "name": "nightly",
-            "mode": "sequential",
-            "on_failure": "continue",
-            "jobs": ["tests.add", {"task": "tests.add", "args": [1], "priority": 3, "tags": ["a"]}],
-        }
-    )
-    assert run_with(app, "groups", "run", path, "--dry-run").stdout == (
-        "Would make a sequential group of 2 jobs.\n"
-    )
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-    said = run_with(app, "groups", "run", path, "--on-failure", "stop").stdout
-    assert said.startswith("Made a sequential group of 2 jobs: ")
-    assert sql("SELECT name, mode, on_failure, created_by, job_source FROM pgbeat.groups") == [
-        ("nightly", "sequential", "stop", user().name, "user_cli")
-    ]
-    order = "ORDER BY group_position"
-    assert sql(f"SELECT args, priority, tags, is_blocked FROM pgbeat.jobs {order}") == [
-        ([], 0, [], False),
-        ([1], 3, ["a"], True),
-    ]
-
-
 def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
     app: Celery, write: Write, sql: Sql
 ) -> None:
-    path = write(
-        {
-            "jobs": [{"task": "tests.add", "key": "a"}, {"task": "tests.add", "depends_on": ["a"]}],
-            "callback": {"task": "tests.add"},
-            "callback_outcome": "completed",
-        }
-    )
+    jobs = [{"task": "tests.add", "key": "a"}, {"task": "tests.add", "depends_on": ["a"]}]
+    path = write({"jobs": jobs, "callback": {"task": "tests.add"}, "callback_outcome": "completed"})
     dry = run_with(app, "groups", "run", path, "--dry-run").stdout
     assert dry == "Would make a parallel group of 2 jobs and its callback.\n"
+    assert sql("SELECT 1 FROM pgbeat.groups") == []
     found = json.loads(run_with(app, "groups", "run", path, "--json").stdout)
     last = found["jobs"][1]["id"]
-    made = json.loads(
-        run_with(app, "jobs", "run", "tests.add", "--depends-on", last[:8], "--json").stdout
-    )
+    follow = ("jobs", "run", "tests.add", "--depends-on", last[:8], "--json")
+    made = json.loads(run_with(app, *follow).stdout)
     assert (made["is_blocked"], made["unfinished_parents"]) == (True, 1)
-    shown = json.loads(run_with(app, "jobs", "show", made["id"], "--json").stdout)
-    assert [each["id"] for each in shown["depends_on"]] == [last]
     assert last in run_with(app, "jobs", "show", made["id"]).stdout
     assert run_with(app, "jobs", "run", "tests.add", "--depends-on", "abcd").exit_code == 1
-
-
-def test_a_list_is_a_group_too_and_is_told_as_json(app: Celery, write: Write) -> None:
-    result = run_with(app, "groups", "run", write(["tests.add"]), "--json")
-    found = json.loads(result.stdout)
-    assert (found["mode"], found["on_failure"], found["name"]) == ("parallel", "stop", None)
-    assert [job["task"] for job in found["jobs"]] == ["tests.add"]
+    # A mode of the file gives way to an option.
+    said = run_with(app, "groups", "run", write(["tests.add"]), "--mode", "sequential").stdout
+    assert said.startswith("Made a sequential group of 1 job: ")
 
 
 @pytest.mark.parametrize(
@@ -198,19 +157,10 @@ def test_a_group_is_cancelled(app: Celery, submit: Submit, sql: Sql) -> None:
     assert run_with(app, "groups", "cancel", group_id[:8]).stdout == (
         f"Cancelled group {group_id}: 2 jobs ended.\nRequested the end of 1 running job.\n"
     )
-    assert sql("SELECT state FROM pgbeat.jobs ORDER BY group_position") == [
-        ("running",),
-        ("cancelled",),
-        ("cancelled",),
-    ]
-    [group] = json.loads(run_with(app, "groups", "list", "--json").stdout)
-    assert (group["state"], group["cancelled_by"]) == ("running", user().name)
     assert "running (cancelling)" in run_with(app, "groups", "list").stdout
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE state = 'running'")
     sql("UPDATE pgbeat.groups SET state = 'cancelled', finished_at = now()")
-    assert refused(run_with(app, "groups", "cancel", group_id), 1) == (
-        f"group {group_id} is cancelled and can't be cancelled; it has ended"
-    )
+    assert refused(run_with(app, "groups", "cancel", group_id), 1).endswith("; it has ended")
     assert run_with(app, "groups", "cancel", group_id, "--dry-run").stdout == (
         f"Group {group_id} was cancelled.\n"
     )

@@ -64,7 +64,7 @@ def ids(listed: str) -> list[str]:
 # -- looked at
 
 
-def test_whose_jobs_are_listed(did: Did, job_control: JobControl, database: str) -> None:
+def test_whose_jobs_are_listed(did: Did, job_control: JobControl) -> None:
     assert did("list") == (
         "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule.\n"
     )
@@ -72,7 +72,6 @@ def test_whose_jobs_are_listed(did: Did, job_control: JobControl, database: str)
     assert did("list", "--state", "failed") == "There are no jobs like that.\n"
     mine = job_control.make(actor=ME)
     assert ids(did("list")) == [str(mine.id), str(other.id)]
-    assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id), str(other.id)]
     assert ids(did("list", "--created-by", BOB.name)) == [str(other.id)]
 
 
@@ -87,14 +86,6 @@ def test_the_list_at_80_columns(database: str, sql: Sql) -> None:
     assert " ".join(" ".join(listed[3:]).split()) == error.strip()
     assert max(map(len, listed)) <= 80
     assert job in run(database, "jobs", "list").stdout, "whole in a pipe"
-
-
-def test_an_administrator_by_the_environment(
-    did: Did, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_control.make(actor=BOB)
-    monkeypatch.setenv("PGBEAT_ADMIN", "1")
-    did("cancel", str(job.id))
 
 
 def test_masked_arguments_are_shown_to_administrators(
@@ -137,87 +128,50 @@ def test_filters(did: Did, job_control: JobControl, sql: Sql, app: Celery) -> No
     assert "'x'" in refused(run_with(app, "jobs", "list", "--schedule", "x"), 1)
 
 
-def test_show(did: Did, job_control: JobControl, app: Celery, sql: Sql, database: str) -> None:
+def test_show(did: Did, job_control: JobControl, sql: Sql) -> None:
     make_lane(sql)
-    job = job_control.make(
-        5,
-        actor=ME,
-        kwargs={"y": 6},
-        lane="l",
-        tags=["night"],
-        resources={"gpu": 1},
-        retry_base=60,
-        max_attempts=3,
-        unique_key="k",
-    )
+    told_of: dict[str, Any] = {"lane": "l", "tags": ["night"], "resources": {"gpu": 1}}
+    job = job_control.make(5, actor=ME, kwargs={"y": 6}, max_attempts=3, unique_key="k", **told_of)
     second = job_control.make(actor=ME, lane="l")
-    shown = did("show", str(second.id)[:8])
-    assert "waits in lane 'l' at place 1" in shown
-    run_id = str(uuid4())
+    assert "waits in lane 'l' at place 1" in did("show", str(second.id)[:8])
+    run_id, job_id = str(uuid4()), str(job.id)
+    progress: dict[str, Any] = {"progress_done": 3, "progress_total": 12}
     begun = ExecutionRecord(
         run_id,
-        str(job.id),
+        job_id,
         True,
         worker="w1@host",
-        began=2,
-        progress_done=3,
-        progress_total=12,
         progress_message="pages",
         checkpoint={"page": 3},
         metadata={"items_crawled": 7},
+        **progress,
     )
     told(job_control, job, begun)
-    shown = did("show", str(job.id))
-    for said in (
-        "running",
-        "on w1@host",
-        "[5]",
-        '{"y": 6}',
-        "night",
-        '{"gpu": 1}',
-        "1 of 3",
-        "3 of 12 (25%) pages",
-        '{"page": 3}',
-        '"items_crawled": 7',
-    ):
+    shown = did("show", job_id)
+    for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3"):
+        assert said in shown, said
+    for said in ("3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):
         assert said in shown, said
     ended = ExecutionRecord(
         run_id,
-        str(job.id),
+        job_id,
         False,
         "failed",
         "failed",
         error="ValueError: \x1b[31mno",
         traceback="Traceback …\n  File \x1b[0m",
         duration_ms=1500,
-        cpu_time_ms=20,
         memory_peak_mb=51.5,
     )
     told(job_control, job, ended)
-    shown = did("show", str(job.id))
-    again = job_control.job(job).retried_by
-    assert f"{again} 2/3" in shown, "the chain"
+    shown = did("show", job_id)
+    assert f"{job_control.job(job).retried_by} 2/3" in shown, "the chain"
     assert "1.5 s" in shown or "1 s" in shown
     assert "52 MB" in shown and "ValueError: " in shown and "\x1b" not in shown
-    whole = read(database, "jobs", "show", str(job.id))
-    assert (whole["state"], whole["where"]["cause"]) == ("failed", "ended")
     assert "failed (retried)" in did("list", "--state", "failed")
-    assert [link["attempt"] for link in whole["chain"]] == [1, 2]
-    assert whole["executions"][0]["duration_ms"] == 1500
-    assert (whole["artifacts"], whole["executions"][0]["artifacts"]) == ([], [])
-    assert whole["checkpoint"] == {"page": 3}
 
 
-def test_another_s_job_is_shown_and_not_changed(
-    did: Did, job_control: JobControl, app: Celery
-) -> None:
-    job = job_control.make(actor=BOB)
-    assert str(job.id) in did("show", str(job.id))
-    for verb in ("retry", "cancel", "approve", "delete"):
-        assert f"{verb} job {job.id}" in refused(run_with(app, "jobs", verb, str(job.id)), 1)
-
-
-def test_stats(did: Did, job_control: JobControl, sql: Sql, database: str) -> None:
+def test_stats(did: Did, job_control: JobControl) -> None:
     for ms, state in ((100, "completed"), (300, "completed"), (5, "failed")):
         job = job_control.make(actor=ME, max_attempts=1)
         end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, duration_ms=ms)  # type: ignore[arg-type]
@@ -225,10 +179,7 @@ def test_stats(did: Did, job_control: JobControl, sql: Sql, database: str) -> No
     shown = did("stats")
     for said in ("completed  2", "failed     1", "67% (skips aside)", "200 ms"):
         assert said in shown, shown
-    overview = read(database, "jobs", "stats")
-    assert (overview["jobs"]["completed"], overview["executions"]["total"]) == (2, 3)
-    one = read(database, "jobs", "stats", str(job.id))
-    assert (one["failed"], one["total"], one["success_rate"]) == (1, 1, 0)
+    assert "0%" in did("stats", str(job.id))
 
 
 def test_what_it_logged(did: Did, sql: Sql) -> None:
@@ -265,112 +216,39 @@ def test_what_it_logged(did: Did, sql: Sql) -> None:
 
 def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     make_lane(sql, limit=0)
-    assert did("run", "jobs.add", "--args", "[1]", "--dry-run") == (
-        "Would make a job of task 'jobs.add'.\n"
-    )
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-    said = did("run", "jobs.add", "--args", "[1]", "--kwargs", '{"y": 3}', "--priority", "4")
-    [(job, created_by, source, args, kwargs, priority)] = sql(
-        "SELECT id, created_by, job_source, args, kwargs, priority FROM pgbeat.jobs"
-    )
+    add = ("run", "jobs.add", "--args", "[1]")
+    assert did(*add, "--dry-run") == "Would make a job of task 'jobs.add'.\n"
+    said = did(*add, "--kwargs", '{"y": 3}', "--priority", "4")
+    [(job, created_by)] = sql("SELECT id, created_by FROM pgbeat.jobs")
+    assert created_by == ME.name
     assert said == (
         f"Made job {job} of task 'jobs.add': it is pending in queue 'celery'; "
         f"`pgbeat jobs tail {str(job)[:8]}` follows it\n"
     )
-    assert (created_by, source, args, kwargs, priority) == (ME.name, "user_cli", [1], {"y": 3}, 4)
     again = json.loads(did("run", "--like", str(job)[:6], "--args", "[2]", "--json"))
-    assert (again["task"], again["args"], again["kwargs"], again["priority"]) == (
-        "jobs.add",
-        [2],
-        {"y": 3},
-        4,
-    )
+    assert (again["args"], again["kwargs"], again["priority"]) == ([2], {"y": 3}, 4)
     assert messages(sql) == [str(job), again["id"]]
-    run_args = ("run", "jobs.add", "--args", "[1]", "--unique-key", "k", "--lane", "l", "--json")
-    made, same = (json.loads(did(*run_args)) for _ in range(2))
+    keyed = (*add, "--unique-key", "k", "--lane", "l")
+    made, same = (json.loads(did(*keyed, "--json")) for _ in range(2))
     assert (made["is_new"], same["is_new"], made["id"] == same["id"]) == (True, False, True)
-    assert (made["lane"], made["dispatched_at"]) == ("l", None)
-    assert "has the same unique key and is pending; no job is made" in did(*run_args[:-1])
-    later = json.loads(did("run", "jobs.add", "--args", "[1]", "--in", "2h", "--json"))
-    assert later["state"] == "scheduled"
-    at = did("run", "jobs.add", "--args", "[1]", "--at", "2099-01-02T03:04Z")
-    assert "it comes at 2099-01-02 03:04:00 UTC" in at
-    assert "it waits for approval" in did("run", "jobs.add", "--args", "[1]", "--requires-approval")
-    did("run", "jobs.add", "--args", "[1]", "--tag", "a", "--resource", "gpu=2")
-    assert sql("SELECT resources FROM pgbeat.jobs WHERE tags = '{a}'") == [({"gpu": 2},)]
+    assert "has the same unique key and is pending; no job is made" in did(*keyed)
+    assert "it comes at 2099-01-02 03:04:00 UTC" in did(*add, "--at", "2099-01-02T03:04Z")
+    assert "it waits for approval" in did(*add, "--requires-approval")
     assert refused(run(database, "jobs", "run", "jobs.add")).endswith("give it with -A APP")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("jobs.ad",), "'jobs.ad'"),
-        (("jobs.add",), "'jobs.add'"),
-        ((), "which task?"),
-        (("--template", "x"), "'x'"),
-        (("jobs.add", "--args", "{"), "'--args'"),
-        (("jobs.add", "--args", "[-1e999]"), "'--args'"),
-        (("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'), "expires"),
-        (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "tags"),
-    ],
-)
-def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], named: str) -> None:
-    assert named in refused(run_with(app, "jobs", "run", *arguments))
-    assert named in refused(run_with(app, "jobs", "run", "--dry-run", *arguments))
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    said = refused(run_with(app, "jobs", *add, "--tag", os.fsdecode(b"\xff")))
+    assert "tags" in said
+    several = refused(run_with(app, "jobs", *add, "--in", "soon", "--priority", "300"))
+    assert len(several.splitlines()) == 3, several
 
 
 def test_run_without_the_broker(app: Celery, sql: Sql) -> None:
     app.conf.broker_url = "redis://localhost:1/0"
-    result = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: the broker can't be reached, or refused: ")
+    said = refused(run_with(app, "jobs", "run", "jobs.add", "--args", "[1]"), 1)
+    assert said.startswith("the broker can't be reached, or refused: ")
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 
-def test_run_from_a_template(did: Did, sql: Sql, app: Celery) -> None:
-    run_with(app, "templates", "set", "t", "--task", "jobs.add", "--args", "[8]")
-    did("run", "--template", "t")
-    assert sql("SELECT task, args, template FROM pgbeat.jobs") == [("jobs.add", [8], "t")]
-
-
 # -- changed
-
-
-def test_the_life_of_a_job(did: Did, job_control: JobControl, sql: Sql) -> None:
-    job = job_control.make(actor=ME)
-    short = str(job.id)[:8]
-    assert did("pause", short) == f"Paused job {job.id}.\n"
-    assert did("resume", short) == f"Resumed job {job.id}: it is pending in queue 'celery'\n"
-    assert did("cancel", short, "--reason", "why not") == (
-        f"Cancelled job {job.id}, which was pending.\n"
-    )
-    assert job_control.job(job).error == f"cancelled by {ME.name}: why not"
-    said = did("retry", short, "--priority", "2")
-    again = sql("SELECT id FROM pgbeat.jobs WHERE retry_of = %s AND priority = 2", job.id)[0][0]
-    assert said == (
-        f"Retried job {job.id}, which was cancelled: job {again}: it is pending in queue 'celery'\n"
-    )
-    told(job_control, job, ExecutionRecord(str(uuid4()), str(again), True, worker="w1"))
-    assert did("cancel", str(again)) == f"Requested the end of job {again}, which runs on w1.\n"
-    assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
-    assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
-    assert sql("SELECT id FROM pgbeat.jobs") == [(again,)]
-
-
-def test_ids_may_be_cut_down_in_options(
-    app: Celery, did: Did, job_control: JobControl, sql: Sql
-) -> None:
-    job = job_control.make(actor=ME)
-    short = str(job.id)[:8]
-    child = json.loads(did("run", "jobs.add", "--args", "[1]", "--depends-on", short, "--json"))[
-        "id"
-    ]
-    assert sql("SELECT parent_id FROM pgbeat.dependencies") == [(job.id,)]
-    assert child[:8] in did("tree", child[:8])
-    did("cancel", short)
-    noted = json.loads(run_with(app, "audit", "--kind", "job", "--subject", short, "--json").stdout)
-    assert [(row["verb"], row["subject"]) for row in noted] == [("cancel", str(job.id))]
 
 
 def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None:
@@ -392,25 +270,28 @@ def test_several_at_once(app: Celery, job_control: JobControl, sql: Sql) -> None
     assert gone.stdout == "Deleted 2 jobs.\n"
 
 
-def test_what_is_for_administrators(app: Celery, did: Did, job_control: JobControl) -> None:
+def test_what_is_for_administrators(
+    app: Celery, did: Did, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_control.make(actor=ME, requires_approval=True)
     assert "(--admin)" in refused(run_with(app, "jobs", "approve", str(job.id)), 1)
     assert did("approve", str(job.id), "--admin").startswith(f"Approved job {job.id}: it is pend")
     other = job_control.make(actor=BOB)
-    assert "(--admin)" in refused(run_with(app, "jobs", "cancel", str(other.id)), 1)
-    did("cancel", "--admin", str(other.id))
+    for verb in ("retry", "cancel", "approve", "delete"):
+        said = refused(run_with(app, "jobs", verb, str(other.id)), 1)
+        assert f"{verb} job {other.id}" in said
+    monkeypatch.setenv("PGBEAT_ADMIN", "1")
+    did("cancel", str(other.id))
 
 
 def test_move(app: Celery, did: Did, job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, limit=0)
-    a, b = (job_control.make(actor=ME, lane="l") for _ in range(2))
-    theirs = job_control.make(actor=BOB, lane="l", priority=3)
-    assert did("move", str(b.id), "front") == f"Moved job {b.id}: place 2 in lane 'l'.\n"
-    assert did("move", str(b.id), "after", str(a.id)).endswith("place 3 in lane 'l'.\n")
-    assert did("move", str(a.id), "before", str(theirs.id)).endswith("place 1 in lane 'l'.\n")
-    assert did("move", str(b.id), "front", "--priority", "9").endswith("place 1 in lane 'l'.\n")
-    assert "before which job?" in refused(run_with(app, "jobs", "move", str(a.id), "before"))
-    assert "takes no other" in refused(run_with(app, "jobs", "move", str(a.id), "back", str(b.id)))
+    a, b = (str(job_control.make(actor=ME, lane="l").id) for _ in range(2))
+    assert did("move", b, "front") == f"Moved job {b}: place 1 in lane 'l'.\n"
+    assert did("move", b, "after", a).endswith("place 2 in lane 'l'.\n")
+    assert did("move", b, "before", a).endswith("place 1 in lane 'l'.\n")
+    assert "before which job?" in refused(run_with(app, "jobs", "move", a, "before"))
+    assert "takes no other" in refused(run_with(app, "jobs", "move", a, "back", b))
 
 
 def test_the_app_is_needed_for_messages(database: str, job_control: JobControl) -> None:

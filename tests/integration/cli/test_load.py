@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from pgbeat.beat.maintenance import load as keeper
+from pgbeat.beat.maintenance.leader_maintenance import load as keeper
 from pgbeat.cli.operations.load import sparkline
 from pgbeat.config import Settings, postgres_url
-from tests.support.command_line import Sql, read, refused, run
+from tests.support.command_line import Sql, read, run
 from tests.support.databases import connected
 from tests.support.rows import make_job
 
@@ -29,10 +29,6 @@ def test_the_load_as_lines_and_as_json(sql: Sql, database: str) -> None:
     shown = run(database, "load", "--task", "a", "--since", "2h").stdout
     assert "█" in shown
     assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_a_wrong_step_is_refused(database: str) -> None:
-    refused(run(database, "load", "--step", "90s"))
 
 
 def test_a_line_of_many_values_shows_the_greatest() -> None:
