@@ -17,6 +17,7 @@ from pgbeat.testing.databases import TemporaryServer
 from tests.support import killed_beats
 from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -82,7 +83,8 @@ def test_several_jobs_killed_at_each_step(
     assert sorted(str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs")) == ids
 
 
-def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:
+@pytest.mark.slow
+def test_four_beats_launch_once(processes: Processes, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every) "
         "SELECT 's' || i, 'tests.add', '1 second' FROM generate_series(1, 20) i"
@@ -91,7 +93,7 @@ def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:
     for process in beats:
         process.says("beat: Starting...")
     enough = "SELECT count(DISTINCT due_at) >= %s FROM pgbeat.ticks"
-    until(lambda: sql(enough, seconds)[0][0], seconds * 3 + 30)
+    until(lambda: sql(enough, 5)[0][0], 45)
     for process in beats:
         process.send_signal(signal.SIGTERM)
     for process in beats:
@@ -100,23 +102,12 @@ def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:
     assert_launched_once(sql)
 
 
-@pytest.mark.slow
-def test_four_beats_launch_once(processes: Processes, sql: Sql) -> None:
-    run_four_beats(processes, sql, 5)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_four_beats_launch_once_for_a_minute(processes: Processes, sql: Sql) -> None:
-    run_four_beats(processes, sql, 60)
-
-
 def leading(beats: Iterable[Process]) -> Process | None:
     return next((beat for beat in beats if "This beat leads" in beat.output), None)
 
 
 def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')")
+    make_schedule(sql, every="1 second")
     beats = {processes.beat() for _ in range(3)}
     for n in range(3):
         leader = until(partial(leading, beats))
@@ -132,7 +123,7 @@ def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, 
 @pytest.mark.slow
 def test_a_frozen_leader_is_replaced_and_fenced(processes: Processes, sql: Sql) -> None:
     """Stopped by SIGSTOP it loses its session after its silence; awake again it stands by."""
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')")
+    make_schedule(sql, every="1 second")
     leader = processes.beat()
     leader.says("This beat leads")
     standby = processes.beat()

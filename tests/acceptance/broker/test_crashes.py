@@ -491,17 +491,19 @@ class History:
                 ), f"ran again though nothing happened: {entries}, {self.disruptions}"
 
 
-def lose_nothing(
-    server: TemporaryServer, transport_workers: TransportWorkers, tasks: int, rounds: int
+@pytest.mark.slow
+def test_nothing_is_lost(
+    own_server: TemporaryServer, own_transport_workers: TransportWorkers
 ) -> None:
     """In each round a worker is killed, or both, or their server crashes; and sessions are cut."""
+    transport_workers, rounds = own_transport_workers, 6
     workers = [transport_workers.begin("-c", "2"), transport_workers.begin("-c", "2")]
     transport_workers.await_ready(*workers)
     history = History(transport_workers)
     for n in range(rounds):
-        history.send(tasks // rounds)
+        history.send(100)
         if n == rounds // 2:
-            history.restart(server, workers)
+            history.restart(own_server, workers)
             continue
         victims, workers = (workers, []) if n % 3 == 2 else (workers[:1], workers[1:])
         history.kill(*victims)
@@ -514,19 +516,3 @@ def lose_nothing(
     assert all(worker.poll() is None for worker in workers)
     history.check()
     assert transport_workers.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
-
-
-@pytest.mark.slow
-def test_nothing_is_lost(
-    own_server: TemporaryServer, own_transport_workers: TransportWorkers
-) -> None:
-    """Late acknowledged tasks; worker groups killed, sessions cut, the server crashed."""
-    lose_nothing(own_server, own_transport_workers, 400, 4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_nothing_is_lost_of_two_thousand(
-    own_server: TemporaryServer, own_transport_workers: TransportWorkers
-) -> None:
-    lose_nothing(own_server, own_transport_workers, 2000, 16)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidTransition
-from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.verbs import control
@@ -151,42 +150,6 @@ def test_cancel_what_a_worker_had_that_dies(
     becomes(job_control, running, "failed")
     after_a_note(transport_workers, job_control)
     assert not ran(transport_workers, claimed)
-
-
-@pytest.mark.slow
-def test_paused_and_resumed_before_a_worker_came(
-    transport_workers: TransportWorkers, job_control: JobControl
-) -> None:
-    held = job_control.do(control.pause, job_control.make("x", task="transport.hold"))
-    transport_workers.start("-c", "1")
-    after_a_note(transport_workers, job_control)
-    assert not ran(transport_workers, held)
-    transport_workers.open("x")
-    job_control.do(control.resume, held)
-    becomes(job_control, held, "completed")
-    waits = job_control.make("x", task="transport.hold", requires_approval=True)
-    after_a_note(transport_workers, job_control)
-    assert not ran(transport_workers, waits)
-    job_control.do(control.approve, waits)
-    becomes(job_control, waits, "completed")
-
-
-@pytest.mark.slow
-def test_a_chain_of_retries_and_one_by_hand(
-    transport_workers: TransportWorkers, job_control: JobControl
-) -> None:
-    """`add` of a text and a number fails."""
-    transport_workers.start("-c", "1")
-    first = job_control.make("x", 1, task="transport.add", max_attempts=3, retry_base=0)
-    chain = [becomes(job_control, first, "failed")]
-    while chain[-1].retried_by is not None:
-        [following] = jobs.find(job_control.connection, [str(chain[-1].retried_by)])
-        chain.append(becomes(job_control, following, "failed"))
-    assert [job.attempt for job in chain] == [1, 2, 3]
-    assert all("TypeError" in str(job.error) for job in chain)
-    again = job_control.do(control.retry, chain[-1], job_source="user_cli")
-    assert (again.attempt, again.retry_of) == (1, chain[-1].id)
-    assert becomes(job_control, again, "failed").retried_by is not None
 
 
 @pytest.mark.slow

@@ -80,81 +80,15 @@ def overlaps(sql: Sql) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize(
-    ("on_failure", "left"),
-    [
-        ("stop", ["completed", "failed", "cancelled", "cancelled"]),
-        pytest.param(
-            "skip_remaining", ["completed", "failed", "skipped", "skipped"], marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "continue", ["completed", "failed", "completed", "completed"], marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_a_sequence_with_a_member_that_fails(
-    worker: Start, submit: Submit, sql: Sql, on_failure: str, left: list[str]
-) -> None:
+def test_a_sequence_with_a_member_that_fails(worker: Start, submit: Submit, sql: Sql) -> None:
     worker()
-    submit("add", "fail", "add", "add", mode="sequential", on_failure=on_failure)
-    assert end(sql) == ("failed", left)
-    assert sql("SELECT error FROM pgbeat.jobs WHERE state = 'failed'") == [
-        ("ValueError: no such thing",)
-    ]
-    assert sql("SELECT count(*) FROM pgbeat.executions") == [
-        (sum(state in ("completed", "failed") for state in left),)
-    ]
+    submit("add", "fail", "add", "add", mode="sequential")
+    assert end(sql) == ("failed", ["completed", "failed", "cancelled", "cancelled"])
+    failed = sql("SELECT error FROM pgbeat.jobs WHERE state = 'failed'")
+    assert failed == [("ValueError: no such thing",)]
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [(2,)]
     assert overlaps(sql) == []
     assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
-
-
-@pytest.mark.slow
-def test_a_sequence_waits_for_retries(worker: Start, submit: Submit, sql: Sql) -> None:
-    worker()
-    again = {
-        "task": "tests.remember",
-        "kwargs": {"fails": True},
-        "max_attempts": 2,
-        "retry_base": 1,
-    }
-    skips = {"task": "tests.leave", "args": ["skip"]}
-    submit(again, skips, "add", mode="sequential")
-    assert end(sql) == ("completed", ["failed", "completed", "skipped", "completed"])
-    assert overlaps(sql) == []
-
-
-@pytest.mark.slow
-def test_parallel_ones_that_end_together_on_two_workers(
-    worker: Start, submit: Submit, sql: Sql, tmp_path: Path
-) -> None:
-    for running in (worker(), worker()):
-        running.says("ready.")
-    hold = {"task": "tests.hold", "args": ["all"]}
-    submit(*[hold] * 4)
-    until(lambda: sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'running'") == [(4,)])
-    (tmp_path / "gate-all").touch()
-    assert end(sql) == ("completed", ["completed"] * 4)
-
-
-@pytest.mark.slow
-def test_a_failure_leaves_what_runs_and_ends_what_waits(
-    worker: Start, submit: Submit, sql: Sql, tmp_path: Path
-) -> None:
-    worker()
-    hold = {"task": "tests.hold", "args": ["first"]}
-    submit(hold, {"task": "tests.hold", "args": ["second", True]}, hold, hold, hold, hold)
-    # What began just before, and was not told of yet, would end too.
-    until(lambda: len(sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'running'")) == 2)
-    (tmp_path / "gate-second").touch()
-    # Another may have begun where that one had run.
-    waiting = "SELECT id FROM pgbeat.jobs WHERE state NOT IN ('running', 'failed', 'cancelled')"
-    until(lambda: not sql(waiting))
-    assert sql("SELECT state FROM pgbeat.groups") == [("running",)]
-    (tmp_path / "gate-first").touch()
-    state, (first, second, third, *rest) = end(sql)
-    assert (state, first, second, rest) == ("failed", "completed", "failed", ["cancelled"] * 3)
-    # One that the worker had already doesn't run either.
-    assert sql("SELECT count(*) FROM pgbeat.executions") == [(2 + (third == "completed"),)]
 
 
 @pytest.mark.slow

@@ -76,38 +76,6 @@ def done(transport_workers: TransportWorkers) -> int:
 
 
 @pytest.mark.slow
-def test_a_lane_of_limit_one_keeps_its_order(
-    transport_workers: TransportWorkers, client: Celery
-) -> None:
-    make_lane(transport_workers.sql, limit=1)
-    ids = fill(client, 12, 0.01)
-    urgent = fill(client, 2, 0.01, priority=9)
-    begin(transport_workers, 1)
-    until(lambda: done(transport_workers) == 14, 60, "all are done")
-    order = [entry.id for entry in transport_workers.journal()]
-    # The first has had its slot since before the urgent ones came.
-    assert order == [ids[0], *urgent, *ids[1:]]
-    assert peak(transport_workers) == 1
-
-
-@pytest.mark.slow
-def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
-    transport_workers: TransportWorkers, client: Celery
-) -> None:
-    make_lane(transport_workers.sql, limit=2)
-    begin(transport_workers, 1, concurrency=6)
-    transport_workers.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job_policy) "
-        "SELECT 's' || n, 'transport.work', '1h', now(), '[0.02]', '{\"lane\": \"l\"}' "
-        "FROM generate_series(1, 30) n"
-    )
-    fill(client, 30, 0.02)
-    until(lambda: done(transport_workers) == 60, 60, "all are done")
-    assert peak(transport_workers) == 2
-    assert len(transport_workers.journal()) == 60
-
-
-@pytest.mark.slow
 def test_two_beats_and_three_workers_never_exceed_the_limit(
     transport_workers: TransportWorkers, client: Celery
 ) -> None:

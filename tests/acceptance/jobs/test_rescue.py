@@ -42,17 +42,6 @@ def test_a_killed_prefork_child(
     assert tracked_workers.released() == 1
 
 
-@pytest.mark.slow
-def test_a_killed_child_whose_message_goes_back_at_once(tracked_workers: TrackedWorkers) -> None:
-    """Celery tells nobody of it."""
-    worker = tracked_workers.start("-c", "1", settings={"worker_lost_wait": 1.0})
-    job_id = tracked_workers.one("die_once_rejected", "died")
-    tracked_workers.runs(job_id)
-    [seen] = tracked_workers.ended(job_id)
-    assert [run.lost for run in seen.runs] == [True, False]
-    assert worker.poll() is None
-
-
 @pytest.mark.parametrize(
     "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("solo", "threads"))]
 )

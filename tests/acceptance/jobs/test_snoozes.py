@@ -138,24 +138,12 @@ def test_greenlets_snooze_at_the_same_time(site: Site, sql: Sql) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pool", ["solo", "gevent"])
 @pytest.mark.parametrize(("moment", "runs"), [("before", 3), ("after", 2)])
-def test_a_gevent_worker_killed_around_a_snooze(
-    site: Site, sql: Sql, moment: str, runs: int
+def test_a_worker_killed_around_a_snooze(
+    site: Site, sql: Sql, moment: str, runs: int, pool: str
 ) -> None:
-    check_killed(site, sql, moment, runs, "gevent")
-
-
-@pytest.mark.parametrize(
-    ("moment", "runs"), [pytest.param("before", 3, marks=pytest.mark.slow), ("after", 2)]
-)
-@pytest.mark.slow
-def test_a_worker_killed_around_a_snooze(site: Site, sql: Sql, moment: str, runs: int) -> None:
-    """The job runs again: neither lost nor twice at once."""
-    check_killed(site, sql, moment, runs, "solo")
-
-
-def check_killed(site: Site, sql: Sql, moment: str, runs: int, pool: str) -> None:
-    """Kills the first worker around a snooze; a second one must end the job."""
+    """The job runs again, by a second worker: neither lost nor twice at once."""
     site.beat(app=site.app).says("This beat leads", 60)
     first = site.start("-P", pool)
     job = site.task(moment, "killed").delay()

@@ -175,7 +175,7 @@ def test_one_that_is_cancelled_before_it_asks_for_a_retry(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [pytest.param("child", marks=pytest.mark.slow), "worker"])
-def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, sql: Sql, victim: str) -> None:
+def test_a_killed_task_runs_again_and_keeps_the_line(site: Site, victim: str) -> None:
     """The message of one acknowledged late goes back; the next in the lane has to wait for it."""
     first = site.start("-P", "prefork", "-c", "1")
     site.beat(app=site.app).says("This beat leads", 60)
@@ -280,7 +280,7 @@ def test_what_waits_is_paused_resumed_and_hastened(site: Site, sql: Sql, how: st
 
 
 @pytest.mark.slow
-def test_an_errback_of_one_that_was_paused(site: Site, sql: Sql) -> None:
+def test_an_errback_of_one_that_was_paused(site: Site) -> None:
     """It is called with the task that failed."""
     handled = site.client.signature("policies.handled")
     failed = site.task("fails").apply_async(link_error=handled)

@@ -1,7 +1,6 @@
 """Results elsewhere, and values and chords that can't be: one clear error, nothing else is lost."""
 
 import json
-from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +18,7 @@ ELSEWHERE = "The transaction that ends a chord does not publish its body"
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_results_in_another_database_than_the_broker(
-    workers: Workers, client: Client, empty_database: str, pool: str, caplog: Any
+    workers: Workers, client: Client, empty_database: str, pool: str
 ) -> None:
     """All works but the transaction that both share, and the worker says so once."""
     migrate.upgrade(postgres_url(empty_database))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from celery.exceptions import ChordError
 
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
@@ -36,16 +35,6 @@ def test_what_celery_composes(workers: Workers, client: Client) -> None:
     assert nested().get(timeout=30) == [[3, 4], 6]
 
 
-def test_a_member_that_fails(workers: Workers, client: Client) -> None:
-    workers.start("-P", "prefork", "-c", "2")
-    body = client.body().on_error(client.errback())
-    failed = chord([client.add(1, 1), client.fail()], body)()
-    with pytest.raises((ChordError, ValueError), match="it fails"):
-        failed.get(timeout=30)
-    assert failed.parent.results[0].get(timeout=10) == 2
-    until(lambda: f"errback {failed.id} ChordError" in workers.journal())
-
-
 def test_a_frozen_chord_that_is_applied_twice(workers: Workers, client: Client) -> None:
     workers.start("-P", "prefork", "-c", "2")
     signature = chord([client.add(1, 1), client.add(2, 2)], client.body())
@@ -70,15 +59,6 @@ def test_members_that_end_before_the_size_is_known(
     backend.set_chord_size(*told[0])
     assert result.get(timeout=30) == [0, 2, 4, 6, 8]
     assert workers.journal() == [f"{result.id} [0, 2, 4, 6, 8]"]
-
-
-def test_a_body_that_no_worker_knows(workers: Workers, client: Client) -> None:
-    """Its error is the result; what the members returned is kept."""
-    workers.start()
-    failed = chord([client.add(1, 1)], client.unknown())()
-    with pytest.raises(Exception, match=r"results\.unknown"):
-        failed.get(timeout=30)
-    assert failed.parent.results[0].get(timeout=10) == 2
 
 
 @pytest.mark.slow

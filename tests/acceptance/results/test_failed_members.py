@@ -1,7 +1,5 @@
 """Chords whose members are lost, take too long, are retried or are delivered again."""
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -42,22 +40,6 @@ def test_a_member_whose_process_is_lost(workers: Workers, client: Client, sql: S
     assert_failed(workers, failed, WorkerLostError)
     assert failed.parent.results[0].get(timeout=10) == 2
     assert sql("SELECT ended FROM pgbeat.chords") == [(True,)]
-
-
-@pytest.mark.slow
-def test_a_member_that_is_delivered_again(workers: Workers, client: Client, sql: Sql) -> None:
-    """Its worker dies after its part was counted, and before its message is acknowledged."""
-    (workers.folder / "armed").touch()
-    victim = workers.start(TESTS_DIE_AT="after commit")
-    result = chord([client.add(n, 0) for n in range(3)], client.body())()
-    assert until(victim.poll, 30) == -signal.SIGKILL
-    survivor = workers.start()
-    assert result.get(timeout=60) == [0, 1, 2]
-    assert len(workers.journal()) == 1
-    os.kill(survivor.pid, signal.SIGTERM)
-    survivor.wait(30)
-    assert sql("SELECT done, ended FROM pgbeat.chords") == [(3, True)]
-    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
 
 
 def bodies(client: Client, kind: str) -> Any:

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import chord, group
 
 from pgbeat.config import postgres_url
@@ -19,6 +19,7 @@ from pgbeat.testing.databases import TemporaryServer
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.threads import together
 from tests.support.transport_workers import POOLS
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -96,29 +97,12 @@ def test_a_caller_that_forks(workers: Workers, client: Client) -> None:
 
 def test_many_threads_wait(workers: Workers, client: Client) -> None:
     workers.start("-P", "prefork", "-c", "2")
-    found: list[int] = []
 
-    def wait(n: int) -> None:
-        found.extend(client.add(n, k).delay().get(timeout=60) for k in range(20))
+    def wait(n: int) -> list[int]:
+        return [client.add(n, k).delay().get(timeout=60) for k in range(20)]
 
-    threads = [threading.Thread(target=wait, args=(n,)) for n in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == sorted(n + k for n in range(5) for k in range(20))
-
-
-def test_a_hard_time_limit(workers: Workers, client: Client) -> None:
-    workers.start("-P", "prefork", "-c", "1")
-    with pytest.raises(TimeLimitExceeded):
-        client.sleep(60, time_limit=1).delay().get(timeout=30)
-
-
-def test_a_process_that_is_lost(workers: Workers, client: Client) -> None:
-    workers.start("-P", "prefork", "-c", "1")
-    with pytest.raises(WorkerLostError):
-        client.die().delay().get(timeout=60)
+    found = together([partial(wait, n) for n in range(5)])
+    assert found == [[n + k for k in range(20)] for n in range(5)]
 
 
 def test_a_revoked_task(workers: Workers, client: Client) -> None:
