@@ -15,6 +15,7 @@ from pgbeat.database.migrations import migrate
 from tests.support import versions as releases
 from tests.support.processes import ROOT, Process, until
 from tests.support.recorded_workers import TrackedWorkers
+from tests.support.rows import make_schedule
 from tests.support.versions import next_version
 
 #: What a later version may add.
@@ -112,10 +113,7 @@ def versions(database: str, tmp_path: Path) -> Iterator[Versions]:
 def decides(versions: Versions, beat: Process) -> None:
     """A beat launches a schedule, and its job is recorded."""
     beat.says("This beat leads")
-    versions.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.where', '1 hour', now())"
-    )
+    make_schedule(versions.sql, due="0", task="tests.where")
     until(lambda: versions.sql("SELECT 1 FROM pgbeat.ticks WHERE outcome = 'launched'"))
     until(lambda: versions.states().get("pending", 0) == versions.states().get("running", 0) == 0)
 

@@ -17,6 +17,7 @@ from celery.beat import Service
 from pgbeat import Context, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes, until
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -37,10 +38,7 @@ def test_check_often_work_rarely(processes: Processes, sql: Sql) -> None:
         "$$ BEGIN UPDATE work SET done = true; RETURN NEW; END $$"
     )
     sql("CREATE TRIGGER finish AFTER INSERT ON notes FOR EACH ROW EXECUTE FUNCTION finish()")
-    sql(
-        "INSERT INTO pgbeat.schedules (name, launcher, every) "
-        "VALUES ('refresh', 'TableLauncher', '1 second')"
-    )
+    make_schedule(sql, "refresh", task=None, launcher="TableLauncher", every="1 second")
     processes.worker()
     beat = processes.beat()
     until(lambda: outcomes(sql).startswith("ss"))
@@ -109,7 +107,7 @@ def job_ids(sql: Sql, name: str) -> set[str]:
 def test_a_deploy_changes_what_is_in_code_and_nothing_else(processes: Processes, sql: Sql) -> None:
     first = processes.beat(app="tests.support.apps.schedules_in_code")
     first.says("This beat leads")
-    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('mine', 'tests.add', '0 0 * * *')")
+    make_schedule(sql, "mine", cron="0 0 * * *")
     sql("UPDATE pgbeat.schedules SET paused_at = now() WHERE name = 'crontab'")
     sql("UPDATE pgbeat.schedules SET enabled = false WHERE name = 'schedule'")
     first.send_signal(signal.SIGTERM)
@@ -143,16 +141,11 @@ def test_a_change_by_sql_is_honoured_at_once(processes: Processes, sql: Sql) -> 
     """Long before the loop interval is over: a notification wakes beat."""
     beat = processes.beat("--max-interval", "300")
     beat.says("This beat leads")
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron, next_run) "
-        "VALUES ('now', 'tests.add', '0 0 1 1 *', now())"
-    )
+    make_schedule(sql, "now", due="0", cron="0 0 1 1 *")
     until(lambda: outcomes(sql) == "l", 10)
     sql("UPDATE pgbeat.schedules SET next_run = now()")
     until(lambda: outcomes(sql) == "ll", 10)
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('later', 'tests.add', '0 0 1 1 *')"
-    )
+    make_schedule(sql, "later", cron="0 0 1 1 *")
     until(
         lambda: sql("SELECT next_run IS NOT NULL FROM pgbeat.schedules WHERE name = 'later'")[0][0],
         10,
@@ -192,10 +185,7 @@ def test_a_signal_that_python_drops_ends_it_too(app: Celery, sql: Sql, step: str
             if reached == step:
                 self.close()
 
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0")
     Service(app, scheduler_cls=Interrupted).start()
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(int(step == "after commit"),)]
 
@@ -256,7 +246,7 @@ def test_wrong_settings_end_it_with_all_mistakes(processes: Processes) -> None:
 @pytest.mark.slow
 def test_embedded_in_a_worker(processes: Processes, sql: Sql, tmp_path: Path) -> None:
     """`celery worker -B` runs the scheduler in a process beside the worker's."""
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.note', '1 second')")
+    make_schedule(sql, task="tests.note", every="1 second")
     schedule_file = str(tmp_path / "schedule")
     worker = processes.worker(
         "-P", "prefork", "-c", "1", "-B", "--scheduler", "pgbeat.Scheduler", "-s", schedule_file
@@ -267,7 +257,7 @@ def test_embedded_in_a_worker(processes: Processes, sql: Sql, tmp_path: Path) ->
     assert worker.wait(20) == 0, worker.output
 
 
-def test_by_its_short_name(processes: Processes, sql: Sql) -> None:
+def test_by_its_short_name(processes: Processes) -> None:
     """The entry point makes `-S pgbeat` work."""
     processes.beat(scheduler="pgbeat").says("This beat leads")
 
@@ -303,11 +293,8 @@ def test_a_slow_condition_delays_nobody(beat: Beat, sql: Sql, app: Celery, tmp_p
         "SELECT 'sql' || i, 'tests.add', 'SELECT pg_sleep(60)', '1 hour', "
         "now() - interval '1 hour' FROM generate_series(1, 8) i"
     )
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, condition_sql, every, next_run) VALUES "
-        "('plain', 'tests.add', NULL, '1 hour', now()), "
-        "('quick', 'tests.add', 'SELECT true', '1 hour', now())"
-    )
+    make_schedule(sql, "plain", due="0")
+    make_schedule(sql, "quick", due="0", condition_sql="SELECT true")
     scheduler = beat()
     until(lambda: [scheduler.tick(), len(outcomes(sql)) >= 2][1])
     assert set(sql("SELECT schedule, outcome FROM pgbeat.ticks")) == {
@@ -327,11 +314,8 @@ def test_a_slow_condition_delays_nobody(beat: Beat, sql: Sql, app: Celery, tmp_p
 
 
 def test_a_new_row_that_somebody_edits_delays_nobody(beat: Beat, sql: Sql, database: str) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('new', 'tests.add', '1 hour')")
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('due', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, "new")
+    make_schedule(sql, "due", due="0")
     scheduler = beat()
     next_run = "SELECT next_run > now() FROM pgbeat.schedules WHERE name = 'new'"
     with psycopg.connect(database) as editor:
@@ -365,10 +349,7 @@ def test_the_apps_entries_wait_for_an_editor_and_beat_does_not(
     first.run_due()
     first.close()
     app.conf.beat_schedule["code"]["schedule"] = 7200
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0")
     with psycopg.connect(database) as editor:
         editor.execute("SELECT FROM pgbeat.schedules WHERE name = 'code' FOR UPDATE")
         second = beat()

@@ -11,6 +11,7 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes, until
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -61,10 +62,7 @@ def publish_elsewhere(app: Celery, sql: Sql, database: str, folder: Path) -> Non
     app.conf.broker_transport_options = dict.fromkeys(
         ("data_folder_in", "data_folder_out", "control_folder"), str(folder)
     )
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0")
 
 
 def test_a_broker_elsewhere(
@@ -109,10 +107,7 @@ def test_a_broker_that_is_away_fails_the_tick(
     app.conf.broker_url = "amqp://127.0.0.1:1//"
     app.conf.broker_connection_max_retries = 1
     app.conf.task_publish_retry = False
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0")
     assert beat().run_due() == 1
     [(outcome, error)] = sql("SELECT outcome, error FROM pgbeat.ticks")
     assert outcome == "failed" and "refused" in error.lower()

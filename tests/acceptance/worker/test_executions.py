@@ -100,14 +100,6 @@ def test_celerys_own_retry_is_another_execution_of_the_same_job(
     assert seen.job.error is None
 
 
-@pytest.mark.slow
-def test_a_job_waits_for_celerys_retry_as_scheduled(tracked_workers: TrackedWorkers) -> None:
-    start(tracked_workers, "prefork")
-    job_id = tracked_workers.one("retry", 3600)
-    until(lambda: tracked_workers.see(job_id).job.state == "scheduled")
-    assert [run.state for run in tracked_workers.see(job_id).runs] == ["failed"]
-
-
 @pools
 def test_progress_and_what_the_task_reports(tracked_workers: TrackedWorkers, pool: str) -> None:
     """While it runs, and at its end."""

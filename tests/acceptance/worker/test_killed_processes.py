@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.processes import Process, until
 from tests.support.recorded_workers import TrackedWorkers
+from tests.support.rows import make_lane
 
 APP = "tests.support.apps.killed"
 
@@ -24,7 +25,7 @@ def locked(tracked_workers: TrackedWorkers, job_id: str) -> Iterator[None]:
 
 def in_lane(tracked_workers: TrackedWorkers, task: str, *args: Any) -> tuple[str, str]:
     """Makes a job of the task, which has the only slot of a lane, and the next in line."""
-    tracked_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    make_lane(tracked_workers.sql, "one")
     return (
         tracked_workers.one(task, *args, lane="one", max_attempts=1),
         tracked_workers.one("add", lane="one", is_dispatched=False),

@@ -23,7 +23,7 @@ from pgbeat.worker.recording import process_recorder
 from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
-from tests.support.rows import make_job
+from tests.support.rows import make_job, make_schedule
 
 Beat = Callable[..., Scheduler]
 
@@ -66,10 +66,7 @@ def test_a_task_that_no_worker_has_registered(
     def failing() -> None:
         """Known to beat alone."""
 
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job_policy) VALUES "
-        "('s', 'tests.failing', '1 hour', now(), '{\"max_attempts\": 3}')"
-    )
+    make_schedule(sql, due="0", task="tests.failing", job_policy='{"max_attempts": 3}')
     processes.worker("-P", "solo", app="tests.support.apps.recorded")
     until(lambda: sql("SELECT 1 FROM pgbeat.workers WHERE tasks @> '{tests.fail}'"))
     assert beat().run_due() == 1
@@ -111,10 +108,7 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
 
 @pytest.mark.slow
 def test_recording_that_fails_does_not_fail_the_task(processes: Processes, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.note', '1 hour', now())"
-    )
+    make_schedule(sql, due="0", task="tests.note")
     worker = processes.worker(
         app="tests.support.apps.recorded", PGBEAT_URL="postgresql://nobody@127.0.0.1:1/none"
     )

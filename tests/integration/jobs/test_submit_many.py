@@ -12,8 +12,9 @@ import pgbeat
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidInput, InvalidJob, UnknownTask
+from pgbeat.jobs.rows import job_copies
 from pgbeat.jobs.submitting import submit_many
-from tests.support.rows import Sql
+from tests.support.rows import Sql, make_lane
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_they_are_described_as_members_of_a_group_are(app: Celery, add: Any, sql
 
 
 def test_a_policy_holds_for_all_that_say_nothing_else(app: Celery, add: Any, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    make_lane(sql)
     pgbeat.submit_many(
         [add.s(1, 1), {"task": add, "args": [2, 2], "priority": 7}],
         app=app,
@@ -124,7 +125,7 @@ def rows(sql: Sql) -> list[Any]:
                replace(m.payload, j.id::text, 'id')
           FROM pgbeat.jobs j LEFT JOIN kombu_message m ON m.job_id = j.id
                LEFT JOIN kombu_queue q ON q.id = m.queue_id
-         ORDER BY 1, 6
+         ORDER BY j.position
         """
     )
 
@@ -143,8 +144,8 @@ POLICIES: list[dict[str, Any]] = [
 def test_many_are_written_as_few_are(
     app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]
 ) -> None:
-    """What they have in common is checked once, or each is checked for itself."""
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('full', 0)")
+    """By COPY, with what they have in common checked once; and each for itself."""
+    make_lane(sql, "full", limit=0)
     texts = ["", "\\", "\\N", "\t\n\r", 'a"b', "é€😀", "x" * 300, "%s %(id)s"]
     texts += [str(number) for number in range(100)]
     described: list[dict[str, Any]] = [{"task": "tests.note", "args": [text]} for text in texts]
@@ -166,6 +167,7 @@ def test_many_are_written_as_few_are(
     written()  # Celery makes the first message of each kind
     many = written()
     assert len(many) == len(described)
+    monkeypatch.setattr(job_copies, "copy", lambda connection, batch: False)
     monkeypatch.setattr(submit_many, "_BATCH", 1)
     assert written() == many
 

@@ -15,7 +15,7 @@ from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
 from tests.support.problems import raises
-from tests.support.rows import make_lane
+from tests.support.rows import make_lane, make_schedule
 
 
 def unit(connection: Connection, by: str = "user:me", namespace: str = "default") -> UnitOfWork:
@@ -136,11 +136,9 @@ def test_removed(connection: Connection, sql: Sql) -> None:
 
 def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> None:
     put(connection)
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, job_policy) VALUES "
-        "('from', NULL, '1h', '{\"template\": \"t\"}'), "
-        "('own', 'jobs.own', '1h', '{\"template\": \"t\"}'), ('other', 'jobs.add', '1h', '{}')"
-    )
+    make_schedule(sql, "from", task=None, every="1h", job_policy='{"template": "t"}')
+    make_schedule(sql, "own", task="jobs.own", every="1h", job_policy='{"template": "t"}')
+    make_schedule(sql, "other", task="jobs.add", every="1h")
     put(connection, task="jobs.sub")
     assert sql("SELECT name, task FROM pgbeat.schedules ORDER BY name") == [
         ("from", "jobs.sub"),

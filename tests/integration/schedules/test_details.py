@@ -16,7 +16,7 @@ from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import JobControl, make_app
 from tests.support.pages import html
-from tests.support.rows import make_job
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, done, problem
 
 PATH = "/admin/scheduled-jobs"
@@ -198,12 +198,14 @@ def test_the_api(web: Web, sql: Sql) -> None:
 
 
 def test_the_console(web: Web, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, labels, description, paused_at, "
-        "paused_reason) VALUES ('s', 't', '1 hour', '{\"team\": \"billing\"}', 'Sends it', now(), "
-        "'3 jobs in a row failed; last: no')"
+    key = make_schedule(
+        sql,
+        task="t",
+        labels='{"team": "billing"}',
+        description="Sends it",
+        paused_at="now",
+        paused_reason="3 jobs in a row failed; last: no",
     )
-    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
     make_job(sql, "failed", schedule_id=key, labels='{"team": "billing"}', error="KeyError: 'x'")
     make_job(sql, "completed", task="jobs.other")
     page = web.admin.get("/console/schedules", params={"label": "team=billing"}).text

@@ -332,10 +332,7 @@ def test_nothing_that_a_launcher_gives_holds_up_other_schedules(
 
 def test_generic_job_launcher_is_an_alias(database: str, sql: Sql, tmp_path: Path) -> None:
     assert pgbeat.GenericJobLauncher is pgbeat.GenericLauncher
-    sql(
-        "INSERT INTO pgbeat.schedules (name, launcher, task, every) "
-        "VALUES ('s', 'GenericJobLauncher', 'tests.add', '1 hour')"
-    )
+    make_schedule(sql, launcher="GenericJobLauncher")
     assert sql("SELECT launcher FROM pgbeat.schedules") == [("GenericLauncher",)]
     path = tmp_path / "s.yml"
     path.write_text("schedules:\n  f: {launcher: GenericJobLauncher, task: t, every: 1 hour}\n")

@@ -18,7 +18,7 @@ from pgbeat.schedules import control, entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry, SyncChanges, faithful
 from tests.support.command_line import Sql
-from tests.support.rows import unit_on
+from tests.support.rows import make_schedule, unit_on
 
 apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
@@ -180,7 +180,7 @@ def test_rows_of_an_unknown_app_are_adopted_by_name_and_never_removed(
 
 
 def test_a_beat_keeps_another_apps_schedules_and_warns(
-    beat: Beat, app: Celery, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+    beat: Beat, app: Celery, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
     app.conf.beat_schedule = {"ours": {"task": "tests.add", "schedule": 3600.0}}
     first = beat()
@@ -206,7 +206,7 @@ def test_a_beat_keeps_another_apps_schedules_and_warns(
 
 
 def test_a_beat_that_takes_over_warns_of_apps_that_came_meanwhile(
-    beat: Beat, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+    beat: Beat, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each beat warns of an app once: at its start, or when it takes over."""
 
@@ -215,10 +215,7 @@ def test_a_beat_that_takes_over_warns_of_apps_that_came_meanwhile(
 
     leader, standby = beat(), beat()
     leader.run_due()
-    sql(
-        "INSERT INTO pgbeat.schedules (name, source, app, task, every) "
-        "VALUES ('theirs', 'code', 'blog', 'blog.publish', '1 h')"
-    )
+    make_schedule(sql, "theirs", source="code", app="blog", task="blog.publish", every="1 h")
     assert of_others() == 0
     leader.close()
     standby.run_due()

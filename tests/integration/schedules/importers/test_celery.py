@@ -117,7 +117,7 @@ def test_next_times_are_those_of_celery(database: str, path: Path) -> None:
 
 
 def test_nothing_refires_and_what_was_missed_fires_once(
-    app: Celery, beat: Beat, database: str, path: Path, sql: Sql
+    beat: Beat, database: str, path: Path, sql: Sql
 ) -> None:
     now = datetime.now(UTC)
     entries = {"ran": entry(HOUR), "missed": entry(HOUR), "long ago": entry(HOUR)}
@@ -313,9 +313,7 @@ def test_files_that_are_none(database: str, tmp_path: Path, path: Path) -> None:
     assert "UnpicklingError" in said(path)
 
 
-def test_the_apps_file_is_the_default(
-    app: Celery, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_apps_file_is_the_default(app: Celery, path: Path) -> None:
     app.conf.beat_schedule = {"interval": entry(HOUR)}
     app.conf.beat_schedule_filename = beaten(app, path, {"interval": datetime.now(UTC)})
     result = run_with(app, "import", "celery", "--dry-run")

@@ -282,7 +282,7 @@ def test_every_period(
 
 
 def test_nothing_refires_and_what_was_missed_fires_once(
-    app: Celery, beat: Beat, database: str, django: Django, sql: Sql
+    beat: Beat, database: str, django: Django, sql: Sql
 ) -> None:
     now = datetime.now(UTC)
     django.task("ran", interval=django.interval(), last_run_at=now - HOUR / 2)
@@ -337,9 +337,7 @@ def test_what_the_old_beat_did_after_an_import_counts(database: str, django: Dja
     assert read(database, "status", "clocked")["enabled"] is False
 
 
-def test_the_apps_entries_stay_the_apps(
-    app: Celery, beat: Beat, database: str, django: Django, sql: Sql
-) -> None:
+def test_the_apps_entries_stay_the_apps(app: Celery, beat: Beat, django: Django, sql: Sql) -> None:
     """django-celery-beat copies beat_schedule into its tables."""
     app.conf.beat_schedule = {
         "on": {"task": "tests.add", "schedule": HOUR},
