@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
 from inspect import getsource
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
 
+from tests.support import sources
 from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs/contributing/celery-internals.md").read_text()
@@ -69,11 +71,10 @@ def test_what_the_page_names_exists(name: str, since: str, where: str) -> None:
 
 
 def imports() -> Iterator[tuple[str, str]]:
-    for path in (ROOT / "pgbeat").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OTHERS:
-                for alias in node.names:
-                    yield node.module or "", alias.name
+    for node in chain.from_iterable(sources.nodes().values()):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OTHERS:
+            for alias in node.names:
+                yield node.module or "", alias.name
 
 
 def exists(module: str, name: str) -> bool:

@@ -17,6 +17,7 @@ import pgbeat
 from pgbeat.config import Settings
 from pgbeat.database.tables import metadata
 from pgbeat.web import problems
+from tests.support import sources
 from tests.support.processes import ROOT
 
 DOCS = ROOT / "docs"
@@ -185,8 +186,8 @@ def test_the_tests_that_the_documentation_names_exist() -> None:
 def raised_codes() -> set[str]:
     """The codes of errors and their problems, by how the code makes them."""
     found = {"not_ready"} | set(problems._CODES.values()) | set(problems._PYDANTIC_CODES.values())
-    for path in (ROOT / "pgbeat").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, nodes in sources.nodes().items():
+        for node in nodes:
             code: ast.expr | None = None
             match node:
                 # `Problem(field, code, …)`, `InvalidJob.of(…)`, `problems.add(…)`
@@ -199,7 +200,7 @@ def raised_codes() -> set[str]:
                 # `problem(…, code="timeout")`, and the `code` of a class of errors
                 case ast.Call(func=ast.Name("problem"), keywords=keywords):
                     code = next((each.value for each in keywords if each.arg == "code"), None)
-                case ast.Assign([ast.Name("code")], value) if path.name == "errors.py":
+                case ast.Assign([ast.Name("code")], value) if path.endswith("errors.py"):
                     code = value
             if isinstance(code, ast.Constant) and code.value:
                 found.add(str(code.value))

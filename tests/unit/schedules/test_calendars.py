@@ -1,16 +1,16 @@
 """Calendars: what their definitions say and mean."""
 
-import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from pgbeat.schedules.calendars.model.definitions import parse
 
 from pgbeat.errors import InvalidCalendar, InvalidSchedule, InvalidTimetable
-from pgbeat.schedules.calendars import exclusions
-from pgbeat.schedules.calendars.definitions import parse
+from pgbeat.schedules.calendars.model import exclusions
 from tests.support.problems import raises
+from tests.support.threads import together
 
 WEEKEND = {"weekdays": ["sat", "sun"]}
 
@@ -354,46 +354,6 @@ def test_a_mistake_has_its_field_and_code(field: str, code: str, definitions: li
             parse("c", definition)
 
 
-@pytest.mark.parametrize(
-    ("definition", "mistake"),
-    [
-        (
-            None,
-            "a calendar is null; it must be an object with timezone, dates, weekdays, "
-            "holidays, windows or only",
-        ),
-        (
-            {"x": 1},
-            "there is no key 'x'; there are timezone, dates, weekdays, holidays, windows, only",
-        ),
-        (
-            {"dates": ["12-24/2027-01-02"]},
-            "dates: '12-24/2027-01-02' has a year at one end only; "
-            "write '2026-12-24', '12-25' (every year), '2026-12-24/2027-01-02' or '12-24/01-02'",
-        ),
-        (
-            {"weekdays": ["sunay"]},
-            "weekdays: 'sunay' is not a day of the week; did you mean 'Sunday'?",
-        ),
-        (
-            {"holidays": {"country": "DK", "categories": ["tax"]}},
-            "holidays: category 'tax' is not one of DK's; there are optional, public",
-        ),
-        (
-            {"windows": [{"from": "9:00", "to": "17:00"}]},
-            "windows: from '9:00' is not a time of day; write '09:00' or '17:30:00'",
-        ),
-        (
-            {"only": {}},
-            "only: it is empty, which leaves no time at all; give it dates, weekdays, "
-            "holidays or windows",
-        ),
-    ],
-)
-def test_a_mistake_is_told_with_what_would_be_right(definition: Any, mistake: str) -> None:
-    assert wrong(definition) == [mistake]
-
-
 def test_every_mistake_is_told_at_once() -> None:
     holidays = {"country": "US", "subdivision": "XX1", "categories": ["x1", "x2"]}
     definition = {
@@ -441,16 +401,8 @@ def test_a_year_of_holidays_is_asked_by_many_threads_at_once() -> None:
     days = [date(year, 12, 25) for year in range(1990, 2090)]
     rules = parse("c", {"holidays": {"country": "NO"}})
     noon = [datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo("UTC")) for day in days]
-    found: list[set[str | None]] = []
-    start = threading.Barrier(8)
 
-    def ask() -> None:
-        start.wait()
-        found.append({rules.exclusion(moment, "UTC") for moment in noon})
+    def ask() -> set[str | None]:
+        return {rules.exclusion(moment, "UTC") for moment in noon}
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [{"calendar 'c': Christmas Day (NO)"}] * 8
+    assert together([ask] * 8) == [{"calendar 'c': Christmas Day (NO)"}] * 8

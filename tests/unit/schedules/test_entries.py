@@ -154,18 +154,7 @@ def clock() -> datetime:
         schedule(timedelta(seconds=-1)),
         schedule(timedelta(days=36_501)),
         Fridays(30),
-    ],
-    ids=[
-        "day and weekday",
-        "days and weekdays",
-        "clock of a crontab",
-        "subclass of crontab",
-        "relative",
-        "clock",
-        "nothing",
-        "less than nothing",
-        "too long",
-        "subclass",
+        solar("sunset", 59.9, 10.7),
     ],
 )
 def test_what_a_row_can_not_say_stays_in_the_code(plain: Celery, timetable: Any) -> None:
@@ -176,11 +165,6 @@ def test_what_a_row_can_not_say_stays_in_the_code(plain: Celery, timetable: Any)
 
 def test_a_relative_entry_stays_in_the_code(plain: Celery) -> None:
     assert made(plain, 30, relative=True).every is None
-
-
-def test_the_sun_stays_in_the_code(plain: Celery) -> None:
-    entry = made(plain, solar("sunset", 59.9, 10.7))
-    assert (entry.cron, entry.every) == (None, None)
 
 
 def test_a_zone_without_a_name_stays_in_the_code() -> None:

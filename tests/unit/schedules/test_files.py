@@ -474,39 +474,6 @@ def test_a_backslash_is_part_of_a_tasks_name() -> None:
     assert "task" in values("schedules:\n  s:\n    every: 5\n    task: 'a\\tb'\n")
 
 
-def test_each_kind_of_value_says_what_would_be_right() -> None:
-    text = """\
-schedules:
-  s:
-    task: 5
-    every: soon
-    once_at: tomorrow
-    after_outcome: done
-    max_runs: 0
-    retry_factor: two
-    catch_up_limit: 1.5
-    enabled: off
-    args: {a: 1}
-    kwargs: {x: .nan}
-"""
-    assert mistakes(text) == [
-        "3:11: s: task is 5, which is no text; put it in quotes '5'",
-        "4:12: s: every 'soon': it is not a length of time; write seconds, or for example '15 "
-        "minutes', '1h 30m' or '2 days'",
-        "5:14: s: it has both every and once_at; keep one",
-        "5:14: s: once_at is 'tomorrow', which is no time; write ISO 8601, for example "
-        "'2026-01-31T08:00:00Z'",
-        "6:20: s: after_outcome is 'done'; it must be completed, failed or finished",
-        "7:15: s: max_runs is 0; it must be 1 to 2147483647",
-        "8:19: s: retry_factor is 'two', which is no number",
-        "9:21: s: catch_up_limit is 1.5, which is no whole number",
-        "10:14: s: enabled is 'off'; it must be true or false",
-        '11:11: s: args is {"a": 1}; it must be a list, for example [1, "two"]',
-        "12:13: s: kwargs holds what can't be kept as JSON: Out of range float values are not "
-        "JSON compliant",
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -580,10 +547,6 @@ def test_aliases_don_t_make_a_file_that_never_ends() -> None:
 )
 def test_a_mistake_in_json_has_its_place(text: str, place: str) -> None:
     assert places(text, is_json=True) == [place]
-
-
-def test_what_is_not_json_is_told_what_is_missing() -> None:
-    assert mistakes('{"a" 1}', is_json=True) == ["1:6: this is not JSON: a colon is expected"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from pgbeat.schedules.calendars.model.model import Calendar
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.forecast import Forecast, MinuteLoad, forecast, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
@@ -301,7 +301,7 @@ def test_no_load_has_no_peak() -> None:
     assert (found.minutes, found.peak) == ([], None)
 
 
-def mixed(seed: int, number: int = 60) -> list[Schedule]:
+def mixed(seed: int, number: int = 30) -> list[Schedule]:
     """Rows of all kinds, each way of counting among them."""
     dice = random.Random(seed)  # noqa: S311
     made = []

@@ -34,19 +34,17 @@ class Always(Launcher):
         return True
 
 
-def test_a_launcher_is_registered_under_its_class_name() -> None:
-    assert launcher(Always) is Always
-    assert launchers.find("Always") is Always
-    assert launchers.registered() == ["Always", "GenericJobLauncher", "GenericLauncher"]
-
-
-def test_a_launcher_is_registered_under_the_name_given() -> None:
+def test_a_launcher_is_registered_under_its_class_name_or_another() -> None:
     assert launcher("app.always")(Always) is Always
     assert launchers.find("app.always") is Always
     assert "Always" not in launchers.registered()
-
-
-def test_the_generic_launcher_is_always_there() -> None:
+    assert launcher(Always) is launchers.find("Always") is Always
+    assert launchers.registered() == [
+        "Always",
+        "GenericJobLauncher",
+        "GenericLauncher",
+        "app.always",
+    ]
     assert launchers.find("GenericLauncher") is GenericLauncher is pgbeat.GenericLauncher
 
 
@@ -67,9 +65,6 @@ def test_two_launchers_have_two_names() -> None:
     assert launchers.find("Always") is Always
     launcher("Other")(other)
     assert launchers.find("Other") is other
-
-
-def test_the_name_of_the_generic_launcher_is_taken() -> None:
     with pytest.raises(ValueError, match="two classes are called 'GenericLauncher'"):
         launcher("GenericLauncher")(Always)
 

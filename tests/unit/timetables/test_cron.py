@@ -126,8 +126,8 @@ def test_a_field_means_these_numbers(expression: str, field: str, numbers: tuple
     ],
 )
 def test_the_days_are_those_that_croniter_finds(days: str, weekdays: str) -> None:
-    """Of twelve years: a month of each kind."""
-    start, end = START - timedelta(hours=13), START + timedelta(days=12 * 366)
+    """Of four years, a leap year among them."""
+    start, end = START - timedelta(hours=13), START + timedelta(days=4 * 366)
     given = f"0 0 {days} * {weekdays}"
     expected = list(takewhile(lambda moment: moment < end, croniter(given, start, datetime)))
     found = takewhile(lambda moment: moment < end, times(cron(given, "UTC"), start))
@@ -193,16 +193,6 @@ def test_a_bad_cron_expression_is_refused(expression: str) -> None:
     for read in (parse_cron, lambda text: cron(text, "UTC")):
         with raises(InvalidTimetable, ("cron", "malformed")):
             read(expression)
-
-
-def test_a_bad_cron_expression_is_told_what_is_wrong_and_what_is_right() -> None:
-    with pytest.raises(InvalidTimetable) as raised:
-        parse_cron("* 24 * * *")
-    assert str(raised.value) == (
-        "cron '* 24 * * *': hour '24' is not valid: numbers are 0-23, with lists, ranges and "
-        'steps; a cron expression is "minute hour day month weekday", for example '
-        '"*/15 * * * *" or "0 2 * * mon-fri"'
-    )
 
 
 @pytest.mark.parametrize(

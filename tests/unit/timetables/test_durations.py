@@ -42,22 +42,6 @@ def test_no_length_of_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("soon", "it is not a length of time"),
-        ("5 parsecs", "'parsecs' is no unit of time"),
-        ("2 years", "months and years have no fixed length, use cron (for example '0 0 1 * *')"),
-    ],
-)
-def test_what_is_no_duration_is_told_examples(text: str, problem: str) -> None:
-    with pytest.raises(InvalidTimetable) as raised:
-        parse_duration(text)
-    assert str(raised.value) == (
-        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
-    )
-
-
-@pytest.mark.parametrize(
     ("seconds", "units", "said"),
     [
         (0, 2, "0 s"),

@@ -152,15 +152,6 @@ def test_what_is_no_event_or_no_place(text: str) -> None:
         parse_solar(text)
 
 
-def test_what_is_no_place_is_told_an_example() -> None:
-    with pytest.raises(InvalidTimetable) as raised:
-        parse_solar("sunset 91 0")
-    assert str(raised.value) == (
-        "solar 'sunset 91 0': latitude '91' is not a number of degrees from -90 to 90; a solar "
-        'timetable is "event latitude longitude", for example "sunset 59.91 10.75"'
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "code"),
     [

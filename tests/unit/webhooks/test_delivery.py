@@ -397,30 +397,12 @@ def secured(
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate with")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-            "-days",
-            "2",
-            "-subj",
-            "/CN=hook.example",
-            "-addext",
-            "subjectAltName=DNS:hook.example",
-        ],
-        check=True,
-        capture_output=True,
+    request = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj /CN=hook.example -addext subjectAltName=DNS:hook.example"
     )
+    files = ["-keyout", key, "-out", certificate]
+    subprocess.run([*request.split(), *files], check=True, capture_output=True)
     asked: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
