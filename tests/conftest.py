@@ -11,8 +11,9 @@ import pytest
 from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.schedules.calendars import exclusions
-from pgbeat.schedules.calendars import model as calendars
+from pgbeat.jobs.rescuing import rescue
+from pgbeat.schedules.calendars.model import model as calendars
+from pgbeat.schedules.calendars.model import exclusions
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
@@ -183,8 +184,9 @@ def tracked_workers(database: str, tmp_path: Path) -> Iterator[TrackedWorkers]:
 
 
 @pytest.fixture
-def fake_workers(database: str) -> Iterator[FakeWorkers]:
-    """Makes workers that are nothing but rows."""
+def fake_workers(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkers]:
+    """Makes workers that are nothing but rows; each rescue looks for missing messages."""
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     fake_workers = FakeWorkers(database)
     yield fake_workers
     fake_workers.close()

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
+from pgbeat import submit, submit_group
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher
@@ -23,6 +24,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import NOW, Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup
 from pgbeat.jobs.verbs import control
 from pgbeat.jobs.writing.submissions import SubmittedJob
 from tests.support.command_line import Sql
@@ -143,7 +145,7 @@ def messages(sql: Sql) -> list[str]:
 
 
 class JobRunner:
-    """Takes messages and records executions as workers do."""
+    """Submits jobs, takes messages and records executions as workers do."""
 
     def __init__(self, job_control: JobControl, sql: Sql) -> None:
         self._job_control, self.sql, self.unit, self.settings = (
@@ -153,6 +155,30 @@ class JobRunner:
             job_control.settings,
         )
         self.connection, self.publisher = job_control.connection, job_control.publisher
+
+    def submit(self, **options: Any) -> Job:
+        """Submits a job of `tests.add`, with one attempt unless told otherwise."""
+        return submit("tests.add", app=self._job_control.app, **{"max_attempts": 1} | options)
+
+    def group(self, members: Any, **options: Any) -> SubmittedGroup:
+        """Submits a group."""
+        return submit_group(members, app=self._job_control.app, **options)
+
+    def now(self, job: Job) -> Job:
+        """Returns the job as it is now."""
+        return self._job_control.job(job)
+
+    def messages(self) -> list[str]:
+        """Returns the ids of the jobs that have a message, in its order."""
+        return messages(self.sql)
+
+    def states(self) -> list[str]:
+        """Returns the states of all members, by position and attempt, then the group's own."""
+        rows = self.sql(
+            "SELECT state FROM pgbeat.jobs WHERE group_id IS NOT NULL "
+            "ORDER BY group_position, attempt, created_at"
+        )
+        return [state for (state,) in rows + self.sql("SELECT state FROM pgbeat.groups")]
 
     def record(self, *runs: ExecutionRecord) -> None:
         """Records executions, with all that follows."""
@@ -167,13 +193,17 @@ class JobRunner:
         self.record(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
         return str(job_id)
 
-    def end(self, job_id: str, state: executions.State = "completed") -> None:
-        """Ends the job's execution."""
+    def ended(self, job_id: str, state: executions.State = "completed") -> ExecutionRecord:
+        """Returns what a worker records at the end of the job's execution."""
         [(run,)] = self.sql(
             "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
         )
         error = "oops" if state == "failed" else None
-        self.record(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
+        return ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error)
+
+    def end(self, job_id: str, state: executions.State = "completed") -> None:
+        """Ends the job's execution."""
+        self.record(self.ended(job_id, state))
 
     def run(self, state: executions.State = "completed") -> str:
         """Takes a message, and ends the execution so. Returns the job's id."""

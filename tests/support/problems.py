@@ -16,6 +16,9 @@ def problems(error: PgbeatError) -> list[tuple[str, str]]:
 @contextmanager
 def raises(kind: type[PgbeatError], *expected: tuple[str, str]) -> Iterator[None]:
     """Expects an error of that class, with these fields and codes and no others."""
-    with pytest.raises(kind) as raised:
+    try:
         yield
-    assert problems(raised.value) == list(expected)
+    except kind as error:
+        assert problems(error) == list(expected)
+    else:
+        pytest.fail(f"nothing is refused as {expected}")

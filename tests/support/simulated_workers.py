@@ -1,7 +1,7 @@
 """Fills a database with workers that are nothing but rows."""
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from celery import Celery
 
@@ -9,13 +9,17 @@ from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs.flow import lifecycle
+from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.rescuing import rescue
+from pgbeat.jobs.rescuing.rescue import Rescuer
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
+from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.running import executions, workers
 from pgbeat.jobs.running.executions import ExecutionRecord
+from pgbeat.jobs.states.endings import Ended
 from tests.support.databases import rows_of
-from tests.support.jobs import new_job
 from tests.support.transport_workers import transport_url
 
 
@@ -36,8 +40,8 @@ class FakeWorkers:
 
     def job(self, *, with_message: bool = True, **fields: Any) -> str:
         """Adds a job that waits for a worker."""
-        job = new_job(**fields)
-        job_id = str(job.id)
+        job_id = str(uuid4())
+        job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
         with connections.transaction(self.connection):
             new_jobs.insert(self.connection, [job])
             if with_message:
@@ -52,7 +56,7 @@ class FakeWorkers:
         run = ExecutionRecord(
             run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values
         )
-        executions.record(self.connection, [run])
+        self.record(run)
         if acks:
             self.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
         return run_id
@@ -92,7 +96,7 @@ class FakeWorkers:
 
     def state(self, job_id: str) -> str:
         """Returns the job's state."""
-        return jobs.get(self.connection, job_id).state
+        return self.get(job_id).state
 
     def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
         """Returns state, loss and error of its executions."""
@@ -104,9 +108,21 @@ class FakeWorkers:
         found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", workers.RELEASED)
         return int(found[0][0]) if found else 0
 
-    def rescue(self) -> None:
-        """Rescues once."""
-        rescue.rescue(self.connection, self.publisher, self.settings)
+    def record(self, *records: ExecutionRecord) -> list[Ended]:
+        """Records executions, without what follows of their jobs' ends."""
+        return executions.record(self.connection, records)
+
+    def get(self, job_id: str | UUID) -> Job:
+        """Returns the job as it is now."""
+        return jobs.get(self.connection, job_id)
+
+    def rescuer(self) -> Rescuer:
+        """Returns one that has not looked before."""
+        return Rescuer(self.publisher, self.settings)
+
+    def rescue(self) -> set[Room]:
+        """Rescues once, by the same rescuer each time; returns the lanes that have free slots."""
+        return rescue.rescue(self.connection, self.publisher, self.settings)
 
     def close(self) -> None:
         """Ends it."""

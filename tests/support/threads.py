@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Finds sessions that wait for another transaction.
+WAITS = "SELECT 1 FROM pg_locks WHERE NOT granted"
+
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     """Makes calls at once, each in a thread, and returns their results. Raises the first error."""

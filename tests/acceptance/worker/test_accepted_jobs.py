@@ -1,32 +1,14 @@
 """A job that a worker accepted is given up only when that worker is dead."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain as whereabouts
-from pgbeat.jobs.rescuing import rescue
-from pgbeat.jobs.rescuing.rescue import Rescuer
-from pgbeat.jobs.rows import model as jobs
 from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
+from tests.support.rows import make_lane
 from tests.support.simulated_workers import FakeWorkers
-
-
-@pytest.fixture
-def fake_workers(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkers]:
-    """Workers that are nothing but rows."""
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
-    fake_workers = FakeWorkers(database)
-    yield fake_workers
-    fake_workers.close()
-
-
-def rescue_once(fake_workers: FakeWorkers) -> None:
-    """Looks once, as a process that has not looked before."""
-    Rescuer(fake_workers.publisher, fake_workers.settings).rescue(fake_workers.connection)
 
 
 def test_what_a_living_worker_accepted_is_not_given_up(fake_workers: FakeWorkers) -> None:
@@ -35,7 +17,7 @@ def test_what_a_living_worker_accepted_is_not_given_up(fake_workers: FakeWorkers
     accepted = [fake_workers.job(), fake_workers.job()]
     for worker, job_id in enumerate(accepted, 1):
         fake_workers.accept(job_id, worker)
-    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+    rescuer = fake_workers.rescuer()
     rescuer._missing_messages._suspects = dict.fromkeys(accepted, 0.0)  # without a message for long
     rescuer.rescue(fake_workers.connection)
     assert [fake_workers.state(job_id) for job_id in accepted] == ["pending", "pending"]
@@ -49,8 +31,8 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     died, left = fake_workers.job(max_attempts=2), fake_workers.job(max_attempts=1)
     fake_workers.accept(died, 1)
     fake_workers.accept(left, 2)
-    rescue_once(fake_workers)
-    job = jobs.get(fake_workers.connection, died)
+    fake_workers.rescuer().rescue(fake_workers.connection)
+    job = fake_workers.get(died)
     assert (job.state, job.error) == (
         "failed",
         "lost: the worker w accepted it, and is gone without having begun it",
@@ -60,7 +42,7 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     assert fake_workers.released() == 2
     assert f"Job {died} (tests.add) failed (attempt 1/2), retrying in 1 min" in caplog.text
     assert f"Job {left} (tests.add) failed (attempt 1/1): lost: the worker" in caplog.text
-    rescue_once(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
 
 
@@ -81,10 +63,7 @@ def test_where_an_accepted_job_is(fake_workers: FakeWorkers, worker: int | None,
     job_id = fake_workers.job()
     fake_workers.accept(job_id, worker)
     with connections.transaction(fake_workers.connection):
-        job, now = (
-            jobs.get(fake_workers.connection, job_id),
-            connections.now(fake_workers.connection),
-        )
+        job, now = (fake_workers.get(job_id), connections.now(fake_workers.connection))
         where = whereabouts.of_job(fake_workers.connection, job, now)
     assert (where.cause, where.sentence) == ("accepted", says)
 
@@ -94,7 +73,7 @@ def test_what_was_accepted_just_now_may_be_of_a_worker_that_is_not_registered_ye
 ) -> None:
     job_id = fake_workers.job()
     fake_workers.accept(job_id, 1, ago=5)
-    rescue_once(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.state(job_id) == "pending"
 
 
@@ -107,10 +86,10 @@ def test_a_worker_whose_consumer_lives_is_not_dead(fake_workers: FakeWorkers) ->
         "VALUES ('w', now() + interval '1 minute') RETURNING id"
     )
     fake_workers.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
-    rescue_once(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.state(job_id) == "pending"
     fake_workers.sql("DELETE FROM pgbeat.consumers")
-    rescue_once(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.state(job_id) == "failed"
 
 
@@ -120,7 +99,7 @@ def test_what_a_worker_accepted_that_records_nothing_is_never_given_up(
     fake_workers.worker(1, lives=True)
     job_id = fake_workers.job()
     fake_workers.accept(job_id, None)
-    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+    rescuer = fake_workers.rescuer()
     rescuer._missing_messages._suspects = {job_id: 0.0}
     rescuer.rescue(fake_workers.connection)
     assert fake_workers.state(job_id) == "pending"
@@ -135,7 +114,7 @@ def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(
     job_id = fake_workers.job(max_attempts=2)
     fake_workers.run(job_id, 1, began=30.0, acks=False)
     fake_workers.accept(job_id, 2)
-    rescue_once(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.state(job_id) == "pending"
     fake_workers.run(job_id, 2)
     assert fake_workers.state(job_id) == "running"
@@ -145,11 +124,11 @@ def test_a_lost_execution_is_logged_with_what_becomes_of_it(
     fake_workers: FakeWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_workers.worker(1, missing=60)
-    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1)")
+    make_lane(fake_workers.sql, "gpu")
     job_id = fake_workers.job(max_attempts=2, lane="gpu")
     fake_workers.run(job_id, 1, began=600.0)
-    rescue_once(fake_workers)
-    again = jobs.get(fake_workers.connection, job_id).retried_by
+    fake_workers.rescuer().rescue(fake_workers.connection)
+    again = fake_workers.get(job_id).retried_by
     run = f"Execution 1 of job {job_id} (tests.add) is lost after 10 min: the worker w1 died"
     retry = f"Job {job_id} (tests.add) failed (attempt 1/2), retrying in 1 min as job {again}"
     freed = "Cleared stale locks: 1 slot of lane 'gpu' is free again"
@@ -176,7 +155,7 @@ def make_schedules(tracked_workers: TrackedWorkers) -> None:
 @pytest.mark.slow
 def test_a_task_that_holds_the_interpreter_is_not_given_up(tracked_workers: TrackedWorkers) -> None:
     """Its process can't record that it began, however long after the acknowledgement."""
-    tracked_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    make_lane(tracked_workers.sql, "one")
     tracked_workers.start("-c", "2")
     [first] = tracked_workers.launch("seize", 45, lane="one", is_dispatched=False)
     until(

@@ -147,7 +147,7 @@ def test_one_that_was_paused(app: Celery, job_control: JobControl) -> None:
 
 
 def test_it_is_answered_if_and_only_if_the_end_commits(
-    app: Celery, job_control: JobControl, monkeypatch: pytest.MonkeyPatch
+    app: Celery, job_control: JobControl
 ) -> None:
     result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
     [child] = result.parent.children
@@ -181,12 +181,6 @@ def test_one_that_expires(app: Celery, sql: Sql, job_control: JobControl) -> Non
     with connections.transaction(job_control.connection):
         discards.expire(job_control.connection)
     assert why(result).startswith("expired: no worker took its message")
-
-
-def test_a_submitted_job(app: Celery, job_control: JobControl) -> None:
-    job = job_control.make()
-    cancel_one(job_control, str(job.id))
-    assert why(app.AsyncResult(str(job.id))) == REASON
 
 
 def test_a_success_stays(app: Celery, job_control: JobControl) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidInput, NotFound
-from pgbeat.jobs.checks.permissions import BulkVerb
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.verbs import bulk, control
@@ -148,37 +147,29 @@ def test_what_a_job_did_before_it_was_refused_is_undone(
 
 
 @pytest.mark.parametrize(
-    ("verb", "before", "after"),
+    ("order", "before", "after"),
     [
-        ("cancel", "pending", "cancelled"),
-        ("pause", "pending", "paused"),
-        ("resume", "paused", "pending"),
-        ("delete", "completed", None),
+        (Order("cancel"), "pending", ("cancelled", "l")),
+        (Order("pause"), "pending", ("paused", "l")),
+        (Order("resume"), "paused", ("pending", "l")),
+        (Order("update", {"values": {"lane": "m"}}), "pending", ("pending", "m")),
+        (Order("delete"), "completed", None),
     ],
+    ids=lambda value: value.verb if isinstance(value, Order) else None,
 )
 def test_each_verb(
-    job_control: JobControl, sql: Sql, verb: BulkVerb, before: str, after: str | None
+    job_control: JobControl, sql: Sql, order: Order, before: str, after: tuple[str, str] | None
 ) -> None:
-    make_lane(sql, "l", 0)
-    jobs = [job_control.make(lane="l") for _ in range(2)]
-    if before == "paused":
-        carry_out(job_control, Order("pause"), Filter(lane="l"))
-    elif before == "completed":
-        sql("UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now() RETURNING id")
-    done = carry_out(job_control, Order(verb), Filter(lane="l"))
-    assert done.done == 2
-    found = sql("SELECT state FROM pgbeat.jobs")
-    assert found == ([] if after is None else [(after,)] * len(jobs))
-
-
-def test_jobs_move_to_another_lane(job_control: JobControl, sql: Sql) -> None:
     make_lane(sql, "l", 0)
     make_lane(sql, "m", 0)
     for _ in range(2):
         job_control.make(lane="l")
-    order = Order("update", {"values": {"lane": "m"}})
+    if before == "paused":
+        carry_out(job_control, Order("pause"), Filter(lane="l"))
+    elif before == "completed":
+        sql("UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now() RETURNING id")
     assert carry_out(job_control, order, Filter(lane="l")).done == 2
-    assert sql("SELECT DISTINCT lane FROM pgbeat.jobs") == [("m",)]
+    assert sql("SELECT state, lane FROM pgbeat.jobs") == ([] if after is None else [after] * 2)
 
 
 def test_others_than_administrators_change_their_own(job_control: JobControl, sql: Sql) -> None:

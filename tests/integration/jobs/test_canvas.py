@@ -40,12 +40,6 @@ def places(sql: Sql) -> dict[str, tuple[Any, Any, Any]]:
     return {task: tuple(rest) for task, *rest in rows}
 
 
-def test_a_plain_call_pays_nothing(app: Celery, sql: Sql) -> None:
-    """Three empty columns."""
-    app.send_task("a")
-    assert places(sql) == {"a": (None, None, None)}
-
-
 def test_a_chain_says_what_comes_next(app: Celery, sql: Sql) -> None:
     """By its id, under which it will be a job."""
     last = chain(sent(app, "a"), sent(app, "b"), sent(app, "c")).apply_async()

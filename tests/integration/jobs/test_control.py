@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,12 +40,12 @@ from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.jobs.verbs import control, template_control
-from pgbeat.jobs.writing.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, JobControl, job_controls, make_app, messages
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_job, make_lane
+from tests.support.threads import WAITS, together
 
 JobControls = Callable[[], JobControl]
 
@@ -142,7 +142,7 @@ def test_awaiting_approval(job_control: JobControl, sql: Sql) -> None:
     assert messages(sql) == []
 
 
-def test_from_a_template(job_control: JobControl, sql: Sql) -> None:
+def test_from_a_template(job_control: JobControl) -> None:
     with job_control.unit().transaction() as unit:
         template_control.put(
             unit,
@@ -167,9 +167,8 @@ def test_from_a_template(job_control: JobControl, sql: Sql) -> None:
     assert job_control.job(job) == job
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "field", "code"),
-    [
+def test_what_is_wrong_with_an_order(job_control: JobControl, sql: Sql) -> None:
+    cases: list[tuple[dict[str, Any], type[PgbeatError], str, str]] = [
         ({"task": "jobs.ad"}, UnknownTask, "task", "unknown"),
         ({"args": ()}, InvalidSchedule, "args", "malformed"),
         ({"options": {"routnig_key": 1}}, InvalidSchedule, "options", "unknown_field"),
@@ -209,23 +208,20 @@ def test_from_a_template(job_control: JobControl, sql: Sql) -> None:
         ({"kwargs": {"y": "\ud800"}}, InvalidJob, "", "unstorable"),
         ({"unique_key": "a\0"}, InvalidJob, "unique_key", "malformed"),
         ({"tags": ["\ud800"]}, InvalidJob, "tags", "malformed"),
-    ],
-)
-def test_what_is_wrong_with_an_order(
-    job_control: JobControl,
-    sql: Sql,
-    given: dict[str, Any],
-    error: type[PgbeatError],
-    field: str,
-    code: str,
-) -> None:
-    args = given.get("args", (1,))
-    with raises(error, (field, code)):
-        job_control.order(*args, **{key: value for key, value in given.items() if key != "args"})
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-    assert messages(sql) == []
-    pgbeat.submit("jobs.add", 1, app=job_control.app)  # what comes after is not held up by it
-    assert len(messages(sql)) == 1
+    ]
+    for given, error, field, code in cases:
+        args = given.get("args", (1,))
+        with raises(error, (field, code)):
+            job_control.order(
+                *args, **{key: value for key, value in given.items() if key != "args"}
+            )
+        assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+        assert messages(sql) == []
+        # What comes after is not held up by it.
+        job = pgbeat.submit("jobs.add", 1, app=job_control.app)
+        assert messages(sql) == [str(job.id)]
+        sql("DELETE FROM kombu_message")
+        sql("DELETE FROM pgbeat.jobs")
 
 
 def test_a_template_is_of_a_task_that_nobody_imported_yet(
@@ -287,22 +283,11 @@ def test_unique_for_a_time(job_control: JobControl, sql: Sql) -> None:
 
 
 def test_unique_under_two_who_ask_at_once(make_job_control: JobControls, sql: Sql) -> None:
-    made: list[SubmittedJob] = []
-    ready = threading.Barrier(4)
-
-    def ask(job_control: JobControl) -> None:
-        for number in range(20):
-            ready.wait(30)
-            made.append(job_control.order(number, unique=True))
-
-    threads = [threading.Thread(target=ask, args=(make_job_control(),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(made) == 80
-    assert sum(change.is_new for change in made) == 20
-    assert len({change.job.id for change in made}) == 20
+    controls = [make_job_control() for _ in range(4)]
+    for number in range(20):
+        made = together([partial(each.order, number, unique=True) for each in controls])
+        assert sum(change.is_new for change in made) == 1
+        assert len({change.job.id for change in made}) == 1
     assert len(messages(sql)) == 20
 
 
@@ -320,9 +305,8 @@ def test_submit(app: Celery, sql: Sql, job_control: JobControl) -> None:
         pgbeat.submit("jobs.add", 1, app=app, priorty=3)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_that_celery_takes(app: Celery, sql: Sql) -> None:
+    cases: list[dict[str, Any]] = [
         {"expires": 60.5},
         {"expires": -1},
         {"expires": "2030-01-01T09:00Z"},
@@ -337,11 +321,10 @@ def test_submit(app: Celery, sql: Sql, job_control: JobControl) -> None:
         {"link": []},
         {"link": Signature("jobs.add")},
         {"link_error": [dict(Signature("jobs.add", (1,)))]},
-    ],
-)
-def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any]) -> None:
-    pgbeat.submit("jobs.add", 1, app=app, options=options)
-    assert len(messages(sql)) == 1
+    ]
+    for options in cases:
+        job = pgbeat.submit("jobs.add", 1, app=app, options=options)
+        assert messages(sql)[-1] == str(job.id)
 
 
 @pytest.mark.parametrize(
@@ -354,26 +337,22 @@ def test_what_is_no_session(app: Celery, connection: Any) -> None:
         pgbeat.submit_group([{"task": "jobs.add"}], app=app, connection=connection)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "code"),
-    [
+def test_what_is_wrong_with_a_submission(app: Celery, sql: Sql) -> None:
+    cases: list[tuple[str, Any, str]] = [
         ("job_source", "x", "unknown"),
         ("created_by", "a\0", "malformed"),
         ("created_by", 5, "malformed"),
         ("countdown", 1e300, "out_of_range"),
-    ],
-)
-def test_what_is_wrong_with_a_submission(
-    app: Celery, sql: Sql, field: str, value: Any, code: str
-) -> None:
-    given = {field: value}
-    with raises(InvalidJob, (field, code)):
-        pgbeat.submit("jobs.add", 1, app=app, **given)
-    member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
-    with raises(InvalidJob, (f"jobs[0].{field}", code)):
-        pgbeat.submit_group([member], app=app, **given)
-    for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
-        assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
+    ]
+    for field, value, code in cases:
+        given = {field: value}
+        with raises(InvalidJob, (field, code)):
+            pgbeat.submit("jobs.add", 1, app=app, **given)
+        member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
+        with raises(InvalidJob, (f"jobs[0].{field}", code)):
+            pgbeat.submit_group([member], app=app, **given)
+        for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
+            assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
 def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
@@ -381,12 +360,6 @@ def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
     with raises(UnknownTask, ("task", "malformed")):
         pgbeat.submit(app.tasks["jobs.add"].s(1), 1)
     assert messages(sql) == []
-
-
-def test_submit_to_a_lane_with_room(app: Celery, sql: Sql) -> None:
-    make_lane(sql, limit=1)
-    first, second = (pgbeat.submit("jobs.add", 1, app=app, lane="l") for _ in range(2))
-    assert first.dispatched_at is not None and second.dispatched_at is None
 
 
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
@@ -440,7 +413,7 @@ def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str
     elsewhere.dispose()
 
 
-def test_submit_where_the_broker_is_elsewhere(database: str, sql: Sql) -> None:
+def test_submit_where_the_broker_is_elsewhere(database: str) -> None:
     """In the caller's transaction, the job waits for beat: nobody is told of what may not come."""
     app, queue = make_app(database, "memory://"), uuid4().hex
     app.conf.task_default_queue = queue  # the broker in memory is the whole process's
@@ -539,14 +512,6 @@ def test_cancel_what_waits(job_control: JobControl, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.executions") == [(0,)]
 
 
-def test_cancel_frees_the_slot(job_control: JobControl, sql: Sql) -> None:
-    make_lane(sql, limit=1)
-    first, second = job_control.make(lane="l"), job_control.make(lane="l")
-    job_control.do(control.cancel, first)
-    assert job_control.job(second).dispatched_at is not None
-    assert messages(sql) == [str(second.id)]
-
-
 def test_cancel_what_runs(job_control: JobControl, sql: Sql) -> None:
     """Its worker is asked; again, it is asked again."""
     job = runs(job_control, job_control.make())
@@ -583,7 +548,9 @@ def test_workers_hear_of_a_cancellation_with_its_commit(
     assert sql(heard) == [(1 if ends == "COMMIT" else 0,)]
 
 
-def test_what_is_about_to_run_when_it_is_cancelled(job_control: JobControl, database: str) -> None:
+def test_what_is_about_to_run_when_it_is_cancelled(
+    job_control: JobControl, sql: Sql, database: str
+) -> None:
     """Its worker's word is under way: neither waiting nor running is seen."""
     job = job_control.make()
     with psycopg.connect(database) as worker, ThreadPoolExecutor() as threads:
@@ -597,23 +564,13 @@ def test_what_is_about_to_run_when_it_is_cancelled(job_control: JobControl, data
                 by="me",
                 reason="",
             )
-            until(lambda: made.done() or is_awaited(database), 30, "the cancel waits")
+            until(lambda: made.done() or sql(WAITS), 30, "the cancel waits")
             worker.commit()
             assert made.result(30) == []
     assert job_control.job(job).cancel_requested_by == "me"
 
 
-def is_awaited(database: str) -> bool:
-    """Whether somebody waits for another's transaction."""
-    query = (
-        "SELECT FROM pg_stat_activity WHERE datname = current_database() "
-        "AND wait_event_type = 'Lock'"
-    )
-    with psycopg.connect(database) as connection:
-        return bool(connection.execute(query).fetchall())
-
-
-def test_cancel_what_has_ended(job_control: JobControl, sql: Sql) -> None:
+def test_cancel_what_has_ended(job_control: JobControl) -> None:
     job = job_control.do(control.cancel, job_control.make())
     assert refused(job_control, control.cancel, job) == ("cancelled", "cancelled")
     failed = fails(job_control, job_control.make(max_attempts=2))
@@ -627,28 +584,16 @@ def test_cancel_what_has_ended(job_control: JobControl, sql: Sql) -> None:
 
 def test_two_cancel_at_once(make_job_control: JobControls, sql: Sql) -> None:
     job_control, other = make_job_control(), make_job_control()
+
+    def cancel(control_of: JobControl, job: Job) -> str:
+        try:
+            return f"now {control_of.do(control.cancel, job).state}"
+        except InvalidTransition as error:
+            return f"before {error.state}"
+
     for _ in range(10):
         job = job_control.make()
-        said: list[str] = []
-        ready = threading.Barrier(2)
-
-        def cancel(
-            job_control: JobControl,
-            job: Job = job,
-            ready: threading.Barrier = ready,
-            said: list[str] = said,
-        ) -> None:
-            ready.wait(30)
-            try:
-                said.append(f"now {job_control.do(control.cancel, job).state}")
-            except InvalidTransition as error:
-                said.append(f"before {error.state}")
-
-        threads = [threading.Thread(target=cancel, args=(d,)) for d in (job_control, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        said = together([partial(cancel, each, job) for each in (job_control, other)])
         assert sorted(said) == ["before cancelled", "now cancelled"]
         assert job_control.job(job).state == "cancelled"
     assert messages(sql) == []
@@ -731,9 +676,7 @@ def test_approve(job_control: JobControl, sql: Sql) -> None:
     assert refused(job_control, control.approve, plain) == ("paused", "approved")
 
 
-def test_approval_counts_for_retries_that_nobody_asks_for(
-    job_control: JobControl, sql: Sql
-) -> None:
+def test_approval_counts_for_retries_that_nobody_asks_for(job_control: JobControl) -> None:
     job = job_control.do(control.approve, job_control.make(requires_approval=True, max_attempts=3))
     failed = fails(job_control, job)
     own = jobs.get(job_control.connection, str(failed.retried_by))
@@ -838,7 +781,7 @@ def test_retry_while_a_retry_is_to_come(job_control: JobControl, sql: Sql) -> No
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
 
 
-def test_retry_of_one_of_a_kind(job_control: JobControl, sql: Sql) -> None:
+def test_retry_of_one_of_a_kind(job_control: JobControl) -> None:
     job = fails(job_control, job_control.make(unique_key="k", max_attempts=1))
     other = job_control.make(unique_key="k")
     with pytest.raises(NotUnique, match=str(other.id)):
@@ -847,7 +790,7 @@ def test_retry_of_one_of_a_kind(job_control: JobControl, sql: Sql) -> None:
     assert job_control.do(control.retry, job, job_source="user_cli").unique_key == "k"
 
 
-def test_retry_of_a_member_whose_group_has_ended(job_control: JobControl, sql: Sql) -> None:
+def test_retry_of_a_member_whose_group_has_ended(job_control: JobControl) -> None:
     """The group stays as it was."""
     with job_control.unit(ALICE).transaction() as unit:
         made = submit_group.submit(
@@ -862,17 +805,7 @@ def test_retry_of_a_member_whose_group_has_ended(job_control: JobControl, sql: S
     assert (progress.total, progress.counts) == (2, {"failed": 1, "cancelled": 1})
 
 
-def test_retry_in_a_lane(job_control: JobControl, sql: Sql) -> None:
-    make_lane(sql, limit=1)
-    job = job_control.do(control.cancel, job_control.make(lane="l"))
-    holds = job_control.make(lane="l")
-    again = job_control.do(control.retry, job, job_source="user_cli")
-    assert (again.lane, again.state, again.dispatched_at) == ("l", "pending", None)
-    job_control.do(control.cancel, holds)
-    assert job_control.job(again).dispatched_at is not None
-
-
-def test_the_retries_of_a_chain(job_control: JobControl, sql: Sql) -> None:
+def test_the_retries_of_a_chain(job_control: JobControl) -> None:
     """Three attempts, each a job of its own, each later than the one before."""
     job, waits = job_control.make(max_attempts=3, retry_base=100, retry_cap=150), []
     for attempt in (1, 2, 3):

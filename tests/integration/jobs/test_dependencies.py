@@ -15,57 +15,35 @@ from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, NotUnique
 from pgbeat.jobs.explaining import explain
 from pgbeat.jobs.flow import dependencies, lifecycle
-from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
-from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from pgbeat.jobs.submitting.submit_many import submit_many
 from pgbeat.jobs.verbs import control
 from pgbeat.jobs.writing import submissions
-from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.explained_plans import pages
-from tests.support.jobs import ADMIN, BOB, JobControl, JobRunner, messages
+from tests.support.jobs import ADMIN, BOB, JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
+from tests.support.threads import WAITS
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 
 
-Submit = Callable[..., Job]
-
-
-@pytest.fixture
-def submit(app: Celery) -> Submit:
-    """Submits a job of this app's, with one attempt unless told otherwise."""
-    return lambda **options: pgbeat.submit("tests.add", app=app, **{"max_attempts": 1} | options)
-
-
-@pytest.fixture
-def now(job_control: JobControl) -> Callable[[Job], Job]:
-    """Reads a job again."""
-    return job_control.job
-
-
-Now = Callable[[Job], Job]
-
-
-def test_it_runs_when_the_last_of_its_parents_has_completed(
-    runner: JobRunner, submit: Submit, now: Now, sql: Sql
-) -> None:
-    first, second = submit(), submit()
-    made = submit(depends_on=[first, str(second.id)])
+def test_it_runs_when_the_last_of_its_parents_has_completed(runner: JobRunner) -> None:
+    first, second = runner.submit(), runner.submit()
+    made = runner.submit(depends_on=[first, str(second.id)])
     assert (made.is_blocked, made.unfinished_parents, made.dispatched_at) == (True, 2, None)
-    assert messages(sql) == [str(first.id), str(second.id)]
+    assert runner.messages() == [str(first.id), str(second.id)]
     runner.run()
-    assert now(made).unfinished_parents == 1
-    assert messages(sql) == [str(second.id)]
+    assert runner.now(made).unfinished_parents == 1
+    assert runner.messages() == [str(second.id)]
     runner.run()
-    assert (now(made).is_blocked, now(made).unfinished_parents) == (False, 0)
-    assert messages(sql) == [str(made.id)]
+    assert (runner.now(made).is_blocked, runner.now(made).unfinished_parents) == (False, 0)
+    assert runner.messages() == [str(made.id)]
     runner.run()
-    assert now(made).state == "completed"
+    assert runner.now(made).state == "completed"
 
 
 @pytest.mark.parametrize(
@@ -77,96 +55,86 @@ def test_it_runs_when_the_last_of_its_parents_has_completed(
         ("skipped", "finished", "skipped"),
     ],
 )
-def test_how_a_parent_ends_decides(
-    runner: JobRunner, submit: Submit, now: Now, how: Any, needs: str, state: str
-) -> None:
-    parent, other = submit(), submit(lane=None)
-    made = submit(depends_on=[parent], depends_on_outcome=needs)
-    last = submit(depends_on=[made, other])
+def test_how_a_parent_ends_decides(runner: JobRunner, how: Any, needs: str, state: str) -> None:
+    parent, other = runner.submit(), runner.submit(lane=None)
+    made = runner.submit(depends_on=[parent], depends_on_outcome=needs)
+    last = runner.submit(depends_on=[made, other])
     runner.run(how)
-    assert now(made).state == state
-    assert now(last).state == ("skipped" if state == "skipped" else "pending")
+    assert runner.now(made).state == state
+    assert runner.now(last).state == ("skipped" if state == "skipped" else "pending")
     if state == "skipped":
-        assert str(parent.id) in str(now(made).error)
-        assert str(made.id) in str(now(last).error)
+        assert str(parent.id) in str(runner.now(made).error)
+        assert str(made.id) in str(runner.now(last).error)
 
 
 def test_a_parent_that_is_cancelled_has_its_dependents_skipped(
-    job_control: JobControl, submit: Submit, now: Now
+    runner: JobRunner, job_control: JobControl
 ) -> None:
-    parent = submit()
-    made = submit(depends_on=[parent], depends_on_outcome="finished")
+    parent = runner.submit()
+    made = runner.submit(depends_on=[parent], depends_on_outcome="finished")
     job_control.do(control.cancel, parent)
-    assert now(made).state == "skipped"
+    assert runner.now(made).state == "skipped"
 
 
-def test_the_retry_of_a_parent_takes_its_place(
-    runner: JobRunner, submit: Submit, now: Now, job_control: JobControl
-) -> None:
-    parent = submit(max_attempts=2, retry_base=0)
-    made = submit(depends_on=[parent])
+def test_the_retry_of_a_parent_takes_its_place(runner: JobRunner, job_control: JobControl) -> None:
+    parent = runner.submit(max_attempts=2, retry_base=0)
+    made = runner.submit(depends_on=[parent])
     runner.run("failed")
-    assert (now(made).state, now(made).unfinished_parents) == ("pending", 1)
+    assert (runner.now(made).state, runner.now(made).unfinished_parents) == ("pending", 1)
     parents = dependencies.of_jobs(job_control.connection, [made.id])[made.id]
     assert [(each.id, each.outcome) for each in parents] == [
         (parent.id, "retried"),
-        (now(parent).retried_by, None),
+        (runner.now(parent).retried_by, None),
     ]
     runner.run()
-    assert not now(made).is_blocked
+    assert not runner.now(made).is_blocked
 
 
-def test_parents_that_have_ended_are_counted_at_once(
-    runner: JobRunner, submit: Submit, now: Now, sql: Sql
-) -> None:
-    completed, failed = submit(), submit(max_attempts=2, retry_base=0)
+def test_parents_that_have_ended_are_counted_at_once(runner: JobRunner) -> None:
+    completed, failed = runner.submit(), runner.submit(max_attempts=2, retry_base=0)
     runner.run()
     runner.run("failed")
-    assert not submit(depends_on=[completed]).is_blocked
-    waiting = submit(depends_on=[completed, failed])
+    assert not runner.submit(depends_on=[completed]).is_blocked
+    waiting = runner.submit(depends_on=[completed, failed])
     assert waiting.unfinished_parents == 1  # the retry
     runner.run("failed")
-    assert now(waiting).state == "skipped"
-    assert submit(depends_on=[failed]).state == "skipped"
+    assert runner.now(waiting).state == "skipped"
+    assert runner.submit(depends_on=[failed]).state == "skipped"
 
 
-def test_a_job_in_a_lane_goes_into_its_line(
-    runner: JobRunner, submit: Submit, now: Now, sql: Sql
-) -> None:
-    make_lane(sql, "l", limit=1)
-    parent = submit()
-    made = submit(lane="l", depends_on=[parent])
-    assert now(made).dispatched_at is None
+def test_a_job_in_a_lane_goes_into_its_line(runner: JobRunner) -> None:
+    make_lane(runner.sql, "l", limit=1)
+    parent = runner.submit()
+    made = runner.submit(lane="l", depends_on=[parent])
+    assert runner.now(made).dispatched_at is None
     runner.run()
-    assert now(made).dispatched_at is not None
+    assert runner.now(made).dispatched_at is not None
 
 
-def test_a_paused_one_stays_paused(
-    runner: JobRunner, submit: Submit, now: Now, job_control: JobControl
-) -> None:
-    parent = submit()
-    made = submit(depends_on=[parent])
+def test_a_paused_one_stays_paused(runner: JobRunner, job_control: JobControl) -> None:
+    parent = runner.submit()
+    made = runner.submit(depends_on=[parent])
     job_control.do(control.pause, made)
     runner.run()
-    assert (now(made).state, now(made).is_blocked) == ("paused", False)
+    assert (runner.now(made).state, runner.now(made).is_blocked) == ("paused", False)
     assert job_control.do(control.resume, made).dispatched_at is not None
 
 
-def test_a_resumed_one_still_waits(submit: Submit, now: Now, job_control: JobControl) -> None:
-    made = submit(depends_on=[submit()], requires_approval=True)
+def test_a_resumed_one_still_waits(runner: JobRunner, job_control: JobControl) -> None:
+    made = runner.submit(depends_on=[runner.submit()], requires_approval=True)
     assert job_control.do(control.approve, made).dispatched_at is None
-    assert now(made).state == "pending"
+    assert runner.now(made).state == "pending"
 
 
-def test_where_it_waits_is_said(submit: Submit, job_control: JobControl) -> None:
-    made = submit(depends_on=[submit(), submit()])
+def test_where_it_waits_is_said(runner: JobRunner, job_control: JobControl) -> None:
+    made = runner.submit(depends_on=[runner.submit(), runner.submit()])
     with connections.transaction(job_control.connection) as connection:
         where = explain.of_job(connection, made, connections.now(connection))
     assert where.cause == "parents"
 
 
 def test_what_can_not_be_depended_on_is_refused(
-    submit: Submit, app: Celery, job_control: JobControl
+    runner: JobRunner, app: Celery, job_control: JobControl
 ) -> None:
     parent = job_control.make(task="tests.add", actor=ADMIN)
     refused: list[tuple[dict[str, Any], str, str]] = [
@@ -186,18 +154,18 @@ def test_what_can_not_be_depended_on_is_refused(
         job_control.order(1, task="tests.add", actor=BOB, depends_on=[parent])
 
 
-def test_a_duplicate_depends_on_nothing_more(submit: Submit, sql: Sql) -> None:
-    first = submit(unique_key="k")
-    assert submit(unique_key="k", depends_on=[submit()]).id == first.id
-    assert sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
+def test_a_duplicate_depends_on_nothing_more(runner: JobRunner) -> None:
+    first = runner.submit(unique_key="k")
+    assert runner.submit(unique_key="k", depends_on=[runner.submit()]).id == first.id
+    assert runner.sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
 
 
-def test_many_at_once(runner: JobRunner, app: Celery, submit: Submit, sql: Sql) -> None:
-    parent = submit()
+def test_many_at_once(runner: JobRunner, app: Celery) -> None:
+    parent = runner.submit()
     ids = submit_many([{**ADD, "depends_on": [parent]} for _ in range(150)], app=app)
-    assert messages(sql) == [str(parent.id)]
+    assert runner.messages() == [str(parent.id)]
     runner.run()
-    assert sorted(messages(sql)) == sorted(ids)
+    assert sorted(runner.messages()) == sorted(ids)
     with raises(InvalidJob, ("jobs[0].key", "conflict")):
         submit_many([{**ADD, "key": "a"}], app=app)
 
@@ -205,24 +173,9 @@ def test_many_at_once(runner: JobRunner, app: Celery, submit: Submit, sql: Sql) 
 # -- in groups
 
 
-@pytest.fixture
-def group(app: Celery) -> Callable[..., SubmittedGroup]:
-    """Submits a group of this app's."""
-    return lambda members, **options: submit_group(members, app=app, **options)
-
-
-Group = Callable[..., SubmittedGroup]
-
-
-def states(sql: Sql) -> list[str]:
-    """States of the members by position, then the group's own."""
-    rows = sql("SELECT state FROM pgbeat.jobs WHERE group_id IS NOT NULL ORDER BY group_position")
-    return [state for (state,) in rows + sql("SELECT state FROM pgbeat.groups")]
-
-
-def test_members_form_a_graph(runner: JobRunner, group: Group, submit: Submit, sql: Sql) -> None:
-    outer = submit()
-    made = group(
+def test_members_form_a_graph(runner: JobRunner) -> None:
+    outer = runner.submit()
+    made = runner.group(
         [
             {**ADD, "key": "merge", "depends_on": ["left", 2]},
             {**ADD, "key": "left", "depends_on": [outer]},
@@ -230,14 +183,14 @@ def test_members_form_a_graph(runner: JobRunner, group: Group, submit: Submit, s
         ]
     )
     merge, left, right = (str(job.id) for job in made.jobs)
-    assert messages(sql) == [str(outer.id), right]
+    assert runner.messages() == [str(outer.id), right]
     runner.run()
-    assert messages(sql) == [right, left]
+    assert runner.messages() == [right, left]
     runner.run()
     runner.run()
-    assert messages(sql) == [merge]
+    assert runner.messages() == [merge]
     runner.run()
-    assert states(sql) == ["completed", "completed", "completed", "completed"]
+    assert runner.states() == ["completed", "completed", "completed", "completed"]
 
 
 @pytest.mark.parametrize(
@@ -249,14 +202,16 @@ def test_members_form_a_graph(runner: JobRunner, group: Group, submit: Submit, s
     ],
 )
 def test_the_groups_rule_holds_for_what_is_not_dependent(
-    runner: JobRunner, group: Group, sql: Sql, on_failure: str, left: list[str]
+    runner: JobRunner, on_failure: str, left: list[str]
 ) -> None:
-    group([ADD, {**ADD, "depends_on": [0]}, {**ADD, "countdown": 900}], on_failure=on_failure)
+    runner.group(
+        [ADD, {**ADD, "depends_on": [0]}, {**ADD, "countdown": 900}], on_failure=on_failure
+    )
     runner.run("failed")
-    assert states(sql) == [state.replace("pending", "scheduled") for state in left]
+    assert runner.states() == [state.replace("pending", "scheduled") for state in left]
 
 
-def test_what_can_not_be_a_graph_is_refused(group: Group, sql: Sql) -> None:
+def test_what_can_not_be_a_graph_is_refused(runner: JobRunner) -> None:
     for members, field, code in (
         ([{**ADD, "depends_on": [1]}, {**ADD, "depends_on": [0]}], "jobs", "cycle"),
         ([{**ADD, "depends_on": [0]}], "jobs", "cycle"),
@@ -266,31 +221,27 @@ def test_what_can_not_be_a_graph_is_refused(group: Group, sql: Sql) -> None:
         ([{**ADD, "key": "7"}], "jobs[0].key", "malformed"),
     ):
         with raises(InvalidJob, (field, code)):
-            group(members)
+            runner.group(members)
     with raises(InvalidJob, ("jobs[1].depends_on", "conflict")):
-        group([ADD, {**ADD, "depends_on": [0]}], mode="sequential")
+        runner.group([ADD, {**ADD, "depends_on": [0]}], mode="sequential")
     with pytest.raises(NotUnique):
-        group([{**ADD, "unique_key": "k"}, {**ADD, "unique_key": "k"}])
-    assert sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
+        runner.group([{**ADD, "unique_key": "k"}, {**ADD, "unique_key": "k"}])
+    assert runner.sql("SELECT count(*) FROM pgbeat.dependencies") == [(0,)]
 
 
 # -- at the same time
 
 
 def test_parents_that_end_at_the_same_time_are_both_counted(
-    make_job_control: Callable[[], JobControl],
-    runner: JobRunner,
-    submit: Submit,
-    now: Now,
-    sql: Sql,
+    make_job_control: Callable[[], JobControl], runner: JobRunner
 ) -> None:
     """The second waits until the first has committed, and then counts what is left."""
-    made = submit(depends_on=[submit(), submit()])
+    made = runner.submit(depends_on=[runner.submit(), runner.submit()])
     runs = [runner.take(), runner.take()]
     ended = [
         ExecutionRecord(str(run), job_id, False, state="completed", job_state="completed")
         for job_id in runs
-        for ((run,),) in [sql("SELECT id FROM pgbeat.executions WHERE job_id = %s", job_id)]
+        for ((run,),) in [runner.sql("SELECT id FROM pgbeat.executions WHERE job_id = %s", job_id)]
     ]
     other = make_job_control()
     with ThreadPoolExecutor() as pool:
@@ -298,33 +249,27 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
             first = executions.record(connection, ended[:1])
             lifecycle.follow(connection, runner.publisher, first)
             second = pool.submit(other.record, ended[1])
-            until(lambda: sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+            until(lambda: runner.sql(WAITS))
         second.result(20)
-    assert not now(made).is_blocked
+    assert not runner.now(made).is_blocked
 
 
 def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
-    runner: JobRunner,
-    submit: Submit,
-    now: Now,
-    app: Celery,
-    database: str,
-    job_control: JobControl,
-    sql: Sql,
+    runner: JobRunner, app: Celery, database: str, job_control: JobControl
 ) -> None:
-    parent, failing = submit(), submit()
+    parent, failing = runner.submit(), runner.submit()
     engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
     with engine.begin() as own:
-        made = submit(depends_on=[parent], connection=own)
-        skipped = submit(depends_on=[failing], connection=own)
+        made = runner.submit(depends_on=[parent], connection=own)
+        skipped = runner.submit(depends_on=[failing], connection=own)
         runner.run()
         runner.run("failed")
-    assert now(made).unfinished_parents == 1
+    assert runner.now(made).unfinished_parents == 1
     maintenance = LeaderMaintenance(app, job_control.settings, job_control.publisher)
     maintenance.step(job_control.connection, is_due=False, is_idle=False)
-    assert not now(made).is_blocked
-    assert messages(sql) == [str(made.id)]
-    assert now(skipped).state == "skipped"
+    assert not runner.now(made).is_blocked
+    assert runner.messages() == [str(made.id)]
+    assert runner.now(skipped).state == "skipped"
 
 
 @pytest.fixture
@@ -337,38 +282,38 @@ def own(database: str) -> Iterator[Connection]:
 
 
 def test_an_open_submitter_keeps_no_end_from_being_recorded(
-    runner: JobRunner, submit: Submit, now: Now, own: Connection, sql: Sql
+    runner: JobRunner, own: Connection
 ) -> None:
     """Nor other dependents of the parent from being unblocked, or submitted."""
     for connection in (own, runner.connection):
         connection.execute(text("SET lock_timeout = '2s'"))
-    parent = submit()
-    first = submit(depends_on=[parent])
-    mine = submit(depends_on=[parent], connection=own)
-    second = submit(depends_on=[parent])
+    parent = runner.submit()
+    first = runner.submit(depends_on=[parent])
+    mine = runner.submit(depends_on=[parent], connection=own)
+    second = runner.submit(depends_on=[parent])
     runner.run()
-    assert [now(each).is_blocked for each in (first, second)] == [False, False]
-    late = submit(depends_on=[parent], connection=own)
+    assert [runner.now(each).is_blocked for each in (first, second)] == [False, False]
+    late = runner.submit(depends_on=[parent], connection=own)
     assert not late.is_blocked
-    assert not submit(depends_on=[parent]).is_blocked
+    assert not runner.submit(depends_on=[parent]).is_blocked
     own.commit()
-    assert now(mine).is_blocked  # until beat looks
+    assert runner.now(mine).is_blocked  # until beat looks
     runner.run()
-    assert now(first).state == "completed"
+    assert runner.now(first).state == "completed"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_submitter_reads_no_other_dependents(
-    runner: JobRunner, submit: Submit, own: Connection, app: Celery, has_ended: bool
+    runner: JobRunner, own: Connection, app: Celery, has_ended: bool
 ) -> None:
     """However many there are: a thousand must not cost a million."""
-    parent = submit()
+    parent = runner.submit()
     submit_many([{**ADD, "depends_on": [parent.id]}] * 50, app=app)
     if has_ended:
         runner.run()
     own.execute(text("SET enable_seqscan = off"))
     own.commit()
-    submit(depends_on=[parent], connection=own)
+    runner.submit(depends_on=[parent], connection=own)
     read = (
         "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_all_tables WHERE relname = :t"
     )
@@ -377,10 +322,10 @@ def test_a_submitter_reads_no_other_dependents(
 
 
 def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
-    runner: JobRunner, submit: Submit, now: Now, monkeypatch: pytest.MonkeyPatch
+    runner: JobRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The retry has taken the parent's place by then."""
-    parent = submit(max_attempts=2, retry_base=0)
+    parent = runner.submit(max_attempts=2, retry_base=0)
     runner.run("failed")
     settle = submissions._settle
 
@@ -390,33 +335,37 @@ def test_a_parents_retry_that_ends_before_the_commit_is_seen_after_it(
         return found
 
     monkeypatch.setattr(submissions, "_settle", settle_slowly)
-    made = submit(depends_on=[parent])
-    assert not now(made).is_blocked
+    made = runner.submit(depends_on=[parent])
+    assert not runner.now(made).is_blocked
 
 
 def test_a_parent_that_was_deleted_has_its_dependents_skipped(
-    app: Celery, job_control: JobControl, submit: Submit, now: Now, sql: Sql
+    runner: JobRunner, app: Celery, job_control: JobControl
 ) -> None:
-    made = submit(depends_on=[submit()])
-    sql("DELETE FROM pgbeat.jobs WHERE id <> %s", str(made.id))
+    made = runner.submit(depends_on=[runner.submit()])
+    runner.sql("DELETE FROM pgbeat.jobs WHERE id <> %s", str(made.id))
     LeaderMaintenance(app, job_control.settings, job_control.publisher).step(
         job_control.connection, is_due=False, is_idle=False
     )
-    assert now(made).state == "skipped"
+    assert runner.now(made).state == "skipped"
 
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 def test_each_round_looks_at_a_page_of_the_dependencies(
-    job_control: JobControl, sql: Sql, monkeypatch: pytest.MonkeyPatch, *, is_analyzed: bool
+    runner: JobRunner,
+    job_control: JobControl,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_analyzed: bool,
 ) -> None:
     """Of 900 jobs that wait, one's parent is gone; some wait for five, of which one has ended."""
-    sql(
+    runner.sql(
         "INSERT INTO pgbeat.jobs (id, task, job_source, created_by, is_system_job, is_blocked, "
         "unfinished_parents) SELECT gen_random_uuid(), 't', 'system', 'me', false, n > 1, "
         "CASE WHEN n > 1 THEN 1 ELSE 0 END FROM generate_series(1, 901) AS n"
     )
-    [(parent,)] = sql("SELECT id FROM pgbeat.jobs WHERE NOT is_blocked")
-    sql(
+    [(parent,)] = runner.sql("SELECT id FROM pgbeat.jobs WHERE NOT is_blocked")
+    runner.sql(
         "INSERT INTO pgbeat.dependencies (job_id, parent_id, outcome) SELECT j.id, "
         "CASE WHEN n = 1 THEN %s ELSE gen_random_uuid() END, "
         "CASE WHEN n > 1 THEN 'completed' END FROM (SELECT id, row_number() OVER () AS number "
@@ -424,15 +373,15 @@ def test_each_round_looks_at_a_page_of_the_dependencies(
         "generate_series(1, CASE WHEN j.number <= 20 THEN 5 ELSE 1 END) AS n",
         parent,
     )
-    [(last,)] = sql("SELECT max(job_id::text) FROM pgbeat.dependencies")
+    [(last,)] = runner.sql("SELECT max(job_id::text) FROM pgbeat.dependencies")
     gone = uuid4()
-    sql(
+    runner.sql(
         "UPDATE pgbeat.dependencies SET parent_id = %s WHERE job_id = %s AND outcome IS NULL",
         gone,
         last,
     )
     if is_analyzed:
-        sql("ANALYZE pgbeat.dependencies, pgbeat.unfinished_jobs")
+        runner.sql("ANALYZE pgbeat.dependencies, pgbeat.unfinished_jobs")
     monkeypatch.setattr(dependencies, "PAGE", 100)
     overlooked = dependencies.Overlooked("default")
     for _ in range(2):

@@ -1,6 +1,5 @@
 """Jobs whose message was purged, was deleted with its queue, or expired: they do not come back."""
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import psycopg
@@ -10,32 +9,15 @@ from celery import Celery
 from pgbeat.broker import discards
 from pgbeat.database import connections
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.rescuing import rescue
-from pgbeat.jobs.rescuing.rescue import Rescuer
-from pgbeat.jobs.rows import model as jobs
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import FakeWorkers
 from tests.support.transport_workers import transport_url
 
 
-@pytest.fixture
-def fake_workers(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkers]:
-    """Workers that are nothing but rows."""
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
-    fake_workers = FakeWorkers(database)
-    yield fake_workers
-    fake_workers.close()
-
-
 def end_of(fake_workers: FakeWorkers, job_id: str) -> tuple[str, str | None, object]:
     """A job's state, its error and its retry."""
-    job = jobs.get(fake_workers.connection, job_id)
+    job = fake_workers.get(job_id)
     return job.state, job.error, job.retried_by
-
-
-def sweep(fake_workers: FakeWorkers) -> None:
-    """One sweep of a process that has not looked before."""
-    Rescuer(fake_workers.publisher, fake_workers.settings).rescue(fake_workers.connection)
 
 
 PURGED = ("cancelled", "its message was purged from queue 'celery'", None)
@@ -56,7 +38,7 @@ def test_a_purge_cancels_jobs_in_its_transaction(fake_workers: FakeWorkers) -> N
     with connections.transaction(fake_workers.connection):
         discards.purge(fake_workers.connection, "celery")
     assert [end_of(fake_workers, job_id) for job_id in (waits, later)] == [PURGED, PURGED]
-    sweep(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert fake_workers.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
 
 
@@ -87,13 +69,13 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(fake_workers: FakeWorker
             "pending",
             "pending",
         ]
-        rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+        rescuer = fake_workers.rescuer()
         assert rescuer.rescue(fake_workers.connection) == {
             lanes.Room("default", "one", UUID(in_lane))
         }
         assert end_of(fake_workers, in_lane) == PURGED
         assert fake_workers.state(locked) == "pending"
-    sweep(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     assert end_of(fake_workers, locked) == PURGED
 
 
@@ -125,6 +107,6 @@ def test_what_a_worker_lost_and_was_purged_then_is_not_tried_again(
     with connections.transaction(fake_workers.connection):
         discards.purge(fake_workers.connection, "celery")
     assert fake_workers.state(job_id) == "running"
-    sweep(fake_workers)
+    fake_workers.rescuer().rescue(fake_workers.connection)
     state, _, again = end_of(fake_workers, job_id)
     assert (state, again) == ("cancelled", None)

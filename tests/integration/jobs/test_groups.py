@@ -25,41 +25,16 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.running import executions
-from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states import due as due_jobs
-from pgbeat.jobs.submitting.submit_group import SubmittedGroup, cancel, submit_group
+from pgbeat.jobs.submitting.submit_group import SubmittedGroup, cancel
 from pgbeat.jobs.verbs import control
-from tests.support.command_line import Sql
-from tests.support.jobs import JobControl, JobRunner, messages
+from tests.support.jobs import JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
-
-
-Submit = Callable[..., SubmittedGroup]
-
-
-@pytest.fixture
-def submit(app: Celery) -> Submit:
-    """Submits a group of this app's."""
-    return lambda members, **options: submit_group(members, app=app, **options)
-
-
-@pytest.fixture
-def states(sql: Sql) -> Callable[[], list[str]]:
-    """States of all members, by position and attempt, then the group's own."""
-
-    def read() -> list[str]:
-        rows = sql("SELECT state FROM pgbeat.jobs ORDER BY group_position, attempt, created_at")
-        return [state for (state,) in rows + sql("SELECT state FROM pgbeat.groups")]
-
-    return read
-
-
-States = Callable[[], list[str]]
 
 
 def ids(submitted: SubmittedGroup) -> list[str]:
@@ -69,45 +44,43 @@ def ids(submitted: SubmittedGroup) -> list[str]:
 # -- one after the other
 
 
-def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD, ADD, ADD], mode="sequential", name="nightly")
+def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(runner: JobRunner) -> None:
+    made = runner.group([ADD, ADD, ADD], mode="sequential", name="nightly")
     assert made.group.name == "nightly"
     assert [job.is_blocked for job in made.jobs] == [False, True, True]
-    assert messages(sql) == ids(made)[:1]
+    assert runner.messages() == ids(made)[:1]
     first = runner.take()
-    assert states() == ["running", "pending", "pending", "running"]
-    assert messages(sql) == []
+    assert runner.states() == ["running", "pending", "pending", "running"]
+    assert runner.messages() == []
     runner.end(first)
-    assert messages(sql) == ids(made)[1:2]
+    assert runner.messages() == ids(made)[1:2]
     assert [runner.run(), runner.run("skipped")] == ids(made)[1:]
-    assert states() == ["completed", "completed", "skipped", "completed"]
-    assert sql("SELECT finished_at IS NOT NULL FROM pgbeat.groups") == [(True,)]
+    assert runner.states() == ["completed", "completed", "skipped", "completed"]
+    assert runner.sql("SELECT finished_at IS NOT NULL FROM pgbeat.groups") == [(True,)]
 
 
-def test_the_end_of_a_group_is_an_event(runner: JobRunner, submit: Submit, sql: Sql) -> None:
+def test_the_end_of_a_group_is_an_event(runner: JobRunner) -> None:
     """Of its last member, in the transaction that ends that; a retry is the same member."""
-    sql(
+    runner.sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
         "VALUES ('w', 'https://example.org', 's', '{group.ended}')"
     )
 
     def told() -> list[tuple[Any, ...]]:
-        return sql(
+        return runner.sql(
             "SELECT payload -> 'data' ->> 'id', payload -> 'data' ->> 'state', "
             "payload -> 'data' -> 'jobs' FROM pgbeat.deliveries ORDER BY created_at"
         )
 
-    made = submit([ADD, AGAIN, ADD], on_failure="continue", name="nightly")
+    made = runner.group([ADD, AGAIN, ADD], on_failure="continue", name="nightly")
     for state in ("completed", "failed", "skipped"):
         runner.run(state)
     assert told() == []
-    sql("UPDATE kombu_message SET visible = true, available_at = now()")
+    runner.sql("UPDATE kombu_message SET visible = true, available_at = now()")
     runner.run("failed")
     one = (str(made.group.id), "failed", {"completed": 1, "failed": 1, "skipped": 1})
     assert told() == [one]
-    other = submit([ADD, ADD])
+    other = runner.group([ADD, ADD])
     cancel(runner.unit(Actor("root", is_admin=True)), other.group.id)
     assert told() == [one, (str(other.group.id), "cancelled", {"cancelled": 2})]
 
@@ -120,13 +93,13 @@ def test_the_end_of_a_group_is_an_event(runner: JobRunner, submit: Submit, sql: 
     ],
 )
 def test_a_failure_ends_the_rest_of_a_sequence(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql, on_failure: str, left: list[str]
+    runner: JobRunner, on_failure: str, left: list[str]
 ) -> None:
-    made = submit([ADD] * 3, mode="sequential", on_failure=on_failure)
+    made = runner.group([ADD] * 3, mode="sequential", on_failure=on_failure)
     runner.run("failed")
-    assert states() == left
-    assert messages(sql) == []
-    reasons = sql("SELECT DISTINCT error FROM pgbeat.jobs WHERE group_position > 0")
+    assert runner.states() == left
+    assert runner.messages() == []
+    reasons = runner.sql("SELECT DISTINCT error FROM pgbeat.jobs WHERE group_position > 0")
     said = f"job {ids(made)[0]} of its group failed, and on_failure is {on_failure}"
     assert reasons == [(said,)]
 
@@ -157,41 +130,35 @@ def test_a_failure_ends_the_rest_of_a_sequence(
 )
 def test_the_rest_after_a_failure(
     runner: JobRunner,
-    submit: Submit,
-    states: States,
     members: list[Any],
     options: dict[str, str],
     runs: list[executions.State],
     left: list[str],
 ) -> None:
-    submit(members, **options)
+    runner.group(members, **options)
     for state in runs:
         runner.run(state)
-    assert states() == left
+    assert runner.states() == left
 
 
-def test_a_failure_that_is_tried_again_is_no_end(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([AGAIN, ADD], mode="sequential")
+def test_a_failure_that_is_tried_again_is_no_end(runner: JobRunner) -> None:
+    made = runner.group([AGAIN, ADD], mode="sequential")
     runner.run("failed")
-    assert states() == ["failed", "scheduled", "pending", "running"]
-    retry = until(lambda: runner.take() if messages(sql) else None)
+    assert runner.states() == ["failed", "scheduled", "pending", "running"]
+    retry = until(lambda: runner.take() if runner.messages() else None)
     assert retry not in ids(made)
-    assert states() == ["failed", "running", "pending", "running"]
+    assert runner.states() == ["failed", "running", "pending", "running"]
     runner.end(retry)
     assert runner.run() == ids(made)[1]
-    assert states() == ["failed", "completed", "completed", "completed"]
+    assert runner.states() == ["failed", "completed", "completed", "completed"]
     progress = groups.progress(runner.connection, [made.group.id])[made.group.id]
     assert progress == (2, 2, {"completed": 2})
 
 
-def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    made = submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
+def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 3, mode="sequential", on_failure="skip_remaining")
     withdraw(runner, ids(made)[0])
-    assert states() == ["cancelled", "skipped", "skipped", "cancelled"]
+    assert runner.states() == ["cancelled", "skipped", "skipped", "cancelled"]
 
 
 def withdraw(runner: JobRunner, *job_ids: str) -> None:
@@ -203,52 +170,46 @@ def withdraw(runner: JobRunner, *job_ids: str) -> None:
         lifecycle.follow(runner.connection, runner.publisher, ended)
 
 
-def test_a_later_one_may_be_cancelled_before_its_turn(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    made = submit([ADD] * 3, mode="sequential", on_failure="continue")
+def test_a_later_one_may_be_cancelled_before_its_turn(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 3, mode="sequential", on_failure="continue")
     withdraw(runner, ids(made)[1])
     runner.run()
     assert runner.run() == ids(made)[2]
-    assert states() == ["completed", "cancelled", "completed", "cancelled"]
+    assert runner.states() == ["completed", "cancelled", "completed", "cancelled"]
 
 
-def test_one_that_can_not_be_published_has_failed(
-    app: Celery, runner: JobRunner, submit: Submit, states: States
-) -> None:
+def test_one_that_can_not_be_published_has_failed(runner: JobRunner) -> None:
     broken = {**ADD, "options": {"compression": "none"}}
-    submit([ADD, broken, ADD], mode="sequential", on_failure="continue")
+    runner.group([ADD, broken, ADD], mode="sequential", on_failure="continue")
     runner.run()
-    assert states() == ["completed", "failed", "pending", "running"]
+    assert runner.states() == ["completed", "failed", "pending", "running"]
     runner.run()
-    assert states() == ["completed", "failed", "completed", "failed"]
+    assert runner.states() == ["completed", "failed", "completed", "failed"]
 
 
-def test_a_time_of_its_own_counts_from_its_turn_on(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD, {**ADD, "countdown": 3600}, {**ADD, "countdown": 3600}], mode="sequential")
+def test_a_time_of_its_own_counts_from_its_turn_on(runner: JobRunner) -> None:
+    made = runner.group(
+        [ADD, {**ADD, "countdown": 3600}, {**ADD, "countdown": 3600}], mode="sequential"
+    )
     # The third's time comes while it waits for the second.
-    sql("UPDATE pgbeat.jobs SET run_at = now() WHERE group_position = 2")
+    runner.sql("UPDATE pgbeat.jobs SET run_at = now() WHERE group_position = 2")
     assert due_jobs.take(runner.connection, "default") == []
     runner.run()
-    assert states() == ["completed", "scheduled", "scheduled", "running"]
-    assert sql("SELECT job_id::text, available_at > now() FROM kombu_message") == [
+    assert runner.states() == ["completed", "scheduled", "scheduled", "running"]
+    assert runner.sql("SELECT job_id::text, available_at > now() FROM kombu_message") == [
         (ids(made)[1], True)
     ]
-    sql("UPDATE kombu_message SET available_at = now()")
+    runner.sql("UPDATE kombu_message SET available_at = now()")
     runner.run()
     assert runner.run() == ids(made)[2]
 
 
-def test_a_paused_one_holds_up_those_after_it(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD, {**ADD, "requires_approval": True}, ADD], mode="sequential")
+def test_a_paused_one_holds_up_those_after_it(runner: JobRunner) -> None:
+    made = runner.group([ADD, {**ADD, "requires_approval": True}, ADD], mode="sequential")
     runner.run()
-    assert states() == ["completed", "paused", "pending", "running"]
-    assert messages(sql) == []
-    [(is_its_turn, later)] = sql(
+    assert runner.states() == ["completed", "paused", "pending", "running"]
+    assert runner.messages() == []
+    [(is_its_turn, later)] = runner.sql(
         "SELECT NOT (SELECT is_blocked FROM pgbeat.jobs WHERE id = %s), "
         "(SELECT is_blocked FROM pgbeat.jobs WHERE id = %s)",
         *ids(made)[1:],
@@ -262,254 +223,229 @@ def test_a_paused_one_holds_up_those_after_it(
     assert [runner.run(), runner.run()] == ids(made)[1:]
 
 
-def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    make_lane(sql, "two", 2)
+def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(runner: JobRunner) -> None:
+    make_lane(runner.sql, "two", 2)
     laned = {**ADD, "lane": "two"}
-    made = submit([laned, laned], mode="sequential")
-    other = submit([laned])
+    made = runner.group([laned, laned], mode="sequential")
+    other = runner.group([laned])
     # There was a slot for it, but its turn has not come.
-    assert messages(sql) == ids(made)[:1] + ids(other)
+    assert runner.messages() == ids(made)[:1] + ids(other)
     assert runner.run() == ids(made)[0]
-    assert messages(sql) == ids(other) + ids(made)[1:]
+    assert runner.messages() == ids(other) + ids(made)[1:]
     runner.run()
     runner.run()
-    assert sql("SELECT count(*) FROM pgbeat.groups WHERE state = 'completed'") == [(2,)]
+    assert runner.sql("SELECT count(*) FROM pgbeat.groups WHERE state = 'completed'") == [(2,)]
 
 
 # -- all at once
 
 
-def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD] * 3)
-    assert messages(sql) == ids(made)
+def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 3)
+    assert runner.messages() == ids(made)
     taken = [runner.take() for _ in range(3)]
     runner.end(taken[2])
     runner.end(taken[0], "skipped")
-    assert states() == ["skipped", "running", "completed", "running"]
+    assert runner.states() == ["skipped", "running", "completed", "running"]
     progress = groups.progress(runner.connection, [made.group.id])[made.group.id]
     assert progress == (3, 2, {"skipped": 1, "running": 1, "completed": 1})
     assert progress.percent == pytest.approx(200 / 3)
     runner.end(taken[1])
-    assert states() == ["skipped", "completed", "completed", "completed"]
+    assert runner.states() == ["skipped", "completed", "completed", "completed"]
 
 
 @pytest.mark.parametrize(
     ("on_failure", "to"), [("stop", "cancelled"), ("skip_remaining", "skipped")]
 )
 def test_a_failure_ends_the_parallel_ones_that_wait(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
+    runner: JobRunner, on_failure: str, to: str
 ) -> None:
-    make_lane(sql, "none", 0)
-    submit(
+    make_lane(runner.sql, "none", 0)
+    runner.group(
         [ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}], on_failure=on_failure
     )
     failing, going = runner.take(), runner.take()
     runner.end(failing, "failed")
     # What runs goes on.
-    assert states() == ["failed", "running", to, to, to, "running"]
-    assert messages(sql) == []
+    assert runner.states() == ["failed", "running", to, to, to, "running"]
+    assert runner.messages() == []
     runner.end(going)
-    assert states() == ["failed", "completed", to, to, to, "failed"]
+    assert runner.states() == ["failed", "completed", to, to, to, "failed"]
 
 
-def test_a_group_that_was_stopped_tries_nothing_again(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    submit([ADD, AGAIN])
+def test_a_group_that_was_stopped_tries_nothing_again(runner: JobRunner) -> None:
+    runner.group([ADD, AGAIN])
     failing, other = runner.take(), runner.take()
     runner.end(failing, "failed")
     runner.end(other, "failed")
-    assert states() == ["failed", "failed", "cancelled", "failed"]
+    assert runner.states() == ["failed", "failed", "cancelled", "failed"]
 
 
-def test_one_of_parallel_ones_is_cancelled_by_itself(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    made = submit([ADD] * 2)
+def test_one_of_parallel_ones_is_cancelled_by_itself(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 2)
     withdraw(runner, ids(made)[0])
-    assert states() == ["cancelled", "pending", "running"]
+    assert runner.states() == ["cancelled", "pending", "running"]
     runner.run()
-    assert states() == ["cancelled", "completed", "cancelled"]
+    assert runner.states() == ["cancelled", "completed", "cancelled"]
 
 
 # -- in the same moment
 
 
 def test_a_retry_by_hand_at_the_end_of_its_group(
-    make_job_control: Callable[[], JobControl],
-    runner: JobRunner,
-    submit: Submit,
-    states: States,
-    sql: Sql,
+    make_job_control: Callable[[], JobControl], runner: JobRunner
 ) -> None:
     """The last member ends before the retry is committed; the group goes on with the retry."""
-    made = submit([ADD, ADD], on_failure="continue", callback=ADD)
+    made = runner.group([ADD, ADD], on_failure="continue", callback=ADD)
     taken = [runner.take() for _ in range(2)]
     runner.end(taken[0], "failed")
-    other = JobRunner(make_job_control(), sql)
+    other = JobRunner(make_job_control(), runner.sql)
     with ThreadPoolExecutor(1) as pool:
         with runner.unit().transaction() as unit:
             control.retry(unit, taken[0], job_source="user_cli")
             last = pool.submit(other.end, taken[1])
-            until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+            until(
+                lambda: runner.sql(
+                    "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                )
+            )
         last.result(30)
     assert groups.get(runner.connection, made.group.id).state == "running"
     assert made.callback is not None
-    assert messages(sql) != [str(made.callback.id)]
+    assert runner.messages() != [str(made.callback.id)]
 
 
-def test_a_failure_counts_though_the_clock_was_set_back(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
+def test_a_failure_counts_though_the_clock_was_set_back(runner: JobRunner) -> None:
     """As if the group had been made while the clock was an hour ahead; one is retried since."""
-    submit([ADD, AGAIN], on_failure="continue")
+    runner.group([ADD, AGAIN], on_failure="continue")
     ahead = "SET created_at = created_at + interval '1 hour'"
-    sql(f"UPDATE pgbeat.groups {ahead}")
-    sql(f"UPDATE pgbeat.jobs {ahead}")
+    runner.sql(f"UPDATE pgbeat.groups {ahead}")
+    runner.sql(f"UPDATE pgbeat.jobs {ahead}")
     runner.run("failed")
     runner.run("failed")
     runner.run()
-    assert states()[-1] == "failed"
+    assert runner.states()[-1] == "failed"
 
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_two_that_end_in_the_same_moment(
-    make_job_control: Callable[[], JobControl],
-    runner: JobRunner,
-    submit: Submit,
-    states: States,
-    sql: Sql,
-    mode: str,
+    make_job_control: Callable[[], JobControl], runner: JobRunner, mode: str
 ) -> None:
     """Neither transaction sees the other's end: the lock of the group's row puts them in order."""
-    made = submit([ADD] * 4, on_failure="continue")
+    made = runner.group([ADD] * 4, on_failure="continue")
     if mode == "sequential":  # two before the next, as if one had been made again by hand
-        sql("UPDATE pgbeat.groups SET mode = 'sequential'")
-        sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
-        sql(
+        runner.sql("UPDATE pgbeat.groups SET mode = 'sequential'")
+        runner.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
+        runner.sql(
             "UPDATE pgbeat.jobs SET is_blocked = true, dispatched_at = NULL "
             "WHERE group_position >= 2"
         )
     taken = [runner.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
         runner.end(job_id)
-    other = JobRunner(make_job_control(), sql)
+    other = JobRunner(make_job_control(), runner.sql)
     with ThreadPoolExecutor(1) as pool:
         with connections.transaction(runner.connection):
-            ended = executions.record(runner.connection, [done(sql, taken[0])])
+            ended = executions.record(runner.connection, [runner.ended(taken[0])])
             lifecycle.follow(runner.connection, runner.publisher, ended)
             last = pool.submit(other.end, taken[1])
-            until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+            until(
+                lambda: runner.sql(
+                    "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                )
+            )
         last.result(30)
     if mode == "parallel":
-        assert states() == ["completed"] * 5
+        assert runner.states() == ["completed"] * 5
     else:
-        assert messages(sql) == ids(made)[2:3]
-        assert states() == ["completed", "completed", "pending", "pending", "running"]
-
-
-def done(sql: Sql, job_id: str) -> ExecutionRecord:
-    """Returns what a worker records at the end of a job."""
-    [(run,)] = sql("SELECT id::text FROM pgbeat.executions WHERE job_id = %s", job_id)
-    return ExecutionRecord(run, job_id, False, state="completed", job_state="completed")
+        assert runner.messages() == ids(made)[2:3]
+        assert runner.states() == ["completed", "completed", "pending", "pending", "running"]
 
 
 def test_a_turn_that_somebody_held_up_comes_all_the_same(
-    app: Celery, runner: JobRunner, submit: Submit, beat: Callable[..., Scheduler], sql: Sql
+    runner: JobRunner, beat: Callable[..., Scheduler]
 ) -> None:
     """Nobody waits for a row of a job with the group's in hand: who holds it, or beat, goes on."""
-    made = submit([ADD] * 3, mode="sequential")
+    made = runner.group([ADD] * 3, mode="sequential")
     with connections.engine(runner.settings.url, "tests").begin() as held:
         held.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (ids(made)[1],))
         runner.run()
         # Not the one after it.
-        assert messages(sql) == []
+        assert runner.messages() == []
     assert turns.stuck(runner.connection, "default") == [made.group.id]
     assert turns.stuck(runner.connection, "other") == []
     with connections.transaction(runner.connection):
         lifecycle.follow(runner.connection, runner.publisher, [], [made.group.id])
-    assert messages(sql) == ids(made)[1:2]
+    assert runner.messages() == ids(made)[1:2]
     assert turns.stuck(runner.connection, "default") == []
 
 
 def test_beat_goes_on_with_what_was_changed_by_hand(
-    runner: JobRunner, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
+    runner: JobRunner, beat: Callable[..., Scheduler]
 ) -> None:
-    submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT is_blocked")
+    runner.group([ADD] * 3, mode="sequential", on_failure="skip_remaining")
+    runner.sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT is_blocked")
     beat().run_due()
-    assert states() == ["failed", "skipped", "skipped", "failed"]
+    assert runner.states() == ["failed", "skipped", "skipped", "failed"]
 
 
 # -- cancelled
 
 
-def test_a_group_is_cancelled(
-    app: Celery, runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD, {**ADD, "countdown": 9}, AGAIN])
+def test_a_group_is_cancelled(runner: JobRunner) -> None:
+    made = runner.group([ADD, {**ADD, "countdown": 9}, AGAIN])
     running = runner.take()
     actor = Actor("user:boss", is_admin=True)
     ended = cancel(runner.unit(actor), made.group.id)
     assert (ended.ended, ended.asked) == (2, 1)
-    assert states() == ["running", "cancelled", "cancelled", "running"]
+    assert runner.states() == ["running", "cancelled", "cancelled", "running"]
     assert (ended.group.state, ended.group.cancelled_by) == ("running", "user:boss")
     # Its worker tells of it.
     runner.end(running, "failed")
-    assert states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
+    assert runner.states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
     with pytest.raises(InvalidTransition):
         cancel(runner.unit(actor), made.group.id)
 
 
-def test_a_sequence_is_cancelled_before_the_next_turn(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([ADD] * 3, mode="sequential", on_failure="continue")
+def test_a_sequence_is_cancelled_before_the_next_turn(runner: JobRunner) -> None:
+    made = runner.group([ADD] * 3, mode="sequential", on_failure="continue")
     running = runner.take()
     cancel(runner.unit(Actor(made.group.created_by)), made.group.id)
     runner.end(running)
     # It had done its work before it heard of it.
-    assert states() == ["completed", "cancelled", "cancelled", "cancelled"]
-    assert messages(sql) == []
+    assert runner.states() == ["completed", "cancelled", "cancelled", "cancelled"]
+    assert runner.messages() == []
 
 
-def test_a_retry_does_not_outlive_a_cancelled_group(
-    runner: JobRunner, submit: Submit, states: States, sql: Sql
-) -> None:
-    made = submit([AGAIN, ADD], mode="sequential")
+def test_a_retry_does_not_outlive_a_cancelled_group(runner: JobRunner) -> None:
+    made = runner.group([AGAIN, ADD], mode="sequential")
     runner.take()
     # As if the worker had told of the failure between the two halves of a cancel.
     with connections.transaction(runner.connection):
         groups.mark_cancelled(runner.connection, made.group.id, "me")
     runner.end(ids(made)[0], "failed")
-    assert states() == ["failed", "cancelled", "cancelled", "cancelled"]
+    assert runner.states() == ["failed", "cancelled", "cancelled", "cancelled"]
 
 
-def test_only_who_made_a_group_cancels_it(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    made = submit([ADD], created_by="user:alice")
+def test_only_who_made_a_group_cancels_it(runner: JobRunner) -> None:
+    made = runner.group([ADD], created_by="user:alice")
     with pytest.raises(Forbidden):
         cancel(runner.unit(Actor("user:bob")), made.group.id)
-    assert states() == ["pending", "running"]
+    assert runner.states() == ["pending", "running"]
     cancel(runner.unit(Actor("user:alice")), made.group.id)
-    assert states() == ["cancelled", "cancelled"]
+    assert runner.states() == ["cancelled", "cancelled"]
 
 
 # -- made
 
 
-def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
+def test_what_members_may_be(runner: JobRunner, app: Celery) -> None:
     add = app.tasks["tests.add"]
-    sql(
+    runner.sql(
         "INSERT INTO pgbeat.templates (name, task, args, job_policy) "
         """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')"""
     )
-    made = submit(
+    made = runner.group(
         [
             add,
             "tests.add",
@@ -534,9 +470,8 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
     assert {job.group_id for job in made.jobs} == {made.group.id}
 
 
-@pytest.mark.parametrize(
-    ("members", "options", "error", "field", "code"),
-    [
+def test_a_group_is_made_whole_or_not_at_all(runner: JobRunner) -> None:
+    cases: list[tuple[Sequence[Any], dict[str, str], type[PgbeatError], str, str]] = [
         ([], {}, InvalidJob, "jobs", "out_of_range"),
         ([ADD], {"mode": "serial"}, InvalidJob, "mode", "unknown"),
         ([ADD], {"on_failure": "skip"}, InvalidJob, "on_failure", "unknown"),
@@ -548,58 +483,48 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
         ([{**ADD, "countdown": "1"}], {}, InvalidJob, "jobs[0].countdown", "malformed"),
         ([{**ADD, "run_at": "soon"}], {}, InvalidJob, "jobs[0].run_at", "malformed"),
         ([ADD, *[{**ADD, "unique": True}] * 2], {}, NotUnique, "", "not_unique"),
-    ],
-)
-def test_a_group_is_made_whole_or_not_at_all(
-    submit: Submit,
-    sql: Sql,
-    members: Sequence[Any],
-    options: dict[str, str],
-    error: type[PgbeatError],
-    field: str,
-    code: str,
-) -> None:
-    with raises(error, (field, code)):
-        submit(members, **options)
-    for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
-        assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
+    ]
+    for members, options, error, field, code in cases:
+        with raises(error, (field, code)):
+            runner.group(members, **options)
+        for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
+            assert runner.sql(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
-@pytest.mark.parametrize("name", ["", "a\0", "n" * 201, 5])
-def test_a_groups_name(submit: Submit, sql: Sql, name: Any) -> None:
-    with raises(InvalidJob, ("name", "malformed")):
-        submit([ADD], name=name)
-    assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
+def test_a_groups_name(runner: JobRunner) -> None:
+    cases: list[Any] = ["", "a\0", "n" * 201, 5]
+    for name in cases:
+        with raises(InvalidJob, ("name", "malformed")):
+            runner.group([ADD], name=name)
+        assert runner.sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
 
 
 @pytest.mark.parametrize("members", ["tests.add", b"ab", ADD, None, iter([ADD])])
-def test_members_are_a_list(submit: Submit, members: Any) -> None:
+def test_members_are_a_list(runner: JobRunner, members: Any) -> None:
     with pytest.raises(TypeError, match="must be a list"):
-        submit(members)
+        runner.group(members)
 
 
-def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
+def test_a_chain_is_no_member(runner: JobRunner, app: Celery) -> None:
     add = app.tasks["tests.add"]
     with raises(InvalidJob, ("jobs[1].jobs", "malformed")):
-        submit([add.s(), chain(add.s(1), add.s(2), app=app)])
+        runner.group([add.s(), chain(add.s(1), add.s(2), app=app)])
 
 
-def test_a_group_in_the_callers_transaction(
-    app: Celery, submit: Submit, runner: JobRunner, states: States, sql: Sql
-) -> None:
+def test_a_group_in_the_callers_transaction(runner: JobRunner) -> None:
     engine = connections.engine(runner.settings.url, "tests")
     with engine.connect() as connection:
-        submit([ADD, ADD], mode="sequential", connection=connection)
+        runner.group([ADD, ADD], mode="sequential", connection=connection)
         connection.rollback()
-        assert states() == []
-        made = submit([ADD, ADD], mode="sequential", connection=connection)
+        assert runner.states() == []
+        made = runner.group([ADD, ADD], mode="sequential", connection=connection)
         connection.commit()
     assert [runner.run(), runner.run()] == ids(made)
 
 
-def test_groups_are_found(runner: JobRunner, submit: Submit) -> None:
-    first = submit([ADD], created_by="user:alice").group
-    second = submit([ADD], created_by="user:bob").group
+def test_groups_are_found(runner: JobRunner) -> None:
+    first = runner.group([ADD], created_by="user:alice").group
+    second = runner.group([ADD], created_by="user:bob").group
     found = groups.listing(runner.connection, "default")
     assert found == [second, first]
     assert groups.listing(runner.connection, "default", limit=1) == [second]
@@ -616,10 +541,8 @@ def test_groups_are_found(runner: JobRunner, submit: Submit) -> None:
         groups.get(runner.connection, first.id, namespace="other")
 
 
-def test_members_are_in_order_their_retries_behind_them(
-    runner: JobRunner, submit: Submit, states: States
-) -> None:
-    made = submit([AGAIN, ADD], on_failure="continue")
+def test_members_are_in_order_their_retries_behind_them(runner: JobRunner) -> None:
+    made = runner.group([AGAIN, ADD], on_failure="continue")
     runner.run("failed")
     found = groups.members(runner.connection, made.group.id)
     assert [(job.group_position, job.attempt) for job in found] == [(0, 1), (0, 2), (1, 1)]
@@ -640,40 +563,32 @@ def test_members_are_in_order_their_retries_behind_them(
     ],
 )
 def test_the_callback_runs_when_the_group_has_ended_so(
-    runner: JobRunner,
-    submit: Submit,
-    job_control: JobControl,
-    sql: Sql,
-    how: Any,
-    outcome: str,
-    state: str,
+    runner: JobRunner, job_control: JobControl, how: Any, outcome: str, state: str
 ) -> None:
-    made = submit([ADD, AGAIN], callback=ADD, callback_outcome=outcome)
+    made = runner.group([ADD, AGAIN], callback=ADD, callback_outcome=outcome)
     assert made.callback is not None
     assert (made.callback.is_blocked, made.callback.group_id) == (True, None)
-    assert messages(sql) == ids(made)
+    assert runner.messages() == ids(made)
     runner.run()
     runner.run("failed")  # it is tried again
     assert job_control.job(made.callback).is_blocked
     runner.run(how)
     assert job_control.job(made.callback).state == state
-    assert messages(sql) == ([str(made.callback.id)] if state == "pending" else [])
-    assert len(sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
+    assert runner.messages() == ([str(made.callback.id)] if state == "pending" else [])
+    assert len(runner.sql("SELECT 1 FROM pgbeat.jobs WHERE id = %s", str(made.callback.id))) == 1
 
 
 def test_the_callback_of_a_cancelled_group_is_skipped(
-    submit: Submit, job_control: JobControl, runner: JobRunner
+    job_control: JobControl, runner: JobRunner
 ) -> None:
-    made = submit([ADD], callback=ADD)
+    made = runner.group([ADD], callback=ADD)
     cancel(runner.unit(), made.group.id)
     assert made.callback is not None
     assert job_control.job(made.callback).state == "skipped"
 
 
-def test_a_callback_can_be_cancelled_before(
-    submit: Submit, job_control: JobControl, runner: JobRunner
-) -> None:
-    made = submit([ADD], callback=ADD)
+def test_a_callback_can_be_cancelled_before(job_control: JobControl, runner: JobRunner) -> None:
+    made = runner.group([ADD], callback=ADD)
     assert made.callback is not None
     job_control.do(control.cancel, made.callback)
     runner.run()
@@ -682,15 +597,15 @@ def test_a_callback_can_be_cancelled_before(
 
 
 def test_a_callback_goes_through_its_lane_and_knows_its_group(
-    submit: Submit, job_control: JobControl, runner: JobRunner, sql: Sql
+    job_control: JobControl, runner: JobRunner
 ) -> None:
-    make_lane(sql, "l", limit=1)
-    made = submit([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
+    make_lane(runner.sql, "l", limit=1)
+    made = runner.group([ADD], mode="sequential", callback={**ADD, "lane": "l", "max_attempts": 2})
     runner.run()
     assert made.callback is not None
     job = job_control.job(made.callback)
     assert job.dispatched_at is not None
-    [(payload,)] = sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
+    [(payload,)] = runner.sql("SELECT payload::jsonb -> 'headers' FROM kombu_message")
     assert payload["pgbeat_callback_of"] == str(made.group.id)
     tree = jobs_tree.of_job(job_control.connection, runner.unit().actor, job)
     assert [(node.kind, node.relation) for node in tree.root.children] == [
@@ -699,16 +614,16 @@ def test_a_callback_goes_through_its_lane_and_knows_its_group(
     ]
 
 
-def test_a_callback_that_can_not_be_is_refused(submit: Submit, sql: Sql) -> None:
+def test_a_callback_that_can_not_be_is_refused(runner: JobRunner) -> None:
     for callback, field, code in (
         ({**ADD, "depends_on": [0]}, "callback.depends_on", "conflict"),
         ({**ADD, "key": "k"}, "callback.key", "conflict"),
         ({**ADD, "lane": "nowhere"}, "callback.lane", "unknown"),
     ):
         with raises(InvalidJob, (field, code)):
-            submit([ADD], callback=callback)
+            runner.group([ADD], callback=callback)
     with raises(InvalidJob, ("callback_outcome", "unknown")):
-        submit([ADD], callback=ADD, callback_outcome="skipped")
+        runner.group([ADD], callback=ADD, callback_outcome="skipped")
     with pytest.raises(NotUnique):
-        submit([{**ADD, "unique_key": "k"}], callback={**ADD, "unique_key": "k"})
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+        runner.group([{**ADD, "unique_key": "k"}], callback={**ADD, "unique_key": "k"})
+    assert runner.sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]

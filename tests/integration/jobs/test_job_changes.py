@@ -123,7 +123,7 @@ def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
     assert update(job_control, taken, max_attempts=8).max_attempts == 8
 
 
-def test_by_the_api(web: Web, sql: Sql) -> None:
+def test_by_the_api(web: Web) -> None:
     made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
     path = f"/jobs/{made['id']}"
     changed = done(web.user.patch(path, json={"priority": 5, "countdown": "1 hour"}))

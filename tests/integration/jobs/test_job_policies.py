@@ -64,9 +64,8 @@ def inside(connection: Connection) -> Iterator[Connection]:
 
 
 def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
-    connection = inside
     row = writes.add(
-        connection,
+        inside,
         "s",
         source="sql",
         task="t",
@@ -74,10 +73,10 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
         job_policy={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
     )
     assert row.job_policy == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
-    assert writes.edit(connection, "s", owner="me").job_policy == row.job_policy
-    assert writes.edit(connection, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
-    assert writes.edit(connection, "s", job_policy=None).job_policy == {}
-    assert writes.add(connection, "u", source="sql", task="t", every=timedelta(1)).job_policy == {}
+    assert writes.edit(inside, "s", owner="me").job_policy == row.job_policy
+    assert writes.edit(inside, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
+    assert writes.edit(inside, "s", job_policy=None).job_policy == {}
+    assert writes.add(inside, "u", source="sql", task="t", every=timedelta(1)).job_policy == {}
 
 
 @pytest.mark.parametrize(
@@ -94,26 +93,24 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
 def test_what_makes_no_sense_is_refused(
     inside: Connection, job: Any, problems: list[tuple[str, str]]
 ) -> None:
-    connection = inside
     with raises(InvalidSchedule, *problems):
-        writes.add(connection, "s", source="sql", every=timedelta(1), job_policy=job)
-    writes.add(connection, "s", source="sql", task="t", every=timedelta(1))
+        writes.add(inside, "s", source="sql", every=timedelta(1), job_policy=job)
+    writes.add(inside, "s", source="sql", task="t", every=timedelta(1))
     if "template" not in job:  # a row with a task of its own may wait for its template
         with raises(InvalidSchedule, *problems):
-            writes.edit(connection, "s", job_policy=job)
+            writes.edit(inside, "s", job_policy=job)
 
 
 def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: Sql) -> None:
-    connection = inside
     sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
     sql("INSERT INTO pgbeat.templates (namespace, name, task) VALUES ('shop', 'x', 't.shop')")
     each: dict[str, Any] = {"source": "sql", "every": timedelta(1), "job_policy": {"template": "x"}}
-    assert writes.add(connection, "s", **each).task == "t.x"
-    assert writes.add(connection, "s", namespace="shop", **each).task == "t.shop"
-    assert writes.add(connection, "own", task="own", **each).task == "own"
+    assert writes.add(inside, "s", **each).task == "t.x"
+    assert writes.add(inside, "s", namespace="shop", **each).task == "t.shop"
+    assert writes.add(inside, "own", task="own", **each).task == "own"
     # Another template has another task only where the row is said to have none.
-    assert writes.edit(connection, "s", job_policy={"template": "y"}).task == "t.x"
-    assert writes.edit(connection, "s", job_policy={"template": "y"}, task=None).task == "t.y"
+    assert writes.edit(inside, "s", job_policy={"template": "y"}).task == "t.x"
+    assert writes.edit(inside, "s", job_policy={"template": "y"}, task=None).task == "t.y"
 
 
 # -- launches -------------------------------------------------------------------------------------

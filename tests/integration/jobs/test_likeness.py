@@ -1,6 +1,5 @@
 """Jobs that are like an earlier one."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +12,8 @@ from pgbeat.jobs.preparing.prepare import JobSpec
 from pgbeat.jobs.rows.model import Job
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, JobControl
+from tests.support.problems import raises
 from tests.support.rows import insert, make_lane
-
-MakeJobControl = Callable[[], JobControl]
 
 
 def like(job_control: JobControl, job: Job, **given: Any) -> JobSpec:
@@ -25,10 +23,9 @@ def like(job_control: JobControl, job: Job, **given: Any) -> JobSpec:
         )
 
 
-def test_what_is_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
+def test_what_is_taken(job_control: JobControl, sql: Sql) -> None:
     """All that people gave but the time and the unique key."""
     make_lane(sql, "gpu")
-    job_control = make_job_control()
     job = job_control.make(
         1,
         kwargs={"y": 2},
@@ -62,21 +59,17 @@ def test_what_is_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
     assert (spec.run_at, spec.countdown, policy.unique_key) == (None, None, None)
 
 
-def test_what_is_given_is_stronger(make_job_control: MakeJobControl, sql: Sql) -> None:
+def test_what_is_given_is_stronger(job_control: JobControl) -> None:
     """Keyword arguments are added."""
-    job_control = make_job_control()
     job = job_control.job(job_control.order(kwargs={"x": 1, "y": 2}, priority=3).job)
     spec = like(job_control, job, kwargs={"y": 9}, queue="fast")
     assert (spec.kwargs, spec.queue, spec.policy.priority) == ({"x": 1, "y": 9}, "fast", 3)
     assert like(job_control, job, args=[5]).args == [5]
 
 
-def test_the_template_stays_as_long_as_there_is_one(
-    make_job_control: MakeJobControl, sql: Sql
-) -> None:
+def test_the_template_stays_as_long_as_there_is_one(job_control: JobControl, sql: Sql) -> None:
     """It may be what allows the task."""
     insert(sql, "templates", {"name": "t", "task": "jobs.add", "args": "[1]"})
-    job_control = make_job_control()
     job = job_control.make(template="t")
     assert like(job_control, job).policy.template == "t"
     assert like(job_control, job, task="jobs.other").policy.template is None
@@ -84,15 +77,13 @@ def test_the_template_stays_as_long_as_there_is_one(
     assert like(job_control, job).policy.template is None
 
 
-def test_what_can_not_be_taken(make_job_control: MakeJobControl, sql: Sql) -> None:
+def test_what_can_not_be_taken(job_control: JobControl) -> None:
     """Arguments that the actor doesn't see, or that were not kept."""
-    job_control = make_job_control()
     job = job_control.make(7)
     with job_control.unit().transaction() as unit:
         redactor = Redactor(ALICE, {"jobs.*": ["*"]}, {})
         with pytest.raises(Forbidden) as masked:
             likeness.complete(unit.connection, redactor, ALICE, job, JobSpec())
     assert masked.value.code == "masked"
-    with pytest.raises(InvalidJob) as lost:
+    with raises(InvalidJob, ("args", "required")):
         like(job_control, job._replace(args=None, kwargs=None))
-    assert [(each.field, each.code) for each in lost.value.problems] == [("args", "required")]

@@ -167,20 +167,15 @@ def test_submit_step_by_step_finds_its_job(app: Celery, proxy: Proxy, sql: Sql) 
     assert sorted(kept(sql)[0]) == sorted(map(str, (parent.id, job.id)))
 
 
-def test_submit_many_finds_its_jobs(app: Celery, proxy: Proxy, sql: Sql) -> None:
+@pytest.mark.parametrize("way", ["many", "group"])
+def test_several_are_found(app: Celery, proxy: Proxy, sql: Sql, way: str) -> None:
     """All of them, or none."""
     pgbeat.submit_many(["lost.plain"], app=app)
     proxy.lose_answer(b"COMMIT")
-    ids = pgbeat.submit_many(["lost.plain"] * 3, app=app)
+    if way == "many":
+        ids = pgbeat.submit_many(["lost.plain"] * 3, app=app)
+    else:
+        ids = [str(job.id) for job in pgbeat.submit_group(["lost.plain"] * 3, app=app).jobs]
     assert proxy.lost == 1
     assert len(kept(sql)[0]) == 4
     assert set(ids) < set(kept(sql)[0])
-
-
-def test_submit_group_finds_its_jobs(app: Celery, proxy: Proxy, sql: Sql) -> None:
-    """All of them, or none."""
-    pgbeat.submit_many(["lost.plain"], app=app)
-    proxy.lose_answer(b"COMMIT")
-    made = pgbeat.submit_group(["lost.plain"] * 3, app=app)
-    assert proxy.lost == 1
-    assert {str(job.id) for job in made.jobs} < set(kept(sql)[0])

@@ -96,7 +96,7 @@ def test_every_verb_asks(sql: Sql, job_control: JobControl) -> None:
         verbs["approve"](ADMIN, make_job(sql, "failed"))
 
 
-def test_who_sees_which(sql: Sql, job_control: JobControl, found: dict[str, Job]) -> None:
+def test_who_sees_which(job_control: JobControl, found: dict[str, Job]) -> None:
     def seen(actor: Actor, which: Filter) -> set[str]:
         return {str(j.id) for j in jobs.listing(job_control.connection, visible(actor, which))}
 

@@ -1,7 +1,6 @@
 """Whatever is killed, no job stays running, none waits for nobody, and all is done once."""
 
 import signal
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,9 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.jobs.flow import lifecycle
-from pgbeat.jobs.rescuing import missing_messages, rescue
-from pgbeat.jobs.rescuing.rescue import Rescuer
+from pgbeat.jobs.rescuing import missing_messages
 from pgbeat.jobs.rows import model as jobs
-from pgbeat.jobs.running import executions, job_reports, workers
+from pgbeat.jobs.running import job_reports, workers
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.states import endings
@@ -32,6 +30,7 @@ from tests.support.processes import until
 from tests.support.recorded_workers import TrackedWorkers
 from tests.support.rows import make_lane
 from tests.support.simulated_workers import FakeWorkers
+from tests.support.threads import WAITS, together
 
 # ----- without processes: the rows of a worker that is no more
 
@@ -116,8 +115,10 @@ def test_a_worker_is_missed_for_a_while_first(fake_workers: FakeWorkers) -> None
 
 def test_the_dead_are_looked_for_as_often_after_many_died(fake_workers: FakeWorkers) -> None:
     """Who lives takes turns with those who live, not with those who are kept for the record."""
-    for worker in range(2, 202):
-        fake_workers.worker(worker, missing=60)
+    fake_workers.sql(
+        "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
+        "SELECT i, 'w', 1, now() - interval '1 minute' FROM generate_series(2, 201) AS i"
+    )
     heartbeat = Heartbeat(fake_workers.settings, 1, "w1", "solo", 1)
     heartbeat.connected(fake_workers.connection)
 
@@ -147,9 +148,9 @@ def test_a_lost_job_is_tried_again_by_its_policy(fake_workers: FakeWorkers) -> N
     job_id = fake_workers.job(max_attempts=2, retry_base=60)
     fake_workers.run(job_id, 1)
     fake_workers.rescue()
-    again = jobs.get(fake_workers.connection, job_id).retried_by
+    again = fake_workers.get(job_id).retried_by
     assert again is not None
-    job = jobs.get(fake_workers.connection, again)
+    job = fake_workers.get(again)
     assert (job.state, job.attempt) == ("scheduled", 2)
     assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
 
@@ -179,7 +180,7 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(
         run, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
     with connections.transaction(fake_workers.connection):
-        ended = executions.record(fake_workers.connection, [end])
+        ended = fake_workers.record(end)
         lifecycle.follow(fake_workers.connection, fake_workers.publisher, ended)
     assert fake_workers.state(job_id) == "cancelled"
     assert fake_workers.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
@@ -191,9 +192,8 @@ def test_one_that_was_given_up_and_lived_says_how_it_ended(fake_workers: FakeWor
     job_id = fake_workers.job()
     run = fake_workers.run(job_id, 1)
     fake_workers.rescue()
-    executions.record(
-        fake_workers.connection,
-        [ExecutionRecord(run, job_id, False, state="completed", job_state="completed")],
+    fake_workers.record(
+        ExecutionRecord(run, job_id, False, state="completed", job_state="completed")
     )
     assert fake_workers.of(job_id) == [("completed", False, None)]
     assert fake_workers.state(job_id) == "failed"
@@ -216,9 +216,7 @@ def test_one_that_was_delivered_again_and_completes_decides(
         ExecutionRecord(other, job_id, False, state="failed", job_state="pending", error="no"),
     ]
     ended = [
-        job
-        for end in (ends if is_first else reversed(ends))
-        for job in executions.record(fake_workers.connection, [end])
+        job for end in (ends if is_first else reversed(ends)) for job in fake_workers.record(end)
     ]
     assert [(str(job.id), job.state, job.lane) for job in ended[-1:]] == [
         (job_id, "completed", "one")
@@ -234,12 +232,12 @@ def test_one_that_snoozed_beside_another_run_is_sent_again(fake_workers: FakeWor
     snoozed = ExecutionRecord(
         one, job_id, False, state="snoozed", job_state="scheduled", runs_in=3600, message={}
     )
-    executions.record(fake_workers.connection, [snoozed])
+    fake_workers.record(snoozed)
     other = fake_workers.run(job_id, 2, acks_late=True)
     lost = ExecutionRecord(other, job_id, False, state="failed", job_state="pending")
-    [ended] = executions.record(fake_workers.connection, [lost])
+    [ended] = fake_workers.record(lost)
     assert (ended.state, ended.is_dispatched) == ("scheduled", False)
-    job = jobs.get(fake_workers.connection, job_id)
+    job = fake_workers.get(job_id)
     assert (job.state, job.message) == ("scheduled", {})
     assert job.run_at is not None
     assert fake_workers.sql("SELECT run_at <= now() FROM pgbeat.jobs") == [(True,)]
@@ -261,16 +259,8 @@ def test_two_sweepers_do_everything_once(fake_workers: FakeWorkers, database: st
     for job_id in made:
         fake_workers.run(job_id, 1)
     sweepers = [FakeWorkers(database) for _ in range(3)]
-    start = threading.Barrier(3)
-
-    def sweep(sweeper: FakeWorkers) -> None:
-        start.wait()
-        for _ in range(5):
-            sweeper.rescue()
-
-    with ThreadPoolExecutor(3) as threads:
-        for done in [threads.submit(sweep, each) for each in sweepers]:
-            done.result()
+    for _ in range(5):
+        together([each.rescue for each in sweepers])
     for each in sweepers:
         each.close()
     assert fake_workers.released() == 60
@@ -292,7 +282,7 @@ def test_the_job_of_a_dead_letter_fails(fake_workers: FakeWorkers) -> None:
         "now(), job_id FROM gone"
     )
     fake_workers.rescue()
-    job = jobs.get(fake_workers.connection, dead)
+    job = fake_workers.get(dead)
     assert (job.state, job.error) == ("failed", "its message is a dead letter: delivered 3 times")
     assert fake_workers.state(runs) == "running"
 
@@ -303,7 +293,6 @@ def test_a_job_whose_message_is_gone_fails(
     """A worker took it and died before it recorded that. Others wait for their message, their lane
     or their time; or their worker is just about to record them.
     """
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     fake_workers.worker(1, lives=True)
     waits, gone, expired = (
@@ -319,11 +308,11 @@ def test_a_job_whose_message_is_gone_fails(
         "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s' WHERE id <> %s",
         fresh,
     )
-    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+    rescuer = fake_workers.rescuer()
     rescuer.rescue(fake_workers.connection)
     assert fake_workers.state(gone) == "pending"  # seen once
     rescuer.rescue(fake_workers.connection)
-    job = jobs.get(fake_workers.connection, gone)
+    job = fake_workers.get(gone)
     assert job.state == "failed"
     assert job.error == (
         "lost: its message is gone, and no worker has recorded that it accepted it"
@@ -337,7 +326,6 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     fake_workers: FakeWorkers, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     fake_workers.worker(1, lives=True)
     before = Celery("before", broker="memory://", set_as_current=False)
@@ -357,8 +345,8 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     )  # what an old worker ran that died comes again, over there
     fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
     for _ in range(3):
-        Rescuer(fake_workers.publisher, fake_workers.settings).rescue(fake_workers.connection)
-    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+        fake_workers.rescuer().rescue(fake_workers.connection)
+    rescuer = fake_workers.rescuer()
     for _ in range(3):
         rescuer.rescue(fake_workers.connection)
     assert (fake_workers.state(waits), fake_workers.state(runs)) == ("pending", "pending")
@@ -377,7 +365,6 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
 def test_many_pending_jobs_are_looked_at_in_turn(
     fake_workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     monkeypatch.setattr(missing_messages, "_PAGE", 3)
     fake_workers.worker(1, lives=True)
@@ -386,7 +373,7 @@ def test_many_pending_jobs_are_looked_at_in_turn(
         "DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]]
     )
     fake_workers.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
-    rescuer = Rescuer(fake_workers.publisher, fake_workers.settings)
+    rescuer = fake_workers.rescuer()
     for _ in range(6):
         rescuer.rescue(fake_workers.connection)
     states = [fake_workers.state(job_id) for job_id in made]
@@ -398,7 +385,6 @@ def test_ends_of_messages_are_read_in_turn(
 ) -> None:
     """Only the end of the message that a job was sent as last is kept; each round reads a page."""
     monkeypatch.setattr(missing_messages, "_ENDS_PAGE", 30)
-    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     waiting, again, ended = fake_workers.job(), fake_workers.job(), fake_workers.job()
     dispatched = "UPDATE pgbeat.unfinished_jobs SET dispatched_at = %s WHERE id = %s"
     end = """INSERT INTO pgbeat.message_ends (job_id, how, worker_id, ended_at)
@@ -447,10 +433,10 @@ def test_a_retry_that_ran_before_its_attempt_was_told_ended(fake_workers: FakeWo
     late = ExecutionRecord(
         first, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
-    executions.record(fake_workers.connection, [late])
+    fake_workers.record(late)
     assert fake_workers.state(job_id) == "running"
     end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    executions.record(fake_workers.connection, [end])
+    fake_workers.record(end)
     assert fake_workers.state(job_id) == "completed"
     assert sorted(fake_workers.of(job_id)) == [
         ("completed", False, None),
@@ -526,8 +512,7 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(
         with connections.transaction(fake_workers.connection):
             jobs.lock(fake_workers.connection, [first])
             telling = threads.submit(tell)
-            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
-            until(lambda: fake_workers.sql(waits), what="it waits")
+            until(lambda: fake_workers.sql(WAITS), what="it waits")
             child = FakeWorkers(database)
             child.run(second, 1)
             child.close()
@@ -568,10 +553,10 @@ def test_an_attempt_told_late_changes_nothing_of_the_next(fake_workers: FakeWork
         ended=1.5,
         error="not yet",
     )
-    executions.record(fake_workers.connection, [first])
+    fake_workers.record(first)
     assert fake_workers.state(job_id) == "running"
     end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
-    executions.record(fake_workers.connection, [end])
+    fake_workers.record(end)
     assert fake_workers.state(job_id) == "completed"
     assert sorted(fake_workers.of(job_id)) == [
         ("completed", False, None),
@@ -587,7 +572,7 @@ def test_a_beginning_told_again_after_the_end_changes_nothing(fake_workers: Fake
         begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
     for _ in range(2):
-        executions.record(fake_workers.connection, [begin, end])
+        fake_workers.record(begin, end)
         assert fake_workers.state(job_id) == "scheduled"
         assert fake_workers.of(job_id) == [("failed", False, "not yet")]
 

@@ -18,6 +18,7 @@ from pgbeat.jobs.submitting import submit_group, submit_many
 from pgbeat.jobs.verbs import changes, control, template_control
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, JobControl, make_app
+from tests.support.problems import raises
 from tests.support.rows import make_lane
 
 MakeJobControl = Callable[[], JobControl]
@@ -112,9 +113,8 @@ def test_a_user_s_key_is_theirs(job_control: JobControl, policy: dict[str, Any])
 def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -> None:
     made = job_control.order(1, actor=ADMIN, unique=True).job
     for actor in (ALICE, ADMIN):
-        with pytest.raises(InvalidJob) as refused:
+        with raises(InvalidJob, ("unique_key", "reserved")):
             job_control.order(2, actor=actor, unique_key=made.unique_key)
-        assert [(p.field, p.code) for p in refused.value.problems] == [("unique_key", "reserved")]
     with pytest.raises(Exception, match="must not begin with content:"):
         sql("SELECT pgbeat.submit('t', unique_key => %s)", made.unique_key)
 
@@ -122,9 +122,8 @@ def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -
 # ----- templates and policies
 
 
-@pytest.mark.parametrize(
-    ("field", "given"),
-    [
+def test_what_a_template_says_is_final(job_control: JobControl) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("lane", {"lane": "gpu"}),
         ("priority", {"priority": 9}),
         ("queue", {"queue": "celery"}),
@@ -132,15 +131,12 @@ def test_hashes_of_arguments_can_t_be_given(job_control: JobControl, sql: Sql) -
         ("max_attempts", {"max_attempts": 9}),
         ("unique_key", {"unique_key": "k"}),
         ("tags", {"tags": ["b"]}),
-    ],
-)
-def test_what_a_template_says_is_final(
-    job_control: JobControl, field: str, given: dict[str, Any]
-) -> None:
-    with pytest.raises(Forbidden) as refused:
-        job_control.order(7, actor=ALICE, template="t", **given)
-    assert refused.value.field == field
-    assert job_control.order(7, actor=ROOT, template="t", **given).is_new
+    ]
+    for field, given in cases:
+        with pytest.raises(Forbidden) as refused:
+            job_control.order(7, actor=ALICE, template="t", **given)
+        assert refused.value.field == field
+        assert job_control.order(7, actor=ROOT, template="t", **given).is_new
 
 
 def test_users_give_a_template_s_jobs_arguments_and_a_time(job_control: JobControl) -> None:
@@ -222,9 +218,8 @@ def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql)
         {"options": {"queue": "nowhere"}},
         {"options": {"link": link}},
     ):
-        with pytest.raises(InvalidJob) as refused:
+        with raises(InvalidJob, ("queue", "unknown")):
             job_control.order(1, actor=ALICE, **given)
-        assert [(p.field, p.code) for p in refused.value.problems] == [("queue", "unknown")]
     assert sql("SELECT count(*) FROM kombu_queue WHERE name = 'nowhere'") == [(0,)]
     assert job_control.order(1, actor=ALICE, queue="celery").is_new
     assert job_control.order(1, actor=ROOT, queue="nowhere").is_new
@@ -232,9 +227,8 @@ def test_users_send_only_to_queues_that_exist(job_control: JobControl, sql: Sql)
 
 
 def test_users_jobs_wait_for_so_long_at_most(job_control: JobControl) -> None:
-    with pytest.raises(InvalidJob) as refused:
+    with raises(InvalidJob, ("run_at", "out_of_range")):
         job_control.order(1, actor=ALICE, countdown=timedelta(days=31))
-    assert [(p.field, p.code) for p in refused.value.problems] == [("run_at", "out_of_range")]
     job = job_control.make(1, actor=ALICE, countdown=timedelta(days=29))
     with pytest.raises(InvalidJob):
         job_control.do(changes.update, job, ALICE, values={"countdown": timedelta(days=31)})

@@ -34,9 +34,8 @@ def put(sql: Sql, job: str, changes: str) -> None:
     sql(f"UPDATE pgbeat.jobs SET {changes} WHERE id = %s", job)
 
 
-@pytest.mark.parametrize(
-    ("state", "changes", "cause", "sentence"),
-    [
+def test_where_it_is(connection: Connection, sql: Sql) -> None:
+    cases: list[tuple[str, str, str, str]] = [
         (
             "pending",
             f"queue = 'slow', dispatched_at = {AGO}",
@@ -73,14 +72,11 @@ def put(sql: Sql, job: str, changes: str) -> None:
         ("completed", "task = task", "ended", "has completed"),
         ("cancelled", "task = task", "ended", "is cancelled"),
         ("skipped", "task = task", "ended", "was skipped"),
-    ],
-)
-def test_where_it_is(
-    connection: Connection, sql: Sql, state: str, changes: str, cause: str, sentence: str
-) -> None:
-    job = make_job(sql, state)
-    put(sql, job, changes)
-    assert where(connection, job) == (cause, sentence)
+    ]
+    for state, changes, cause, sentence in cases:
+        job = make_job(sql, state)
+        put(sql, job, changes)
+        assert where(connection, job) == (cause, sentence)
 
 
 def test_in_the_line_of_a_lane(connection: Connection, sql: Sql) -> None:

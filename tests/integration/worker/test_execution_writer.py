@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import text
 
 from pgbeat.database import connections
-from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.running.job_reports import JobReport
@@ -22,6 +21,7 @@ from pgbeat.worker.recording.attempts import Attempt
 from pgbeat.worker.recording.recorder import Recorder
 from tests.support.processes import until
 from tests.support.refusals import refusing
+from tests.support.rows import make_lane, make_schedule
 from tests.support.simulated_workers import FakeWorkers
 
 
@@ -141,9 +141,7 @@ def test_the_schedule_that_waits_for_a_job_may_be_locked(
         "INSERT INTO pgbeat.schedules (name, task, args, every) "
         "VALUES ('first', 'x', '[]', '1 day') RETURNING id"
     )
-    fake_workers.sql(
-        "INSERT INTO pgbeat.schedules (name, task, args, after) VALUES ('then', 'x', '[]', 'first')"
-    )
+    make_schedule(fake_workers.sql, "then", task="x", args="[]", after="first")
     job_id, free = fake_workers.job(schedule_id=first), fake_workers.job()
     other.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
     run(recorder, job_id)
@@ -168,7 +166,7 @@ def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
     assert fake_workers.state(job_id) == "pending"
     other.rollback()
     until(lambda: fake_workers.state(job_id) == "cancelled", 10)
-    assert jobs.get(fake_workers.connection, job_id).error == "revoked"
+    assert fake_workers.get(job_id).error == "revoked"
 
 
 def test_what_no_database_takes_does_not_cost_the_rest(
@@ -184,7 +182,7 @@ def test_what_no_database_takes_does_not_cost_the_rest(
     recorder.record(attempt)
     assert recorder.record_now(attempt, 10)
     kept = ["half \\ud800 of it", "nul\\0", "whole \U0001f600", {"\\udfff": "\\ud83d"}]
-    assert jobs.get(fake_workers.connection, job_id).checkpoint == kept
+    assert fake_workers.get(job_id).checkpoint == kept
     assert fake_workers.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
         ({"\\ud800": kept}, "\\ud800\\0")
     ]
@@ -194,7 +192,7 @@ def test_a_job_that_cant_be_dispatched_keeps_no_end_from_being_recorded(
     fake_workers: FakeWorkers, recorder: Recorder
 ) -> None:
     """Its message has a lifetime that no interval has: the statement that writes it fails."""
-    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    make_lane(fake_workers.sql)
     running = fake_workers.job(lane="l")
     waiting = fake_workers.job(
         lane="l", with_message=False, is_dispatched=False, options={"expiration": 10**17}
@@ -211,7 +209,7 @@ def test_a_job_that_cant_be_dispatched_keeps_no_end_from_being_recorded(
 def test_the_next_job_of_a_lane_has_its_message_with_the_end(
     fake_workers: FakeWorkers, recorder: Recorder
 ) -> None:
-    fake_workers.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', 1)")
+    make_lane(fake_workers.sql)
     running = fake_workers.job(lane="l")
     waiting = fake_workers.job(lane="l", with_message=False, is_dispatched=False)
     run(recorder, running)
