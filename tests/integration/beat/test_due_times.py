@@ -85,7 +85,7 @@ def test_a_backfill_of_six_hours_makes_six_different_calls(app: Celery, sql: Sql
     ]
 
 
-def test_a_tick_of_a_plain_schedule(app: Celery, beat: Beat, sql: Sql) -> None:
+def test_a_tick_of_a_plain_schedule(beat: Beat, sql: Sql) -> None:
     """On the quick path, too: the second message is cut from the first."""
     sql("UPDATE pgbeat.schedules SET enabled = false")
     for number in range(3):
@@ -150,9 +150,7 @@ def test_the_arguments_of_a_condition_and_of_a_launcher(
     assert seen == [("rows", "manual", True)]
 
 
-def test_a_decision_made_again_is_for_the_time_that_failed(
-    app: Celery, beat: Beat, sql: Sql
-) -> None:
+def test_a_decision_made_again_is_for_the_time_that_failed(beat: Beat, sql: Sql) -> None:
     sql("CREATE TABLE ready (yes bool)")
     add(sql, every="1 day", condition_sql="SELECT yes FROM gone", next_run=None)
     due = sql(
@@ -225,7 +223,7 @@ def test_a_row_is_checked_when_it_is_written(database: str, sql: Sql, web: Any) 
     assert sql("SELECT 1 FROM pgbeat.schedules WHERE name = 's'") == []
 
 
-def test_what_sql_wrote_wrong_fails_its_tick(app: Celery, beat: Beat, sql: Sql) -> None:
+def test_what_sql_wrote_wrong_fails_its_tick(beat: Beat, sql: Sql) -> None:
     add(sql, kwargs=Jsonb({"day": "{{ due }}"}), next_run=START)
     scheduler = beat()
     decided(scheduler, sql, "SELECT 1 FROM pgbeat.ticks")

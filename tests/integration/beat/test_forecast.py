@@ -7,17 +7,14 @@ from celery import Celery
 
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
-from pgbeat.schedules.calendars import model as calendars
+from pgbeat.schedules.calendars.model import model as calendars
 from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
-from tests.support.rows import Sql
 from tests.unit.schedules.test_forecast import HOUR, MINUTE, NIGHTS, NOW, mixed
 
 
 @pytest.mark.slow
-def test_beat_does_what_was_forecast(
-    app: Celery, database: str, sql: Sql, pgbeat_scheduler: MakeScheduler
-) -> None:
+def test_beat_does_what_was_forecast(app: Celery, pgbeat_scheduler: MakeScheduler) -> None:
     scheduler = pgbeat_scheduler(app, NOW)
     with scheduler._conditions.connect() as connection:
         calendars.add(connection, "nights", NIGHTS["nights"].definition)

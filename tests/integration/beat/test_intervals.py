@@ -107,10 +107,7 @@ def test_a_run_out_of_turn_is_for_the_last_complete_interval(
 
 def test_a_new_interval_may_begin_with_its_row(sql: Sql, at: At) -> None:
     """Intervals count from when the row was added, which is the first of them."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now())"
-    )
+    make_schedule(sql, due="0", in_turn=True)
     [(due_at,)] = sql("SELECT next_run FROM pgbeat.schedules")
     assert [(t.trigger, t.due_at) for t in decide(at(due_at))] == [("timetable", due_at)]
 

@@ -18,7 +18,7 @@ from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 from tests.support.refusals import refusing
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, make_lane, make_schedule
 
 Beat = Callable[..., Scheduler]
 Running = Callable[[], Any]
@@ -158,7 +158,8 @@ def test_a_key_that_is_taken_while_a_launch_is_written(
 def test_a_locked_lane_delays_only_what_is_in_it(
     app: Celery, sql: Sql, database: str, running: Running
 ) -> None:
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('a', 1), ('b', 1)")
+    make_lane(sql, "a")
+    make_lane(sql, "b")
     add(sql, "in lane", '{"lane": "a"}')
     add(sql, "beside it", '{"lane": "b"}')
     add_others(sql)
@@ -174,7 +175,7 @@ def test_a_locked_lane_delays_only_what_is_in_it(
 
 
 def test_an_uncommitted_queue_delays_only_what_is_for_it(
-    app: Celery, sql: Sql, database: str, running: Running, beat: Beat
+    sql: Sql, database: str, running: Running, beat: Beat
 ) -> None:
     add(sql, "for it", queue="new")
     add_others(sql)

@@ -231,7 +231,7 @@ def test_what_the_checks_were_evaded_for_fails_with_their_sentence(beat: Beat, s
     sql("ALTER TABLE pgbeat.schedules DISABLE TRIGGER check_schedule")
     add(sql, "zone", timezone="Mars/Olympus")
     add(sql, "cron", cron="61 * * * *", every=None)
-    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('new', 'tests.add', 'x y')")
+    make_schedule(sql, "new", cron="x y")
     add(sql, "good")
     assert beat().run_due() == 4
     errors: dict[str, str] = dict(

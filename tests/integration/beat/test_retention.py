@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 from celery import Celery
+from pgbeat.beat.maintenance.leader_maintenance.pruner import Pruner
 from sqlalchemy import Connection, event
 
-from pgbeat.beat.maintenance import pruner as retention
-from pgbeat.beat.maintenance.pruner import Pruner
+from pgbeat.beat.maintenance.leader_maintenance import pruner as retention
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from tests.support.old_rows import audited, jobs, left, schedule, ticks
-from tests.support.rows import Sql
+from tests.support.rows import Sql, make_schedule
 
 
 @pytest.fixture
@@ -333,10 +333,7 @@ def test_an_idle_beat_goes_on_until_the_round_is_finished(
         looks += 1
         if sql(remaining)[0][0] < 15_000 and not added and not left:
             added = True
-            sql(
-                "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-                "VALUES ('s', 'tests.add', '1 hour', now())"
-            )
+            make_schedule(sql, due="0")
         elif added and sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]:
             added = False
             left = sql(remaining)[0][0]

@@ -17,7 +17,7 @@ from pgbeat.schedules import launchers, ticks
 from tests.acceptance.walk import checks
 from tests.support.command_line import run_with
 from tests.support.processes import until
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, make_lane, make_schedule
 from tests.support.schedulers import START, At
 from tests.support.web import Web
 
@@ -167,7 +167,7 @@ def test_a_key_that_one_of_them_shares_skips_all(sql: Sql, at: At) -> None:
 
 
 def test_all_wait_in_the_lane(sql: Sql, app: Celery) -> None:
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    make_lane(sql, "one")
     add(sql, launcher="Several", job_policy=json.dumps({"lane": "one"}))
     assert run_with(app, "trigger", "s").exit_code == 0
     assert sql("SELECT lane, count(*), count(dispatched_at) FROM pgbeat.jobs GROUP BY 1") == [

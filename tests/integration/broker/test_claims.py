@@ -110,9 +110,7 @@ def test_claims_go_on_from_marks(opened: Sessions, connection: Connection) -> No
     assert payloads(consumer.claim("q")) == ["p5 first", "p0 first"]
 
 
-def test_a_claim_never_waits_for_another(
-    opened: Sessions, connection: Connection, database: str
-) -> None:
+def test_a_claim_never_waits_for_another(opened: Sessions, connection: Connection) -> None:
     """Another session is claiming the first two, so the third is next."""
     put(connection, "q", "1", "2", "3")
     other = opened.open()

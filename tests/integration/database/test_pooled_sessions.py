@@ -90,7 +90,7 @@ def test_a_publisher_leaves_no_settings(pooled: Pooler) -> None:
     assert left_over(pooled) == set()
 
 
-def test_synchronous_commit_is_each_publishes(database: str, caplog: Any) -> None:
+def test_synchronous_commit_is_each_publishes(database: str) -> None:
     """The option still does what it says, and only there."""
     options = {"synchronous_commit": "off"}
     with Connection(f"pgbeat+{database}", transport_options=options) as connection:

@@ -6,14 +6,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from pgbeat.monitoring.rollups.load_rollups.load import Load, load
 from sqlalchemy import Connection
 
-from pgbeat.beat.maintenance import load as keeper
+from pgbeat.beat.maintenance.leader_maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring.rollups import load_rollups
-from pgbeat.monitoring.rollups.load import Load, load
+from pgbeat.monitoring.rollups.load_rollups import load_rollups
 from tests.support.databases import connected
+from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import Sql, make_job
 
@@ -296,7 +297,7 @@ def test_without_a_beat_there_is_nothing(connection: Connection) -> None:
 
 
 def test_steps_begin_on_round_times(
-    connection: Connection, settings: Settings, sql: Sql, now: datetime
+    connection: Connection, settings: Settings, now: datetime
 ) -> None:
     keep(connection, settings)
     for since, step, least in (
@@ -325,6 +326,5 @@ def test_steps_begin_on_round_times(
 def test_what_can_not_be_answered_is_refused(
     connection: Connection, given: dict[str, object], field: str, code: str
 ) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with raises(InvalidInput, (field, code)):
         load(connection, "default", **given)  # type: ignore[arg-type]
-    assert [(each.field, each.code) for each in refused.value.problems] == [(field, code)]

@@ -276,7 +276,7 @@ def test_what_is_there_takes_no_wait(
 
 
 def test_waiting_for_many_is_a_few_statements(
-    app: Celery, backend: ResultBackend, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    app: Celery, backend: ResultBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"t{n}" for n in range(500)]
     for task_id in ids:
@@ -366,7 +366,7 @@ def test_the_password_is_not_shown() -> None:
     assert "secret" in app.backend.as_uri(include_password=True)
 
 
-def test_the_brokers_database_by_name(make_app: Callable[..., Celery], database: str) -> None:
+def test_the_brokers_database_by_name(make_app: Callable[..., Celery]) -> None:
     app = make_app(result_backend="pgbeat://")
     backend_of(app).mark_as_done("t1", 1)
     assert make_app().AsyncResult("t1").get(timeout=0) == 1

@@ -401,7 +401,7 @@ def secured(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
         "-subj /CN=hook.example -addext subjectAltName=DNS:hook.example"
     )
-    files = ["-keyout", key, "-out", certificate]
+    files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*request.split(), *files], check=True, capture_output=True)
     asked: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -364,7 +364,7 @@ def test_routes_that_change_apply(app: Celery, sql: Sql) -> None:
         assert json.loads(row[-1])["properties"]["delivery_info"]["routing_key"] == "new"
 
 
-def test_a_router_function_is_asked_every_time(database: str, sql: Sql) -> None:
+def test_a_router_function_is_asked_every_time(database: str) -> None:
     asked = []
 
     def router(name: str, args: Any, kwargs: Any, options: Any, **rest: Any) -> dict[str, str]:

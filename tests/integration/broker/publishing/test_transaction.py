@@ -135,9 +135,7 @@ def test_with_the_callers_own_rows(ours: Celery, engine: Engine, connect: Connec
     assert message.payload[0] == [1]
 
 
-def test_a_consumer_is_woken_by_the_commit(
-    app: Celery, engine: Engine, connect: Connect, sql: Sql
-) -> None:
+def test_a_consumer_is_woken_by_the_commit(app: Celery, engine: Engine, connect: Connect) -> None:
     """It waits without polling."""
     inbox = Inbox(connect(), "celery")
     with pytest.raises(TimeoutError):

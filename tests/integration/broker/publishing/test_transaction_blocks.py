@@ -123,7 +123,7 @@ def test_a_lock_timeout_leaves_the_block_as_what_it_is(app: Celery, engine: Engi
         assert raised.value.orig.sqlstate == "55P03"  # type: ignore[union-attr]
 
 
-def test_blocks_nest(app: Celery, database: str, engine: Engine, sql: Sql) -> None:
+def test_blocks_nest(app: Celery, engine: Engine, sql: Sql) -> None:
     with engine.connect() as outer, engine.connect() as inner:
         with pgbeat.in_transaction(outer, app) as both:
             first = add(app).delay().id

@@ -327,7 +327,7 @@ for again in (True, True, True, False):
 
 
 @pytest.mark.slow
-def test_first_users_at_once(server: str, database: str) -> None:
+def test_first_users_at_once(server: str) -> None:
     """Two users of pgbeat's transport and one of kombu's find no tables, and all publish."""
     with ExitStack() as stack:
         children = [stack.enter_context(Child.lent()) for _ in range(3)]

@@ -30,7 +30,7 @@ def test_acknowledged_by_other_threads(connection: Any, sql: Sql) -> None:
     assert until(lambda: sql("SELECT count(*) FROM kombu_message") == [(0,)])
 
 
-def test_acknowledged_while_another_thread_waits(connection: Any, sql: Sql) -> None:
+def test_acknowledged_while_another_thread_waits(connection: Any) -> None:
     inbox = Inbox(connection, "q", prefetch=1)
     publish(connection, "q", 1, 2)
     (first,) = inbox.get()

@@ -189,7 +189,7 @@ def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_statements_of_busy_workers_are_cancelled(
-    transport_workers: TransportWorkers, sql: Sql, pool: str
+    transport_workers: TransportWorkers, pool: str
 ) -> None:
     """At random, again and again: the workers live, and every task runs."""
     workers = [transport_workers.start("-P", pool, "-c", "4") for _ in range(2)]

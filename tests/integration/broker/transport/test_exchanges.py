@@ -238,7 +238,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(
 # -- remote control -------------------------------------------------------------------------------
 
 
-def test_remote_control(connect: Connect, child: Child, sql: Sql) -> None:
+def test_remote_control(connect: Connect, child: Child) -> None:
     """A broadcast of kombu's pidbox, and answers to a queue that is deleted afterwards."""
     child.do(
         "import kombu.pidbox\n"

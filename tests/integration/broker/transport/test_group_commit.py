@@ -222,9 +222,7 @@ def test_greenlets_share_transactions(database: str, sql: Sql, code: str) -> Non
     assert messages == 200 and transactions < 150
 
 
-def test_an_exception_in_the_midst_of_a_statement(
-    broker: Broker, database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_in_the_midst_of_a_statement(broker: Broker, database: str, sql: Sql) -> None:
     """Such as a soft time limit: the connection, which still has an answer to give, is replaced."""
 
     class Limit(Exception):

@@ -70,7 +70,7 @@ def test_a_fork_while_another_thread_publishes(connection: Any) -> None:
     assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
 
 
-def test_at_most_two_connections_a_process(connect: Connect, sql: Sql, database: str) -> None:
+def test_at_most_two_connections_a_process(connect: Connect, database: str) -> None:
     """However many connections of kombu's, channels, consumers, pools and threads there are."""
     counts: set[int] = set()
     watcher = psycopg.connect(database, autocommit=True)
