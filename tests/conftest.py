@@ -12,8 +12,8 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.rescuing import rescue
-from pgbeat.schedules.calendars.model import model as calendars
-from pgbeat.schedules.calendars.model import exclusions
+from pgbeat.schedules.calendars import exclusions
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.testing.databases import TemporaryServer
 from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions

@@ -15,11 +15,11 @@ from pgbeat.jobs.rescuing.rescue import Rescuer
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.running import executions, workers
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states.endings import Ended
 from tests.support.databases import rows_of
+from tests.support.jobs import new_job
 from tests.support.transport_workers import transport_url
 
 
@@ -40,8 +40,8 @@ class FakeWorkers:
 
     def job(self, *, with_message: bool = True, **fields: Any) -> str:
         """Adds a job that waits for a worker."""
-        job_id = str(uuid4())
-        job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
+        job = new_job(**fields)
+        job_id = str(job.id)
         with connections.transaction(self.connection):
             new_jobs.insert(self.connection, [job])
             if with_message:

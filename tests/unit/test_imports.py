@@ -1,6 +1,10 @@
-"""import-linter can't see what is imported by a string, so only lazy names and plug-ins are."""
+"""import-linter can't see what is imported by a string, so only lazy names and plug-ins are.
+
+Nor does it count the modules of a package.
+"""
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -66,3 +70,9 @@ def test_what_is_none(source: str) -> None:
 
 def test_nothing_else_imports_by_a_string() -> None:
     assert {path for path, nodes in sources.nodes().items() if any(importers(nodes))} == ALLOWED
+
+
+def test_no_folder_has_more_than_15_modules() -> None:
+    modules = (path for path in sources.nodes() if path.rpartition("/")[2] != "__init__.py")
+    folders = Counter(path.rpartition("/")[0] for path in modules)
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}

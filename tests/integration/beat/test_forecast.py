@@ -7,7 +7,7 @@ from celery import Celery
 
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
-from pgbeat.schedules.calendars.model import model as calendars
+from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
 from tests.unit.schedules.test_forecast import HOUR, MINUTE, NIGHTS, NOW, mixed

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from celery import Celery
-from pgbeat.beat.maintenance.leader_maintenance.pruner import Pruner
 from sqlalchemy import Connection, event
 
-from pgbeat.beat.maintenance.leader_maintenance import pruner as retention
+from pgbeat.beat.maintenance import pruner as retention
+from pgbeat.beat.maintenance.pruner import Pruner
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections

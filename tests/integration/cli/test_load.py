@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from pgbeat.beat.maintenance.leader_maintenance import load as keeper
+from pgbeat.beat.maintenance import load as keeper
 from pgbeat.cli.operations.load import sparkline
 from pgbeat.config import Settings, postgres_url
 from tests.support.command_line import Sql, read, run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgbeat.beat.maintenance.leader_maintenance import pruner as retention
+from pgbeat.beat.maintenance import pruner as retention
 from tests.support.command_line import read, run
 from tests.support.old_rows import audited, jobs, schedule, ticks
 from tests.support.rows import Sql

@@ -71,12 +71,12 @@ def test_a_failure_beside_a_lost_execution_ends_the_job(
     )
     fake_workers.accept(job_id, 2)
     if fails == "before":
-        executions.record(fake_workers.connection, [failure])
+        fake_workers.record(failure)
         assert fake_workers.state(job_id) == "running"
     fake_workers.rescue()
     if fails == "after":
         assert fake_workers.state(job_id) == "pending"
-        executions.record(fake_workers.connection, [failure])
+        fake_workers.record(failure)
     assert fake_workers.state(job_id) == "failed"
     assert [run[:2] for run in fake_workers.of(job_id)] == [("failed", True), ("failed", False)]
 

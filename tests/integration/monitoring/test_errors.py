@@ -3,15 +3,15 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pgbeat.beat.maintenance.leader_maintenance.leader_maintenance import load as keeper
-from pgbeat.monitoring.rollups.load_rollups.errors import ErrorGroup, Errors, errors
-from pgbeat.monitoring.rollups.load_rollups.load_rollups import error_rollups
-from pgbeat.monitoring.rollups.load_rollups.load_rollups import errors as reading
-from pgbeat.monitoring.rollups.load_rollups.load_rollups.error_patterns import NO_ERROR
 from sqlalchemy import Connection
 
+from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
+from pgbeat.monitoring.rollups import error_rollups
+from pgbeat.monitoring.rollups import errors as reading
+from pgbeat.monitoring.rollups.error_patterns import NO_ERROR
+from pgbeat.monitoring.rollups.errors import ErrorGroup, Errors, errors
 from tests.support.problems import raises
 from tests.support.rows import Sql, make_job
 

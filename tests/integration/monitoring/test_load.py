@@ -6,13 +6,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgbeat.monitoring.rollups.load_rollups.load import Load, load
 from sqlalchemy import Connection
 
-from pgbeat.beat.maintenance.leader_maintenance import load as keeper
+from pgbeat.beat.maintenance import load as keeper
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring.rollups.load_rollups import load_rollups
+from pgbeat.monitoring.rollups import load_rollups
+from pgbeat.monitoring.rollups.load import Load, load
 from tests.support.databases import connected
 from tests.support.problems import raises
 from tests.support.processes import until

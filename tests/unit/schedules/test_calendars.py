@@ -5,10 +5,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from pgbeat.schedules.calendars.model.definitions import parse
 
 from pgbeat.errors import InvalidCalendar, InvalidSchedule, InvalidTimetable
-from pgbeat.schedules.calendars.model import exclusions
+from pgbeat.schedules.calendars import exclusions
+from pgbeat.schedules.calendars.definitions import parse
 from tests.support.problems import raises
 from tests.support.threads import together
 

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from pgbeat.schedules.calendars.model.model import Calendar
 
 from pgbeat.errors import InvalidTimetable
+from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.forecast import Forecast, MinuteLoad, forecast, upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable

@@ -383,7 +383,7 @@ def test_every_route_is_in_the_table(web: Web) -> None:
 )
 def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """And what is refused writes nothing: no note, and no other state of jobs and lanes."""
-    from pgbeat.web.api.jobs.jobs import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     world = World(web, sql)
