@@ -54,6 +54,15 @@ REASON_HEADER = "pgbeat_revoked"
 #: The header of a task that becomes a job as its message is written
 #: (`pgbeat.jobs.writing.task_jobs`).
 NEW_JOB_HEADER = "pgbeat_new_job"
+#: Where a message's `delivery_info` has the id of the consumer that claimed it.
+CONSUMER = "consumer_id"
+
+
+def consumer_of(request: Any) -> int | None:
+    """Returns the id of the consumer that claimed a task's message, if it is to acknowledge it."""
+    properties = request.properties or {}
+    consumer: int | None = (properties.get("delivery_info") or {}).get(CONSUMER)
+    return consumer
 
 
 def put(connection: Connection, batch: Sequence[Message]) -> int:

@@ -24,8 +24,7 @@ from celery.app.task import Context
 from celery.states import SUCCESS
 
 from pgbeat.broker import message_ends
-from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
-from pgbeat.broker.transport.channel import consumer_of
+from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError

@@ -13,23 +13,13 @@ from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
 
 from pgbeat.broker import payloads, queues
-from pgbeat.broker.messages import Message
+from pgbeat.broker.messages import CONSUMER, Message
 from pgbeat.broker.transport import held_messages
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage
 from pgbeat.broker.transport.declarations import DeclaringChannel, not_found
 from pgbeat.broker.transport.qos import QoS
 
 logger = logging.getLogger("pgbeat.transport")
-
-#: Where a message's `delivery_info` has the id of the consumer that claimed it.
-CONSUMER = "consumer_id"
-
-
-def consumer_of(request: Any) -> int | None:
-    """Returns the id of the consumer that claimed a task's message, if it is to acknowledge it."""
-    properties = request.properties or {}
-    consumer: int | None = (properties.get("delivery_info") or {}).get(CONSUMER)
-    return consumer
 
 
 @dataclass(slots=True, eq=False)

@@ -11,9 +11,8 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore, Retry
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.messages import JOB_HEADER, consumer_of
 from pgbeat.broker.publishing.transaction import require_broker
-from pgbeat.broker.transport.channel import consumer_of
 from pgbeat.config import Settings, broker_database, delays_in_table, same_database
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import CannotFinish, ConfigError, PgbeatError
