@@ -312,12 +312,13 @@ class TaskEnding:
         publishes = self._held or (not self._has_returned and (request.errbacks or request.chord))
 
         def end(working: Joined) -> None:
+            # The job before its message and its result, as whoever else ends a job locks them.
+            if self.execution is not None:
+                self.execution.write(working)
             self._acknowledge(working)
             with self._block(working) if publishes else nullcontext() as block:
                 mark()
                 self._held.publish(block)
-            if self.execution is not None:
-                self.execution.write(working)
 
         if self._own is None:
             self._backend.store.atomically(end)

@@ -156,9 +156,13 @@ _JSON = ("args", "kwargs", "options", "resources", "labels", "metadata")
 
 def _decoded(value: Any) -> Any:
     """Returns a JSON value as Postgres gives it back."""
-    return json.loads(json.dumps(value), parse_float=_number) if value else copy(value)
+    return _decode(_encode(value)) if value else copy(value)
 
 
 def _number(text: str) -> float | int:
     """Returns a number as `jsonb` gives it back: without an exponent."""
     return int(Decimal(text)) if "e+" in text else float(text)
+
+
+_encode = json.JSONEncoder().encode
+_decode = json.JSONDecoder(parse_float=_number).decode
