@@ -69,8 +69,8 @@ def test_what_the_tours_name_exists(path: str, name: str) -> None:
         assert name in _definitions(path)
 
 
-def test_there_are_three_tours() -> None:
-    assert len({leg.partition(":")[0] for leg in LEGS}) == 3
+def test_there_are_five_tours() -> None:
+    assert len({leg.partition(":")[0] for leg in LEGS}) == 5
     assert all(len(steps) >= 2 for steps in LEGS.values())
 
 
