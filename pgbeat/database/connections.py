@@ -39,19 +39,19 @@ def engine(
     role: under another isolation level they would have to be repeated. A session that is certainly
     its own compiles no statements (`jit`): with a month's partitions, that takes seconds for each.
     """
-    made = create_engine(
+    new = create_engine(
         url,
         connect_args={"application_name": name, **(connect_args or {})},
         json_deserializer=_decode,
         hide_parameters=True,
         **{"poolclass": NullPool, "isolation_level": "READ COMMITTED", **options},
     )
-    event.listen(made, "do_connect", _connect)
+    event.listen(new, "do_connect", _connect)
     # A creator lends a session that stays somebody else's.
-    event.listen(made, "connect", partial(_connected, is_lent="creator" in options))
-    event.listen(made, "checkout", _check_socket)
-    event.listen(made, "handle_error", _leave_out_values)
-    return made
+    event.listen(new, "connect", partial(_connected, is_lent="creator" in options))
+    event.listen(new, "checkout", _check_socket)
+    event.listen(new, "handle_error", _leave_out_values)
+    return new
 
 
 def _connect(
@@ -73,9 +73,9 @@ def _leave_out_values(context: ExceptionContext) -> None:
     cause, error = context.original_exception, context.sqlalchemy_exception
     diagnosis = getattr(cause, "diag", None)
     if error is not None and diagnosis is not None and diagnosis.message_detail:
-        said, primary = str(cause), diagnosis.message_primary
+        with_values, primary = str(cause), diagnosis.message_primary
         cause.args = (primary,)
-        error.args = (error.args[0].replace(said, primary),)
+        error.args = (error.args[0].replace(with_values, primary),)
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
@@ -96,18 +96,18 @@ _IDLE = 2
 def kept(url: URL, name: str) -> Iterator[Connection]:
     """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
     forks.check_process()
-    used, found = _last.get(name, (None, None))
-    if found is None or used is not url:
-        found = _kept_engine(url, name)
-        _last[name] = url, found
-    with found.connect() as connection:
+    used, kept_engine = _last.get(name, (None, None))
+    if kept_engine is None or used is not url:
+        kept_engine = _kept_engine(url, name)
+        _last[name] = url, kept_engine
+    with kept_engine.connect() as connection:
         yield connection
 
 
 def _kept_engine(url: URL, name: str) -> Engine:
-    found = _kept.get((url, name))
-    if found is None:
-        made = engine(
+    kept_engine = _kept.get((url, name))
+    if kept_engine is None:
+        new = engine(
             url,
             name,
             poolclass=QueuePool,
@@ -115,14 +115,14 @@ def _kept_engine(url: URL, name: str) -> Engine:
             max_overflow=-1,
             isolation_level="AUTOCOMMIT",
         )
-        found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
-    return found
+        kept_engine = _kept.setdefault((url, name), new)  # another thread's, if that was quicker
+    return kept_engine
 
 
 def _drop_kept() -> None:
     """Lets go of the parent's connections."""
-    for each in _kept.values():
-        each.dispose(close=False)
+    for kept_engine in _kept.values():
+        kept_engine.dispose(close=False)
     _kept.clear()
     _last.clear()
 

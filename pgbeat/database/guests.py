@@ -73,11 +73,11 @@ def connection(host: "psycopg.Connection[Any]") -> Connection:
     if host.info.transaction_status == TransactionStatus.IDLE:
         # The host begins it, with its isolation level.
         host.execute("SELECT")
-    found = _known.get(host)
-    if found is None or found.closed or found.invalidated:
+    known = _known.get(host)
+    if known is None or known.closed or known.invalidated:
         token = _arriving.set(_Guest(host))
         try:
-            found = _known[host] = _engine().connect()
+            known = _known[host] = _engine().connect()
         finally:
             _arriving.reset(token)
-    return found
+    return known

@@ -40,8 +40,8 @@ def cached(connection: Connection, *, again: bool = False) -> Identity:
     """Returns the database's identity, read once for each of the driver's connections."""
     if again or _KEY not in connection.info:
         connection.info[_KEY] = read(connection)
-    found: Identity = connection.info[_KEY]
-    return found
+    identity: Identity = connection.info[_KEY]
+    return identity
 
 
 def require(

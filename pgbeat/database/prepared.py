@@ -234,7 +234,7 @@ class BorrowedConnection:
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement and returns the result. Raises psycopg's errors."""
         cursor = psycopg.RawCursor(self._connection)
-        values = [None if each is None else each.decode() for each in parameters]
+        values = [None if parameter is None else parameter.decode() for parameter in parameters]
         cursor.execute(statement.sql.encode(), values, prepare=True)
         result = cursor.pgresult
         if result is None:

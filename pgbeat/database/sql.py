@@ -27,8 +27,8 @@ def load(file: str, name: str = "", /, **parts: str) -> str:
 
 def _fill(statements: Mapping[str, str], name: str, parts: Mapping[str, str]) -> str:
     def part(word: re.Match[str]) -> str:
-        given = parts.get(word[1])
-        return _fill(statements, word[1], parts) if given is None else given
+        filled = parts.get(word[1])
+        return _fill(statements, word[1], parts) if filled is None else filled
 
     return _PART.sub(part, statements[name])
 

@@ -71,16 +71,16 @@ class WatchedConnection(psycopg.Connection[Any]):
             hosts.sort(key=lambda host: host != good)
             params["host"] = ",".join(host for host, _ in hosts)
             params["port"] = ",".join(port for _, port in hosts)
-        found = cls.connect(conninfo, **params)
+        watched = cls.connect(conninfo, **params)
         if len(hosts) > 1:
-            _last_good[key] = (found.info.host, str(found.info.port))
+            _last_good[key] = (watched.info.host, str(watched.info.port))
         if role is not None:
-            found.set_autocommit(True)
-            found.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
-            found.set_autocommit(False)
-        found._params = params
-        found._patience = int(params["tcp_user_timeout"]) / 1000 or PATIENCE
-        return found
+            watched.set_autocommit(True)
+            watched.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+            watched.set_autocommit(False)
+        watched._params = params
+        watched._patience = int(params["tcp_user_timeout"]) / 1000 or PATIENCE
+        return watched
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Waits for the server, as all of psycopg's statements do."""

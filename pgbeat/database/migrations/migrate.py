@@ -97,8 +97,8 @@ _INSTALLED = text(
 
 def current(connection: Connection) -> str | None:
     """Returns the database's version; `None` where pgbeat's schema is not installed."""
-    found = installed(connection)
-    return None if found is None else found.version
+    schema = installed(connection)
+    return None if schema is None else schema.version
 
 
 def check(connection: Connection) -> Installed:
@@ -107,31 +107,32 @@ def check(connection: Connection) -> Installed:
     It can use its own version, those before it down to `OLDEST`, and newer ones that admit it.
     Raises `SchemaError`, which says what to do, on any other and on none.
     """
-    found = installed(connection)
-    if found is None:
+    schema = installed(connection)
+    if schema is None:
         raise SchemaError("the database has no pgbeat schema", advice="run `pgbeat migrate`")
-    _refuse_foreign(found)
-    if found.version < OLDEST:
+    _refuse_foreign(schema)
+    if schema.version < OLDEST:
         raise SchemaError(
-            f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or newer",
+            f"the database's pgbeat schema is {schema.version}, this pgbeat needs "
+            f"{OLDEST} or newer",
             advice="run `pgbeat migrate`",
         )
-    return found
+    return schema
 
 
-def _refuse_foreign(found: Installed) -> None:
+def _refuse_foreign(schema: Installed) -> None:
     """Raises `SchemaError` on a schema that this program can neither use nor upgrade."""
-    if found.oldest_program is None:
+    if schema.oldest_program is None:
         raise SchemaError(
-            f"the database's pgbeat schema ({found.version}) was made by a build before the first "
+            f"the database's pgbeat schema ({schema.version}) was made by a build before the first "
             "release and can't be upgraded",
             advice="drop the schema pgbeat and the broker's tables (kombu_…), then run `pgbeat "
             "migrate`",
         )
-    if found.oldest_program > newest():
+    if schema.oldest_program > newest():
         raise SchemaError(
-            f"the database's pgbeat schema is {found.version}, which admits programs from "
-            f"{found.oldest_program} on, and this pgbeat is {newest()}",
+            f"the database's pgbeat schema is {schema.version}, which admits programs from "
+            f"{schema.oldest_program} on, and this pgbeat is {newest()}",
             advice="upgrade pgbeat",
         )
 
@@ -200,16 +201,16 @@ def _upgrade(
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
     # Running programs queue up behind a lock that this waits for.
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
-    found = installed(connection)
-    before = None if found is None else found.version
-    if found is not None:
-        _refuse_foreign(found)
-        if found.version > newest():
-            return Upgraded(found.version, found.version)
+    schema = installed(connection)
+    before = None if schema is None else schema.version
+    if schema is not None:
+        _refuse_foreign(schema)
+        if schema.version > newest():
+            return Upgraded(schema.version, schema.version)
     renamed = {old: new for old, new in rename.items() if _rename(connection, old, new)}
     _run_migrations(connection)
     restored: Sequence[str] = ()
-    if found is not None:
+    if schema is not None:
         wanted = contents.expected(_FOLDER / "versions", newest())
         restored = contents.restore(connection, wanted, lambda: _run_migrations(connection))
     upgraded = Upgraded(before, newest(), restored, renamed)
