@@ -134,8 +134,8 @@ def bulk_counts(
         audit.c.verb == verb,
         audit.c.kind == "jobs",
     )
-    found: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
-    return found
+    counts: dict[str, Any] | None = connection.execute(query).scalar_one_or_none()
+    return counts
 
 
 def compared(before: Mapping[str, Row], after: Mapping[str, Row]) -> list[Changed[Row]]:
@@ -157,10 +157,10 @@ def _entry(
     kind, subject, values = row.audited
     old, new = None if before is None else plain(values), None
     if after is not None:
-        _, own, values = after.audited
+        _, new_subject, values = after.audited
         new = {**plain(values), **more}
-        if own != subject:
-            old, new = None, {"id": own, **new}
+        if new_subject != subject:
+            old, new = None, {"id": new_subject, **new}
     old, new = differing(old, new)
     if before is not None and after is not None and old is None and new is None:
         return None

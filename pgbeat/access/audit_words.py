@@ -47,14 +47,14 @@ def changes(before: Any, after: Any) -> list[Change]:
     known = after if before is None else before
     if not isinstance(known, Mapping):
         return [] if known is None else [Change("value", None, said("", known))]
-    found = [
+    changed = [
         (_name(key), said(key, value))
         for key, value in known.items()
         if value not in (None, {}, [], "")
     ]
     is_new = before is None
     return [
-        Change(key, None if is_new else value, value if is_new else None) for key, value in found
+        Change(key, None if is_new else value, value if is_new else None) for key, value in changed
     ]
 
 
@@ -79,7 +79,7 @@ def said(key: str, value: Any) -> str:
 
 def _moment(value: str) -> str:
     try:
-        found = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         return value
-    return f"{found:%Y-%m-%d %H:%M:%S} UTC" if found.tzinfo is not None else value
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo is not None else value

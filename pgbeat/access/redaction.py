@@ -56,19 +56,19 @@ class Redactor:
         if task is None:
             return (ALL,) if self._has_rules() else ()
         if task not in self._known:
-            found = [
-                each
+            patterns = [
+                pattern
                 for glob, names in self._rules.items()
                 if fnmatchcase(task, glob)
-                for each in names
+                for pattern in names
             ]
-            found += argument_names(getattr(self._tasks.get(task), OPTION, None) or ())
-            self._known[task] = tuple(found)
+            patterns += argument_names(getattr(self._tasks.get(task), OPTION, None) or ())
+            self._known[task] = tuple(patterns)
         return self._known[task]
 
     def _has_rules(self) -> bool:
         return bool(self._rules) or any(
-            getattr(each, OPTION, None) for each in self._tasks.values()
+            getattr(task, OPTION, None) for task in self._tasks.values()
         )
 
     def tasks_with_rules(self, *, of_errors: bool = False) -> set[str]:
@@ -86,13 +86,13 @@ class Redactor:
         """Returns a row of a task (a job, an execution, a schedule, a template …), masked."""
         if self._is_off or row is None:
             return row
-        found: Any = row
-        changes = self.columns(found._asdict(), task)
-        if {"traceback", "metadata"} <= set(found._fields):  # of an execution: what it reported
+        execution: Any = row
+        changes = self.columns(execution._asdict(), task)
+        if {"traceback", "metadata"} <= set(execution._fields):  # of an execution: what it reported
             names = self.names(task)
-            changes["metadata"] = {} if ALL in names else self._inner(found.metadata, names)
-            changes["result"] = self.text_of_value(task, found.result)
-        masked: Row = found._replace(**changes)
+            changes["metadata"] = {} if ALL in names else self._inner(execution.metadata, names)
+            changes["result"] = self.text_of_value(task, execution.result)
+        masked: Row = execution._replace(**changes)
         return masked
 
     def columns(self, row: Mapping[str, Any], task: str | None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Redactor:
         """Returns positional arguments, which are masked by the names of the task's parameters."""
         names = self.names(task)
         if not names or not args:
-            return [self._inner(each, ()) for each in args] if args else list(args)
+            return [self._inner(value, ()) for value in args] if args else list(args)
         known = self._parameters(task)
         return [
             MASK if name is None or _is_named(name, names) else self._inner(value, names)
@@ -122,15 +122,15 @@ class Redactor:
 
     def _parameters(self, task: str | None) -> list[str]:
         try:
-            found = signature(self._tasks[task or ""].run).parameters.values()
+            parameters = signature(self._tasks[task or ""].run).parameters.values()
         except (KeyError, AttributeError, TypeError, ValueError):
             return []
-        return [each.name for each in found if each.kind in _POSITIONAL]
+        return [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
 
     def kwargs(self, task: str | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns keyword arguments; keys of those names inside of them are masked, too."""
-        found: dict[str, Any] = self._inner(dict(kwargs), self.names(task), is_call=True)
-        return found
+        masked: dict[str, Any] = self._inner(dict(kwargs), self.names(task), is_call=True)
+        return masked
 
     def options(self, task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns options of a message. Callbacks are masked by the rules of their own tasks."""
@@ -149,9 +149,9 @@ class Redactor:
         """Returns a value that is kept as its `repr`, in which names can't be told from values."""
         return MASK if text is not None and self.names(task) else text
 
-    def artifacts(self, task: str | None, found: list[str]) -> list[str]:
+    def artifacts(self, task: str | None, artifacts: list[str]) -> list[str]:
         """Returns the artifacts of a job."""
-        return [] if self._hides(task) else found
+        return [] if self._hides(task) else artifacts
 
     def unique_key(self, task: str | None, key: str) -> str:
         """Returns a job's unique key, which may be a hash of its arguments and tried out."""
@@ -209,8 +209,7 @@ class Redactor:
     def tick(self, tick: Any) -> Any:
         """Returns a tick, with the errors of its jobs masked by their own tasks."""
         jobs = tuple(
-            replace(each, error=each.error and self.error(each.task, each.error))
-            for each in tick.jobs
+            replace(job, error=job.error and self.error(job.task, job.error)) for job in tick.jobs
         )
         return replace(tick, job_error=jobs[0].error if jobs else None, jobs=jobs)
 
@@ -237,24 +236,24 @@ class Redactor:
     def _inner(self, value: Any, names: Sequence[str], *, is_call: bool = False) -> Any:
         """Masks keys of those names at any depth, and the arguments of signatures of tasks."""
         if isinstance(value, list | tuple):
-            return [self._inner(each, names) for each in value]
+            return [self._inner(item, names) for item in value]
         if not isinstance(value, dict):
             return value
         inner = {
-            key: MASK if _is_named(key, names) else self._inner(each, names)
-            for key, each in value.items()
+            key: MASK if _is_named(key, names) else self._inner(item, names)
+            for key, item in value.items()
         }
-        own = value.get("task")
-        if not is_call and isinstance(own, str) and self.names(own):
+        task = value.get("task")
+        if not is_call and isinstance(task, str) and self.names(task):
             if isinstance(value.get("args"), list | tuple):
-                inner["args"] = self.args(own, value["args"])
+                inner["args"] = self.args(task, value["args"])
             if isinstance(value.get("kwargs"), dict):
-                inner["kwargs"] = self.kwargs(own, value["kwargs"])
+                inner["kwargs"] = self.kwargs(task, value["kwargs"])
         return inner
 
 
 def _is_named(name: object, names: Sequence[str]) -> bool:
-    return any(fnmatchcase(str(name).lower(), each.lower()) for each in names)
+    return any(fnmatchcase(str(name).lower(), pattern.lower()) for pattern in names)
 
 
 #: How the columns of rows are masked.

@@ -46,8 +46,8 @@ def create(connection: Connection, *, namespace: str, actor: str, scope: Scope) 
 
 def owner(connection: Connection, namespace: str, code: str) -> tuple[str, Scope]:
     """Returns whom a code signs in, with their scope. Raises `InvalidToken`."""
-    found = select(sign_in_links.c.actor, sign_in_links.c.scope).where(*_is_valid(namespace, code))
-    row = connection.execute(found).one_or_none() if _WRITTEN.fullmatch(code) else None
+    query = select(sign_in_links.c.actor, sign_in_links.c.scope).where(*_is_valid(namespace, code))
+    row = connection.execute(query).one_or_none() if _WRITTEN.fullmatch(code) else None
     if row is None:
         raise InvalidToken(_INVALID)
     return row.actor, row.scope
@@ -69,7 +69,7 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
     if row is None:
         raise InvalidToken(_INVALID)
     author = Author(namespace, f"user:{row.actor}", "page")
-    made = tokens.create(
+    token = tokens.create(
         connection,
         namespace=namespace,
         actor=row.actor,
@@ -79,8 +79,8 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
         created_by=author.name,
         is_session=True,
     )
-    audit.record(connection, author, "create", None, made[0])
-    return made
+    audit.record(connection, author, "create", None, token[0])
+    return token
 
 
 _INVALID = "the sign-in link is invalid, has expired or was used"

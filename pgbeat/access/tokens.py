@@ -84,11 +84,11 @@ def create(
             f"at its ends, got {actor!r}",
         )
     if scope not in get_args(Scope):
-        said = f"scope must be one of {', '.join(get_args(Scope))}, got {scope!r}"
-        raise InvalidJob.of("scope", "unknown", said)
+        message = f"scope must be one of {', '.join(get_args(Scope))}, got {scope!r}"
+        raise InvalidJob.of("scope", "unknown", message)
     if lifetime is not None and not timedelta(0) < lifetime <= LONGEST:
-        said = "the lifetime of a token must be positive and at most 36,500 days"
-        raise InvalidJob.of("lifetime", "out_of_range", said)
+        message = "the lifetime of a token must be positive and at most 36,500 days"
+        raise InvalidJob.of("lifetime", "out_of_range", message)
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     values = {
         "id": token_id,
