@@ -55,12 +55,12 @@ _FAILING = text(sql.load("check_ins.sql", "failing"))
 
 def check(connection: Connection, namespace: str) -> tuple[Literal["warn"], str, str] | None:
     """Returns the result, what was found, and what to do about it; `None` if no check-in fails."""
-    found = connection.execute(_FAILING, {"namespace": namespace}).all()
-    if not found:
+    failing = connection.execute(_FAILING, {"namespace": namespace}).all()
+    if not failing:
         return None
-    said = "; ".join(f"{name}: {error}" for name, error in found)
+    listed = "; ".join(f"{name}: {error}" for name, error in failing)
     return (
         "warn",
-        f"monitors were not told of the last runs: {said}",
+        f"monitors were not told of the last runs: {listed}",
         ("Correct the schedules' check_in_url, or let beat's host reach the monitor."),
     )

@@ -98,9 +98,9 @@ class Connection(asyncio.Protocol):
         """Returns what came up to an empty line, or the beginning of what is no head."""
         seen = 0
         while True:
-            found = _HEAD_END.search(self._buffer, max(0, seen - 2))
-            if found is not None:
-                return self._taken(found.end())
+            end = _HEAD_END.search(self._buffer, max(0, seen - 2))
+            if end is not None:
+                return self._taken(end.end())
             is_other = b"\n" in self._buffer and not self._buffer.startswith(b"HTTP/")
             seen = len(self._buffer)
             if seen > _HEAD or is_other or not await self._more():

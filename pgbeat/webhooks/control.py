@@ -74,14 +74,14 @@ def read_changes(
 ) -> dict[str, Any]:
     """Returns the changes, for `edit`, that people ask for. Raises `InvalidJob`."""
     if renew_secret and secret is not None:
-        said = "secret and new_secret exclude each other"
-        raise InvalidJob.of("new_secret", "conflict", said)
+        message = "secret and new_secret exclude each other"
+        raise InvalidJob.of("new_secret", "conflict", message)
     secret = new_secret() if renew_secret else secret
-    given = {"url": url, "events": events, "secret": secret}
-    changes = {name: value for name, value in given.items() if value is not None}
+    values = {"url": url, "events": events, "secret": secret}
+    changes = {name: value for name, value in values.items() if value is not None}
     if not changes:
-        said = "there is nothing to change; give url, events, secret or new_secret"
-        raise InvalidJob.of("", "required", said)
+        message = "there is nothing to change; give url, events, secret or new_secret"
+        raise InvalidJob.of("", "required", message)
     return changes
 
 
@@ -186,8 +186,8 @@ def redeliver(unit: UnitOfWork, ids: Collection[UUID], *, webhook: str | None = 
     repeated = deliveries.redeliver(
         unit.connection, ids, by=unit.actor.name, namespace=unit.namespace, webhook=webhook
     )
-    for name, own in repeated.items():
-        unit.record("redeliver", None, Redelivered(name, len(own), own))
+    for name, delivery_ids in repeated.items():
+        unit.record("redeliver", None, Redelivered(name, len(delivery_ids), delivery_ids))
     return sum(map(len, repeated.values()))
 
 

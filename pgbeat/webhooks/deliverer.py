@@ -98,14 +98,14 @@ class Deliverer:
     def _receive(self) -> None:
         """Waits until there is something to do, and takes all commands and outcomes."""
         with suppress(Empty):
-            found = self._inbox.get(timeout=self._sleep())
+            item = self._inbox.get(timeout=self._sleep())
             while True:
-                if isinstance(found, Outcome):
+                if isinstance(item, Outcome):
                     self._under_way -= 1
-                    self._outcomes.append(found)
+                    self._outcomes.append(item)
                 else:
-                    self._obey(found)
-                found = self._inbox.get_nowait()
+                    self._obey(item)
+                item = self._inbox.get_nowait()
 
     def _obey(self, command: _Command) -> None:
         self._delivers = command == "deliver" and not self._is_closing

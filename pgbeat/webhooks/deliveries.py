@@ -126,19 +126,19 @@ def redeliver(
     `webhook`, and `InvalidJob` if one is pending or its webhook is disabled. Then none is repeated.
     """
     which = {"ids": [*map(str, delivery_ids)], "namespace": namespace}
-    found = {row.id: row for row in connection.execute(_FIND, which)}
+    rows = {row.id: row for row in connection.execute(_FIND, which)}
     repeated: dict[str, list[UUID]] = {}
-    for each in dict.fromkeys(delivery_ids):
-        row = found.get(each)
+    for delivery_id in dict.fromkeys(delivery_ids):
+        row = rows.get(delivery_id)
         if row is None or webhook not in (None, row.name):
             owner = "there is" if webhook is None else f"webhook {webhook!r} has"
-            raise NotFound(f"{owner} no delivery {each}")
+            raise NotFound(f"{owner} no delivery {delivery_id}")
         if not row.enabled:
             raise InvalidJob(_disabled(row.name))
         if row.state == "pending":
-            said = f"delivery {row.id} is pending: it is tried again by itself"
-            raise InvalidJob.of("", "pending", said)
-        repeated.setdefault(row.name, []).append(each)
+            message = f"delivery {row.id} is pending: it is tried again by itself"
+            raise InvalidJob.of("", "pending", message)
+        repeated.setdefault(row.name, []).append(delivery_id)
     _repeat(connection, {**which, "webhook_id": None, "by": by})
     return repeated
 

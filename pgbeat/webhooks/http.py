@@ -58,8 +58,8 @@ def check_url(url: str, *, private: bool) -> list[Problem]:
     are checked when they are resolved.
     """
     if not re.fullmatch(r"[!-~]{1,2000}", url):
-        said = "it must have 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"
-        return [Problem("url", "malformed", f"url: {said}")]
+        message = "it must have 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"
+        return [Problem("url", "malformed", f"url: {message}")]
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
@@ -76,9 +76,9 @@ def check_url(url: str, *, private: bool) -> list[Problem]:
         mistakes.append("it has a user or a password in it; receivers check the signature instead")
     if parts.fragment:
         mistakes.append("it has a fragment (#…), which is never sent")
-    found = None if private else refusal(_literal(host))
-    if found is not None:
-        mistakes.append(f"{host} is {found}, to which webhooks are not sent{UNLESS}")
+    kind = None if private else refusal(_literal(host))
+    if kind is not None:
+        mistakes.append(f"{host} is {kind}, to which webhooks are not sent{UNLESS}")
     return [Problem("url", "malformed", f"url: {mistake}") for mistake in mistakes]
 
 
@@ -158,7 +158,7 @@ class Client:
     ) -> http.client.HTTPResponse:
         mistakes = check_url(url, private=True)
         if mistakes:
-            raise Refused("; ".join(each.message for each in mistakes))
+            raise Refused("; ".join(problem.message for problem in mistakes))
         parts = urlsplit(url)
         is_secure = parts.scheme == "https"
         origin = Origin(is_secure, str(parts.hostname), parts.port or (443 if is_secure else 80))

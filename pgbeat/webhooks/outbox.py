@@ -74,7 +74,7 @@ class DeliveryRoom(NamedTuple):
 def claim(
     connection: Connection, *, namespace: str, worker: str, room: DeliveryRoom
 ) -> list[DeliveryAttempt]:
-    """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
+    """Begins batch at deliveries that are due, while there is room, and returns the batch.
 
     `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
     fail.
@@ -82,13 +82,13 @@ def claim(
     where = {"namespace": namespace}
     connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
     values = {**where, **room._asdict(), "worker": worker, "lease": _LEASE}
-    found = []
+    batch = []
     for row in connection.execute(_CLAIM, values):
         key, webhook_id, name, event, url, secret, previous, payload, *rest = row
-        signed_with = tuple(each for each in (secret, previous) if each is not None)
+        signed_with = tuple(filter(None, (secret, previous)))
         body = None if payload is None else payload.encode()
-        found.append(DeliveryAttempt(key, webhook_id, name, event, url, signed_with, body, *rest))
-    return found
+        batch.append(DeliveryAttempt(key, webhook_id, name, event, url, signed_with, body, *rest))
+    return batch
 
 
 _SECRETS = text(
@@ -168,7 +168,7 @@ def finish(connection: Connection, outcomes: Sequence[Outcome]) -> Collection[UU
     slots = {"counted": connections.recordset(counted.values()), "slots": webhooks.SLOTS}
     connection.execute(_SLOTS, slots)
     values = {"outcomes": connections.recordset([_finished(outcome) for outcome in outcomes])}
-    written = {str(each) for each in connection.scalars(_FINISH, values)}
+    written = {str(delivery_id) for delivery_id in connection.scalars(_FINISH, values)}
     for attempt, reply in outcomes:
         if reply.is_gone and str(attempt.id) in written:
             webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")

@@ -62,11 +62,11 @@ class Pool:
         Raises `Refused` if it must not be made, and `OSError`.
         """
         loop = asyncio.get_running_loop()
-        found = await self._resolve(origin)
-        if isinstance(found, Refused):
-            raise found
+        addresses = await self._resolve(origin)
+        if isinstance(addresses, Refused):
+            raise addresses
         context = _context() if origin.is_secure else None
-        connected = await _first_to_answer(found, deadline)
+        connected = await _first_to_answer(addresses, deadline)
         _, connection = await loop.create_connection(
             lambda: Connection(origin, loop.time()),
             sock=connected,
@@ -92,7 +92,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for origin, connections in list(self._kept.items()):
-            usable = [each for each in connections if _is_usable(each, now)]
+            usable = [candidate for candidate in connections if _is_usable(candidate, now)]
             for connection in set(connections).difference(usable):
                 connection.close()
                 self._count -= 1
@@ -130,24 +130,24 @@ class Pool:
         lookup: "asyncio.Future[_Addresses | Refused]",
     ) -> None:
         """Resolves and checks a name, in a thread."""
-        found: _Addresses | Refused
+        addresses: _Addresses | Refused
         try:
-            found = _addresses(origin.host, origin.port, private=self._private)
+            addresses = _addresses(origin.host, origin.port, private=self._private)
         except Refused as refused:
-            found = refused
+            addresses = refused
         except Exception as error:  # whoever waits must hear of it
-            found = Refused(f"{origin.host} can't be resolved: {error}")
+            addresses = Refused(f"{origin.host} can't be resolved: {error}")
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._settle, origin, lookup, found)
+            loop.call_soon_threadsafe(self._settle, origin, lookup, addresses)
 
     def _settle(
         self,
         origin: Origin,
         lookup: "asyncio.Future[_Addresses | Refused]",
-        found: _Addresses | Refused,
+        addresses: _Addresses | Refused,
     ) -> None:
         del self._lookups[origin]
-        lookup.set_result(found)
+        lookup.set_result(addresses)
 
 
 def _is_usable(connection: Connection, now: float) -> bool:
@@ -157,37 +157,37 @@ def _is_usable(connection: Connection, now: float) -> bool:
 
 def _addresses(host: str, port: int, *, private: bool) -> _Addresses:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Refused(f"{host} can't be resolved: {reason}") from None
-    for *_, address in found:
+    for *_, address in addresses:
         problem = None if private else refusal(str(address[0]))
         if problem is not None:
             raise Refused(f"{host} is {address[0]}, {problem}: not sent{UNLESS}")
-    return list(found)
+    return list(addresses)
 
 
-async def _first_to_answer(found: _Addresses, deadline: float) -> socket.socket:
+async def _first_to_answer(addresses: _Addresses, deadline: float) -> socket.socket:
     """Connects to the first address that answers. Each gets its share of the time."""
     loop = asyncio.get_running_loop()
     error: OSError = OSError("it has no address")
-    for position, (family, kind, protocol, _, address) in enumerate(found):
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        share = (deadline - loop.time()) / (len(found) - position)
+    for position, (family, kind, protocol, _, address) in enumerate(addresses):
+        new = socket.socket(family, kind, protocol)
+        new.setblocking(False)
+        share = (deadline - loop.time()) / (len(addresses) - position)
         try:
             async with asyncio.timeout(share):
-                await loop.sock_connect(made, address)
-            return made
+                await loop.sock_connect(new, address)
+            return new
         except TimeoutError as late:
-            made.close()
+            new.close()
             error = late
         except OSError as wrong:  # asyncio's own message has the address in it
-            made.close()
+            new.close()
             error = type(wrong)(wrong.errno, os.strerror(wrong.errno or 0))
         except BaseException:
-            made.close()
+            new.close()
             raise
     raise error
 

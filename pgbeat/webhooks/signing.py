@@ -23,8 +23,8 @@ def check_secret(secret: str) -> list[Problem]:
     except ValueError:
         size = None
     if size is None or not secret.startswith(_PREFIX):
-        said = "secret: it must be whsec_ and 24 to 64 random bytes in base64"
-        return [Problem("secret", "malformed", said)]
+        message = "secret: it must be whsec_ and 24 to 64 random bytes in base64"
+        return [Problem("secret", "malformed", message)]
     if 24 <= size <= 64:
         return []
     return [Problem("secret", "out_of_range", f"secret: it has {size} bytes; it needs 24 to 64")]
