@@ -67,16 +67,16 @@ def give(
     is_own = store.joined is None
     with store.transaction(connection) if is_own else nullcontext():
         by_error: dict[tuple[str, str, str], list[Answer]] = {}
-        for each in answers:
-            if each.request is None and each.is_stored:
-                key = each.state, type(each.error).__name__, str(each.error)
-                by_error.setdefault(key, []).append(each)
+        for answer in answers:
+            if answer.request is None and answer.is_stored:
+                key = answer.state, type(answer.error).__name__, str(answer.error)
+                by_error.setdefault(key, []).append(answer)
         for some in by_error.values():
             _store(backend, some)
-        parts = [each for each in answers if each.request is not None]
+        parts = [answer for answer in answers if answer.request is not None]
         if parts:
             with chords.published_in(backend, connection):
-                left = [each for each in parts if not _end(backend, connection, each, is_own)]
+                left = [part for part in parts if not _end(backend, connection, part, is_own)]
     return left
 
 
@@ -86,7 +86,7 @@ def _store(backend: "ResultBackend", some: Sequence[Answer]) -> None:
     expires = backend.failure_expires if state == states.FAILURE else backend.expires
     backend.store.run(
         statements.STORE_SAME,
-        as_json(backend.key(each.task_id) for each in some),
+        as_json(backend.key(answer.task_id) for answer in some),
         state.encode(),
         *backend.encode_value(backend.encode_result(error, state)),
         as_number(expires or None),

@@ -77,11 +77,11 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     @property
     def waits(self) -> Waits:
         """What this process waits for."""
-        found = self.store
-        with found.lock:
-            if found.waits is None:
-                found.waits = Waits(found)
-            waits: Waits = found.waits
+        store = self.store
+        with store.lock:
+            if store.waits is None:
+                store.waits = Waits(store)
+            waits: Waits = store.waits
             return waits
 
     def as_uri(self, include_password: bool = False) -> str:
@@ -348,10 +348,10 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         return result
 
     def _restore_group(self, group_id: str) -> dict[str, Any] | None:
-        found = self.store.run(statements.RESTORE_GROUP, self.key(group_id).encode())
-        if not found.ntuples:
+        rows = self.store.run(statements.RESTORE_GROUP, self.key(group_id).encode())
+        if not rows.ntuples:
             return None
-        meta: dict[str, Any] = self.decode_value(encoded(found, 0, 0))
+        meta: dict[str, Any] = self.decode_value(encoded(rows, 0, 0))
         meta["result"] = result_from_tuple(meta["result"], self.app)
         return meta
 

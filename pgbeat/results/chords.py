@@ -56,7 +56,7 @@ def return_part(
 ) -> None:
     """Counts what a member returned, once, in a transaction; the last one ends the chord."""
     index, expires = request.group_index, backend.chord_expires
-    found = backend.store.run(
+    row = backend.store.run(
         statements.RETURN_PART,
         backend.key(request.group).encode(),
         b"%d" % (_UNKNOWN if index is None else index),
@@ -66,7 +66,7 @@ def return_part(
         repr(float(expires)).encode() if expires else None,
         None if is_durable or not _is_acknowledged_late(backend, request) else b"off",
     )
-    done, size = (text(found, 0, 0), text(found, 0, 1)) if found.ntuples else ("0", None)
+    done, size = (text(row, 0, 0), text(row, 0, 1)) if row.ntuples else ("0", None)
     if done == size:
         connection.exec_driver_sql(statements.DURABLY)
         _end(backend, connection, request.group, request.chord)
@@ -102,13 +102,13 @@ def set_size(
 ) -> None:
     """Says of how many parts a chord is, in a transaction; if all have returned, ends it."""
     key, expires = backend.key(group_id).encode(), backend.chord_expires
-    found = backend.store.run(
+    row = backend.store.run(
         statements.SET_CHORD_SIZE,
         key,
         b"%d" % chord_size,
         repr(float(expires)).encode() if expires else None,
     )
-    if not found.ntuples or int(text(found, 0, 0) or 0) < int(text(found, 0, 1) or 0):
+    if not row.ntuples or int(text(row, 0, 0) or 0) < int(text(row, 0, 1) or 0):
         return
     kept = backend.store.run(statements.KEPT_BODY, key)
     if kept.ntuples:

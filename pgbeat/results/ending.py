@@ -153,10 +153,10 @@ class TaskEnding:
         if self._own is not None:
             raise CannotFinish("the task has one pgbeat.finish block already; one session fits in")
 
-    def adopt(self, own: OwnWork) -> None:
+    def adopt(self, work: OwnWork) -> None:
         """Makes what the task wrote part of the transaction."""
         self.check_adopts()
-        self._own = own
+        self._own = work
 
     # ----- the task returned
 
@@ -219,8 +219,8 @@ class TaskEnding:
             self.abandon()
             raise
         except Exception:
-            said = f"{type(error).__name__}: {connections.first_line(error)}"
-            raise CannotCommit(f"the task's end can't be committed: {said}") from error
+            cause = f"{type(error).__name__}: {connections.first_line(error)}"
+            raise CannotCommit(f"the task's end can't be committed: {cause}") from error
 
     def store(self, parameters: tuple[Parameter, ...]) -> bool:
         """Stores the result if that acknowledges the message, too; else returns false."""
@@ -228,8 +228,8 @@ class TaskEnding:
             return False
         statement = statements.STORE_AND_ACKNOWLEDGE
         claim = (b"%d" % self._claim.message, b"%d" % self._claim.consumer)
-        found = self._backend.store.run(statement, *parameters, *claim)
-        if found.get_value(0, 0) != b"t":
+        stored = self._backend.store.run(statement, *parameters, *claim)
+        if stored.get_value(0, 0) != b"t":
             raise ClaimLost
         return True
 
@@ -245,9 +245,9 @@ class TaskEnding:
 
     def give_up(self) -> None:
         """Rolls back what the task wrote."""
-        own, self._own = self._own, None
-        if own is not None:
-            own.roll_back()
+        work, self._own = self._own, None
+        if work is not None:
+            work.roll_back()
 
     def replaced(self, error: BaseException) -> None:
         """Ends a task that raised `Retry` or `Ignore` with the message that it sent for itself."""
@@ -323,8 +323,8 @@ class TaskEnding:
         if self._own is None:
             self._backend.store.atomically(end)
         else:
-            own = self._own
-            with self._backend.store.transaction(own.connection(), own.commit) as working:
+            work = self._own
+            with self._backend.store.transaction(work.connection(), work.commit) as working:
                 end(working)
         self._has_committed = True
         self._leave()

@@ -41,8 +41,8 @@ def delete_expired(connection: Connection) -> int:
     is_over = chords.c.expires_at <= func.now()
     ended = select(chords.c.group_id).where(is_over, chords.c.ended)
     is_bare = [
-        ~exists().where(each.c.group_id == chords.c.group_id)
-        for each in (chord_parts, chord_bodies)
+        ~exists().where(part.c.group_id == chords.c.group_id)
+        for part in (chord_parts, chord_bodies)
     ]
     # The header of a chord is needed until the chord ends.
     is_no_header = ~exists().where(chords.c.group_id == result_groups.c.group_id)

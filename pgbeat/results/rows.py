@@ -58,47 +58,47 @@ class StoredResult(NamedTuple):
     request: bytes | None
 
 
-def stored_results(found: PGresult) -> list[StoredResult]:
+def stored_results(rows: PGresult) -> list[StoredResult]:
     """Returns the rows of `statements.READ` and its like."""
-    return [_stored(found, row) for row in range(found.ntuples)]
+    return [_stored(rows, row) for row in range(rows.ntuples)]
 
 
-def _stored(found: PGresult, row: int) -> StoredResult:
-    get = found.get_value
+def _stored(rows: PGresult, row: int) -> StoredResult:
+    get = rows.get_value
     children = get(row, 6)
     retries = get(row, 13)
     return StoredResult(
-        task_id=text(found, row, 0) or "",
-        status=text(found, row, 1) or "",
-        encoded=encoded(found, row, 2),
-        traceback=text(found, row, 5),
+        task_id=text(rows, row, 0) or "",
+        status=text(rows, row, 1) or "",
+        encoded=encoded(rows, row, 2),
+        traceback=text(rows, row, 5),
         children=None if children is None else json.loads(children),
-        group_id=text(found, row, 7),
-        parent_id=text(found, row, 8),
-        date_done=text(found, row, 9),
-        task=text(found, row, 10),
-        worker=text(found, row, 11),
-        queue=text(found, row, 12),
+        group_id=text(rows, row, 7),
+        parent_id=text(rows, row, 8),
+        date_done=text(rows, row, 9),
+        task=text(rows, row, 10),
+        worker=text(rows, row, 11),
+        queue=text(rows, row, 12),
         retries=None if retries is None else int(retries),
-        request=raw(found, row, 14),
+        request=raw(rows, row, 14),
     )
 
 
-def encoded(found: PGresult, row: int, column: int) -> Encoded:
+def encoded(rows: PGresult, row: int, column: int) -> Encoded:
     """Returns the value whose body, content type and encoding begin at that column."""
-    kind, encoding = text(found, row, column + 1), text(found, row, column + 2)
-    return Encoded(raw(found, row, column), kind or "", encoding or "")
+    kind, encoding = text(rows, row, column + 1), text(rows, row, column + 2)
+    return Encoded(raw(rows, row, column), kind or "", encoding or "")
 
 
-def text(found: PGresult, row: int, column: int) -> str | None:
+def text(rows: PGresult, row: int, column: int) -> str | None:
     """Returns a text; `None` for NULL."""
-    value = found.get_value(row, column)
+    value = rows.get_value(row, column)
     return None if value is None else value.decode()
 
 
-def raw(found: PGresult, row: int, column: int) -> bytes | None:
+def raw(rows: PGresult, row: int, column: int) -> bytes | None:
     """Returns the bytes of a bytea, which come as hexadecimal; `None` for NULL."""
-    value = found.get_value(row, column)
+    value = rows.get_value(row, column)
     return None if value is None else bytes.fromhex(value[2:].decode("ascii"))
 
 

@@ -148,24 +148,24 @@ class Store:
     @property
     def joined(self) -> Joined | None:
         """The connection whose transaction this thread's statements join, if there is one."""
-        found: Joined | None = getattr(self._local, "joined", None)
-        return found
+        joined: Joined | None = getattr(self._local, "joined", None)
+        return joined
 
     @contextmanager
     def transaction(
-        self, own: Connection | None = None, commit: Callable[[], None] | None = None
+        self, theirs: Connection | None = None, commit: Callable[[], None] | None = None
     ) -> Iterator[Joined]:
         """Opens a transaction that this thread's statements join until the end of the block.
 
         Args:
-            own: A connection of the caller's, with an open transaction.
+            theirs: A connection of the caller's, with an open transaction.
             commit: Commits that transaction. Without it, the caller does so later, and nothing may
                 wait for that.
         """
         committed: list[Callable[[], object]] = []
         with ExitStack() as stack:
-            if own is not None:
-                working: Joined = _Borrowed(own, BorrowedConnection(connections.driver(own)))
+            if theirs is not None:
+                working: Joined = _Borrowed(theirs, BorrowedConnection(connections.driver(theirs)))
             else:
                 working = stack.enter_context(self.work())
                 stack.enter_context(connections.transaction(working.connection))
@@ -267,17 +267,17 @@ class StorePlace:
     def store(self) -> Store:
         """Returns this process's store."""
         forks.check_process()
-        found = _stores.get(self._key)
-        if found is None:
+        store = _stores.get(self._key)
+        if store is None:
             with _lock:
-                found = _stores.setdefault(self._key, Store(self.url, self._connect_args))
-        return found
+                store = _stores.setdefault(self._key, Store(self.url, self._connect_args))
+        return store
 
 
 def _after_fork() -> None:
     global _stores, _lock
-    for each in _stores.values():
-        each.disown()
+    for store in _stores.values():
+        store.disown()
     _stores, _lock = {}, threading.Lock()
 
 

@@ -134,8 +134,8 @@ class Waits:
                 self._interval = min(self._interval * 2, _LATEST)
                 self._look_at = now + self._interval
                 if awaited := self._awaited():
-                    found = working.prepared.run(statements.READ_READY, as_json(awaited), _READY)
-                    self._deliver(found)
+                    ready = working.prepared.run(statements.READ_READY, as_json(awaited), _READY)
+                    self._deliver(ready)
 
     def _open_session(self, working: Any) -> None:
         """Listens in a new session, and asks for all results again.
@@ -189,14 +189,14 @@ class Waits:
         return taken
 
     def _awaited(self) -> set[str]:
-        return set().union(*(set(each.awaited) for each in self._known()))
+        return set().union(*(set(consumer.awaited) for consumer in self._known()))
 
     def _known(self) -> list[Awaiter]:
         with self._changed:
             return list(self._awaiters)
 
-    def _deliver(self, found: Any) -> None:
-        rows = stored_results(found)
+    def _deliver(self, ready: Any) -> None:
+        rows = stored_results(ready)
         if not rows:
             return
         for awaiter in self._known():
@@ -237,7 +237,7 @@ class ResultConsumer(BaseResultConsumer, Awaiter):
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Takes what is there already, so that it is given however short the timeout is."""
         results = getattr(result, "results", None) or [result]
-        tasks = {self.backend.key(each.id) for each in results} & self.awaited
+        tasks = {self.backend.key(pending.id) for pending in results} & self.awaited
         try:
             self.backend.waits.look(tasks)
         except Exception as error:
