@@ -37,10 +37,10 @@ class DeadLetter(NamedTuple):
 
     def _header(self, key: str) -> str | None:
         try:
-            found = json.loads(self.payload)["headers"][key]
+            value = json.loads(self.payload)["headers"][key]
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
-        return found if isinstance(found, str) else None
+        return value if isinstance(value, str) else None
 
 
 class Handled(NamedTuple):

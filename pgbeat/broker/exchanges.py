@@ -19,9 +19,9 @@ def declare(
 ) -> str:
     """Creates the exchange if it is missing, in a single statement; returns the type it has."""
     values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
-    found: str | None = connection.execute(_DECLARE, values).scalar_one_or_none()
+    declared: str | None = connection.execute(_DECLARE, values).scalar_one_or_none()
     # Another transaction may have made it while this statement ran.
-    return found or find_type(connection, name) or type
+    return declared or find_type(connection, name) or type
 
 
 _TYPE = text("SELECT type FROM kombu_queue_exchange WHERE name = :name")

@@ -25,5 +25,5 @@ def note(connection: Connection, job_ids: Collection[str]) -> None:
 
 def sent(connection: Connection, job_ids: Collection[str]) -> set[str]:
     """Returns those of the jobs (ids) whose last message went to another broker."""
-    found = connection.scalars(_SENT, {"ids": list(job_ids)}) if job_ids else ()
-    return {str(job_id) for job_id in found}
+    sent_ids = connection.scalars(_SENT, {"ids": list(job_ids)}) if job_ids else ()
+    return {str(job_id) for job_id in sent_ids}

@@ -35,8 +35,8 @@ def copy(connection: Connection, batch: "Sequence[Message]") -> bool:
     if any(m.available_at is not None or m.ttl is not None for m in batch):
         return False
     names = {m.queue for m in batch}
-    found = connection.execute(_QUEUES, {"names": sorted(filter(None, names))})
-    queues = {name: (id, highest) for name, id, highest in found}
+    rows = connection.execute(_QUEUES, {"names": sorted(filter(None, names))})
+    queues = {name: (id, highest) for name, id, highest in rows}
     if names - queues.keys():
         return False
     lines = []

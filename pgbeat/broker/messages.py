@@ -126,8 +126,8 @@ def delete(connection: Connection, jobs: Sequence[str]) -> None:
 
 def carrying(connection: Connection, jobs: Sequence[str]) -> set[str]:
     """Returns those of the jobs (ids) that have a message, claimed or not."""
-    found = connection.scalars(_CARRYING, {"jobs": list(jobs)}) if jobs else ()
-    return {str(job_id) for job_id in found}
+    carried = connection.scalars(_CARRYING, {"jobs": list(jobs)}) if jobs else ()
+    return {str(job_id) for job_id in carried}
 
 
 def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:

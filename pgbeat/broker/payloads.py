@@ -80,18 +80,18 @@ def verify(headers: dict[str, Any], job_id: str | None) -> bool:
 
 
 def _available_at(eta: Any) -> str | None:
-    found = moment(eta)
-    return None if found is None else found.isoformat()
+    due = moment(eta)
+    return None if due is None else due.isoformat()
 
 
 def moment(eta: Any) -> datetime | None:
     """Returns a header's ETA, `None` if it is invalid (the worker will report that)."""
     try:
-        found = datetime.fromisoformat(eta)
+        when = datetime.fromisoformat(eta)
     except (TypeError, ValueError):
         return None
     # Celery takes a time without a zone for UTC, Postgres for the session's zone.
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
 def _job_id(text: Any) -> str | None:

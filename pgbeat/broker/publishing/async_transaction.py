@@ -35,8 +35,8 @@ def run_sync(session: AsyncOpened, function: Callable[[Any], Returned]) -> Await
     """Calls a function with the synchronous side of a session or connection."""
     from sqlalchemy.ext.asyncio import async_scoped_session
 
-    own = session() if isinstance(session, async_scoped_session) else session
-    return own.run_sync(function)
+    current = session() if isinstance(session, async_scoped_session) else session
+    return current.run_sync(function)
 
 
 class _HeldChannel(BlockChannel):

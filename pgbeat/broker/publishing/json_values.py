@@ -45,7 +45,7 @@ def _unreadable(value: Any) -> Any:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return None
-    return next((found for each in value if (found := _unreadable(each)) is not None), None)
+    return next((problem for item in value if (problem := _unreadable(item)) is not None), None)
 
 
 def _is_read(value: Mapping[str, Any]) -> bool:

@@ -93,7 +93,7 @@ class MessageTemplates:
             return None
         return self._known.get(_key(message))
 
-    def learn(self, message: TaskMessage, made: Sequence[Message]) -> None:
+    def learn(self, message: TaskMessage, rows: Sequence[Message]) -> None:
         """Makes a template of what Celery made, if that can be one."""
         if "eta" in message.options:  # each message has another one
             return
@@ -103,10 +103,10 @@ class MessageTemplates:
         if key in self._known or not self.are_usable:
             return
         template = None
-        if len(made) == 1 and self._is_plain(message.task):
+        if len(rows) == 1 and self._is_plain(message.task):
             registered = self._app.tasks[message.task]
             check = registered.__header__ if registered.typing else None
-            template = MessageTemplate.of(self._app, made[0], message, check)
+            template = MessageTemplate.of(self._app, rows[0], message, check)
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
@@ -131,9 +131,9 @@ def is_observed() -> bool:
 
 def sends_plainly(app: Celery) -> bool:
     """Returns whether what `send_task` calls is as Celery ships it, for every message."""
-    own = sender_of(app)
+    sender = sender_of(app)
     return (
-        (own is None or hasattr(own, "sends_by_templates"))
+        (sender is None or hasattr(sender, "sends_by_templates"))
         and _is_stock(type(app).send_task, celery.app.base)
         and _is_stock(app.amqp.as_task_v2, celery.app.amqp)
         and _is_stock(app.amqp.create_task_message, celery.app.amqp)
@@ -225,8 +225,8 @@ class MessageTemplate:
         headers, properties = payload["headers"], payload["properties"]
         if not _is_plain_json(payload):
             return None
-        made = cls(app, row, check)
-        values = {**made._values(message), **senders}
+        template = cls(app, row, check)
+        values = {**template._values(message), **senders}
         actual = {
             **{name: headers.get(name) for name in (*_TAGS, *_varying(message))},
             **{name: properties.get(name) for name in _PROPERTIES},
@@ -248,10 +248,10 @@ class MessageTemplate:
         rest = json.dumps(marked)
         for name, mark in sorted(marks.items(), key=lambda item: rest.index(item[1])):
             before, rest = rest.split(f'"{mark}"')
-            made._parts.append(before)
-            made._names.append(name)
-        made._parts.append(rest)
-        return made
+            template._parts.append(before)
+            template._names.append(name)
+        template._parts.append(rest)
+        return template
 
     def fill(self, message: TaskMessage) -> Message:
         """Returns the message. Raises `TypeError` if the task does not accept the arguments."""

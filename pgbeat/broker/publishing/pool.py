@@ -31,12 +31,12 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
             yield publisher(app, settings, producer)
             return
         try:
-            own = idle.pop()
+            pooled = idle.pop()
         except IndexError:
-            own = publisher(app, settings, producer)
-        yield own
-        own.clear()
-        idle.append(own)
+            pooled = publisher(app, settings, producer)
+        yield pooled
+        pooled.clear()
+        idle.append(pooled)
 
 
 def _idle(app: Celery, settings: Settings) -> list[Publisher] | None:

@@ -37,19 +37,19 @@ def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call])
     `connection` is the caller's. If its snapshot would not see the result, or if a call fails, the
     caller's transaction must make the calls itself.
     """
-    made = state_of(app).part(_Declared)
-    fresh = {key: call for key, call in calls.items() if key not in made}
+    declared = state_of(app).part(_Declared)
+    fresh = {key: call for key, call in calls.items() if key not in declared}
     if not fresh or connection.scalar(_ISOLATION) != "read committed":
         return
-    made.update(fresh)
+    declared.update(fresh)
     try:
         with (
-            connections.kept(config.broker_database(app.conf), "pgbeat submit") as own,
-            connections.transaction(own),
+            connections.kept(config.broker_database(app.conf), "pgbeat submit") as other,
+            connections.transaction(other),
         ):
-            lock_waits.limit_waiting(own, _PATIENCE)
+            lock_waits.limit_waiting(other, _PATIENCE)
             for call in fresh.values():
-                call(own)
+                call(other)
     except Exception:
         logger.debug("The caller's transaction creates a queue itself", exc_info=True)
 

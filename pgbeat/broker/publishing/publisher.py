@@ -83,11 +83,11 @@ def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> P
 
 def prepare_broker(app: Celery, settings: Settings) -> bool:
     """Creates the broker's tables and the app's queues; returns false for an external broker."""
-    made = publisher(app, settings, lambda: None)
-    if made.transactional:
+    new = publisher(app, settings, lambda: None)
+    if new.transactional:
         with connections.engine(settings.url, "pgbeat migrate").begin() as connection:
-            made.prepare(connection)
-    return made.transactional
+            new.prepare(connection)
+    return new.transactional
 
 
 def apply_async(app: Celery, message: TaskMessage, producer: Any) -> None:
@@ -123,8 +123,8 @@ def _reaching_broker() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        said = connections.first_line(error)
-        raise BrokerUnavailable(f"the broker can't be reached, or refused: {said}") from error
+        message = connections.first_line(error)
+        raise BrokerUnavailable(f"the broker can't be reached, or refused: {message}") from error
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
@@ -133,17 +133,17 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
     `conf` is the app's configuration, if there is an app.
     """
     problems = Problems()
-    if own := ", ".join(map(repr, sorted(set(options) & reserved.IDENTITY))):
-        problems.add("options", "reserved", f"options has {own}, which only Celery may set")
+    if names := ", ".join(map(repr, sorted(set(options) & reserved.IDENTITY))):
+        problems.add("options", "reserved", f"options has {names}, which only Celery may set")
     if unknown := ", ".join(map(repr, sorted(set(options) - OPTIONS - reserved.IDENTITY))):
         known = ", ".join(sorted(OPTIONS))
-        said = f"options has {unknown}, which is no publish option; there are {known}"
-        problems.add("options", "unknown_field", said)
+        message = f"options has {unknown}, which is no publish option; there are {known}"
+        problems.add("options", "unknown_field", message)
     for name, value in options.items():
         fits, wanted = _KINDS.get(name, (None, ""))
         if fits is not None and value is not None and not fits(value):
-            said = f"options: {name} must be {wanted}, got {value!r}"
-            problems.add(f"options.{name}", "malformed", said)
+            message = f"options: {name} must be {wanted}, got {value!r}"
+            problems.add(f"options.{name}", "malformed", message)
     problems.raise_if_any(InvalidSchedule)
     if (why := unreadable(options)) is not None:
         raise InvalidSchedule.of("options", "malformed", f"options: {why}")
@@ -171,8 +171,8 @@ def _is_expiry(value: Any) -> bool:
 
 def _are_signatures(value: Any) -> bool:
     return all(
-        isinstance(each, Mapping) and {"task", "args", "kwargs", "options"} <= each.keys()
-        for each in (value if isinstance(value, list | tuple) else [value])
+        isinstance(item, Mapping) and {"task", "args", "kwargs", "options"} <= item.keys()
+        for item in (value if isinstance(value, list | tuple) else [value])
     )
 
 
@@ -264,11 +264,11 @@ class TransactionPublisher:
 
     def publish(self, message: TaskMessage) -> str | None:
         """Makes the message, by a template if possible."""
-        made = self._made.get(message.job_id)
-        if made is None:
+        published = self._made.get(message.job_id)
+        if published is None:
             with _observed(message) if observers else _UNSEEN:
-                made = self._made[message.job_id] = self._make(message)
-        return made[0].queue if made else None
+                published = self._made[message.job_id] = self._make(message)
+        return published[0].queue if published else None
 
     def take(self, job_id: str, message: Message) -> None:
         """Takes a job's message that was made before."""
@@ -291,9 +291,9 @@ class TransactionPublisher:
         self._outbox.messages.clear()
         with _reaching_broker():
             self._send(self.app, message, self._producer)
-        made = list(self._outbox.messages)
-        self._templates.learn(message, made)
-        return made
+        published = list(self._outbox.messages)
+        self._templates.learn(message, published)
+        return published
 
     @property
     def has_envelopes(self) -> bool:

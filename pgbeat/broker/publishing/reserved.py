@@ -86,14 +86,14 @@ def check(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> 
     """
     _check(options, "options", conf)
     for where, signature in _linked(options, "options"):
-        own = signature["options"]
-        unknown = sorted(str(name) for name in own if name not in OF_SIGNATURES)
+        publish_options = signature["options"]
+        unknown = sorted(str(name) for name in publish_options if name not in OF_SIGNATURES)
         if unknown:
             raise _reserved(
                 f"{where} has the option {', '.join(map(repr, unknown))}, which a signature "
                 f"must not have here; allowed are {', '.join(sorted(OF_SIGNATURES))}"
             )
-        _check(own, where, conf)
+        _check(publish_options, where, conf)
 
 
 def _reserved(message: str) -> InvalidSchedule:
@@ -101,9 +101,9 @@ def _reserved(message: str) -> InvalidSchedule:
 
 
 def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | None) -> None:
-    given = options.get("headers")
-    if isinstance(given, Mapping):
-        reserved = sorted(str(name) for name in given if is_reserved_header(str(name)))
+    custom_headers = options.get("headers")
+    if isinstance(custom_headers, Mapping):
+        reserved = sorted(str(name) for name in custom_headers if is_reserved_header(str(name)))
         if reserved:
             raise _reserved(
                 f"{where}: headers has {', '.join(map(repr, reserved))}, which only Celery or "
@@ -143,8 +143,8 @@ def _linked(
     Raises `InvalidSchedule` for anything else in its place.
     """
     for key in _LINKS:
-        for given in _several(options.get(key)):
-            yield from _signatures(given, f"{where}: {key}", depth)
+        for link in _several(options.get(key)):
+            yield from _signatures(link, f"{where}: {key}", depth)
 
 
 def _several(value: Any) -> Sequence[Any]:
@@ -153,11 +153,11 @@ def _several(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _signatures(given: Any, where: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _signatures(value: Any, where: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields a signature, and those within it."""
     if depth > _DEEPEST:
         raise _malformed(f"{where}: signatures are nested more than {_DEEPEST} deep")
-    signature = _require(given, where)
+    signature = _require(value, where)
     where = f"{where}: the signature of {signature['task']!r}"
     yield where, signature
     for part in _PARTS.get(signature.get("subtask_type") or "", ()):
@@ -166,24 +166,24 @@ def _signatures(given: Any, where: str, depth: int) -> Iterator[tuple[str, Mappi
     yield from _linked(signature["options"], where, depth + 1)
 
 
-def _require(given: Any, where: str) -> Mapping[str, Any]:
+def _require(signature: Any, where: str) -> Mapping[str, Any]:
     """Returns a signature. Raises `InvalidSchedule` unless it has exactly the fields of one."""
-    if not isinstance(given, Mapping) or not given.keys() >= set(_FIELDS):
-        said = f"must be a signature (an object: {', '.join(_FIELDS)}), got {given!r:.200}"
-        raise _malformed(f"{where}: {said}")
-    others = sorted(map(str, given.keys() - {*_FIELDS, *_MORE}))
+    if not isinstance(signature, Mapping) or not signature.keys() >= set(_FIELDS):
+        message = f"must be a signature (an object: {', '.join(_FIELDS)}), got {signature!r:.200}"
+        raise _malformed(f"{where}: {message}")
+    others = sorted(map(str, signature.keys() - {*_FIELDS, *_MORE}))
     if others:
         raise _reserved(f"{where}: a signature has no {', '.join(map(repr, others))}")
     for field, kinds, noun in _KINDS:
-        value = given.get(field)
+        value = signature.get(field)
         if not isinstance(value, kinds):
             raise _malformed(f"{where}: {field} of a signature must be {noun}, got {value!r:.200}")
-    if given.get("subtask_type") is not None:
-        _require_workflow(given, where)
-    elif given["task"] in _RUNNERS:
-        said = "runs signatures that are its arguments; give a chain, a group or a chord as such"
-        raise _reserved(f"{where}: {given['task']!r} {said}")
-    return given
+    if signature.get("subtask_type") is not None:
+        _require_workflow(signature, where)
+    elif signature["task"] in _RUNNERS:
+        message = "runs signatures that are its arguments; give a chain, a group or a chord as such"
+        raise _reserved(f"{where}: {signature['task']!r} {message}")
+    return signature
 
 
 _KINDS: tuple[tuple[str, Any, str], ...] = (
@@ -195,16 +195,16 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def _require_workflow(given: Mapping[str, Any], where: str) -> None:
+def _require_workflow(signature: Mapping[str, Any], where: str) -> None:
     """Raises `InvalidSchedule` unless it is a chain, group or chord of nothing but signatures."""
-    kind, kwargs = given["subtask_type"], given["kwargs"]
+    kind, kwargs = signature["subtask_type"], signature["kwargs"]
     parts = _PARTS.get(kind) if isinstance(kind, str) else None
     if parts is None:
         known = ", ".join(_PARTS)
         raise _malformed(f"{where}: subtask_type must be null or one of {known}, got {kind!r:.200}")
-    if given["task"] != f"celery.{kind}":
-        said = f"the task of a {kind} must be 'celery.{kind}', got {given['task']!r:.200}"
-        raise _malformed(f"{where}: {said}")
+    if signature["task"] != f"celery.{kind}":
+        message = f"the task of a {kind} must be 'celery.{kind}', got {signature['task']!r:.200}"
+        raise _malformed(f"{where}: {message}")
     if not kwargs.keys() >= set(parts) or kwargs.keys() - {*parts, "kwargs"}:
         raise _malformed(f"{where}: kwargs of a {kind} must be {', '.join(parts)}")
     if not _is_empty(kwargs.get("kwargs")):
@@ -238,20 +238,20 @@ def check_for_user(options: Mapping[str, Any]) -> set[str]:
     Raises `Forbidden` for options that only administrators may give.
     """
     queues = set()
-    for where, given in [("options", None), *(("link", each) for each in linked(options))]:
-        own = options if given is None else given["options"]
-        others = sorted(set(own) - FOR_USERS)
+    for where, link in [("options", None), *(("link", signature) for signature in linked(options))]:
+        named = options if link is None else link["options"]
+        others = sorted(set(named) - FOR_USERS)
         if others:
             raise Forbidden(
                 f"{where}: only administrators may give {', '.join(map(repr, others))}; "
                 f"you may give {', '.join(sorted(FOR_USERS))}"
             )
-        if given is not None and given.get("subtask_type") is not None:
+        if link is not None and link.get("subtask_type") is not None:
             raise Forbidden(
-                f"link: only administrators may give a {given['subtask_type']}; you may give the "
+                f"link: only administrators may give a {link['subtask_type']}; you may give the "
                 "signature of a task"
             )
-        queue = own.get("queue")
+        queue = named.get("queue")
         if _is_uuid(queue):
             raise Forbidden(
                 f"{where}: queue {queue!r} may be where a client waits for replies; only "

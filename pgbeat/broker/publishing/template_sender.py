@@ -269,14 +269,14 @@ def _route(app: Celery, name: str, options: dict[str, Any]) -> _Route | None:
     if options.get("task_type") is None and name in app.tasks:
         return None  # Celery adds the task's own options
     outbox, task_id, root_id, parent_id = HeldPublishes(), *(str(uuid4()) for _ in range(3))
-    own = {
+    identity = {
         "task_id": task_id,
         "root_id": root_id,
         "parent_id": parent_id,
         "add_to_parent": False,
         "producer": app.amqp.Producer(OutboxConnection(outbox), auto_declare=False),
     }
-    type(app).send_task(app, name, (), {}, **{**options, **own})
+    type(app).send_task(app, name, (), {}, **{**options, **identity})
     if len(outbox.messages) != 1 or (row := outbox.messages[0]).queue is None:
         return None
     message = TaskMessage(task_id, name)

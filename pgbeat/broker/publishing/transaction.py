@@ -181,17 +181,17 @@ def check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
 def require_broker(connection: Connection, app: Celery) -> None:
     """Raises `CannotPublish` unless the transaction is in the database of the app's broker."""
     urls = brokers(app.conf)
-    own = [postgres_url(url) for url in urls if is_sqlalchemy_broker(url)]
-    if not own:
+    own_urls = [postgres_url(url) for url in urls if is_sqlalchemy_broker(url)]
+    if not own_urls:
         scheme = urls[0].partition(":")[0] if urls else "not set"
         raise CannotPublish(
             f"messages can join a transaction only if the broker is a Postgres database; the "
             f"broker of app {app.main!r} is {scheme}"
         )
-    whole = merged(own)  # one of several servers may be down
-    own = own if whole is None else [whole]
+    whole = merged(own_urls)  # one of several servers may be down
+    own_urls = own_urls if whole is None else [whole]
     arguments = (app.conf.broker_transport_options or {}).get("connect_args")
-    identity.require(connection, own, whose="the broker's", connect_args=arguments)
+    identity.require(connection, own_urls, whose="the broker's", connect_args=arguments)
 
 
 class InTransaction(OutboxConnection):

@@ -140,8 +140,8 @@ class UnitOfWork:
             try:
                 callback()
             except (BrokerUnavailable, SQLAlchemyError, ConfigError) as error:
-                said = connections.first_line(error)
-                logger.warning("Beat must do what failed after the commit: %s", said)
+                message = connections.first_line(error)
+                logger.warning("Beat must do what failed after the commit: %s", message)
                 if self.connection.invalidated:
                     self.connection.rollback()  # what comes next gets a new connection
 

@@ -293,11 +293,11 @@ class Broker:
 
         Returns the count of each, `None` for the latter.
         """
-        rows = connections.recordset(each.message for each in batch).encode()
+        rows = connections.recordset(entry.message for entry in batch).encode()
         with self.work() as (_, prepared):
             result = prepared.run(messages.PUT_ALL, rows, batch[0].commit)
         missing = {result.get_value(row, 0) for row in range(result.ntuples)}
-        names = [(each.message.queue or "").encode() for each in batch]
+        names = [(entry.message.queue or "").encode() for entry in batch]
         return [None if name in missing else 1 for name in names]
 
     def database_identity(self) -> identity.Identity:
@@ -308,8 +308,8 @@ class Broker:
     def take(self, queue: int) -> ClaimedMessage | None:
         """Takes the queue's next message, without acknowledgement."""
         with self.work() as (_, prepared):
-            found = deliveries(prepared.run(claim_sql.TAKE, b"{%d}" % queue, b"1", b"0", b"{}"))
-        return found[0] if found else None
+            taken = deliveries(prepared.run(claim_sql.TAKE, b"{%d}" % queue, b"1", b"0", b"{}"))
+        return taken[0] if taken else None
 
     def disown(self) -> None:
         """Drops the connections in a forked child."""
@@ -367,8 +367,8 @@ def broker(url: URL, options: Options) -> Broker:
 def _disown_all() -> None:
     global _brokers, _lock
     inherited, _brokers, _lock = _brokers, {}, threading.Lock()
-    for each in inherited.values():
-        each.disown()
+    for inherited_broker in inherited.values():
+        inherited_broker.disown()
 
 
 forks.in_child(_disown_all)

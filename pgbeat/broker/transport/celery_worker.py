@@ -46,12 +46,12 @@ class ExactPrefetch(bootsteps.StartStopStep):
 @inspect_command()
 def stats(state: Any, **kwargs: Any) -> dict[str, Any]:
     """Returns Celery's statistics of the worker, without passwords of its broker."""
-    found: dict[str, Any] = state.consumer.controller.stats()
-    broker = filter_hidden_settings(found.get("broker") or {})
+    statistics: dict[str, Any] = state.consumer.controller.stats()
+    broker = filter_hidden_settings(statistics.get("broker") or {})
     if str(broker.get("uri_prefix")).startswith("pgbeat"):
         broker["hostname"] = redacted(broker["hostname"])
-    broker["alternates"] = [maybe_sanitize_url(each) for each in broker.get("alternates") or ()]
-    return found | {"broker": broker}
+    broker["alternates"] = [maybe_sanitize_url(url) for url in broker.get("alternates") or ()]
+    return statistics | {"broker": broker}
 
 
 class AckBeforeTask(bootsteps.StartStopStep):

@@ -135,8 +135,8 @@ class Channel(DeclaringChannel):
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        ids = self.broker.ask(queues.use, [each.queue for each in pending])
-        missing = [each.queue for each in pending if each.queue not in ids]
+        ids = self.broker.ask(queues.use, [consumer.queue for consumer in pending])
+        missing = [consumer.queue for consumer in pending if consumer.queue not in ids]
         if missing:
             raise not_found("queue", missing[0])
         session = self.session
@@ -146,7 +146,7 @@ class Channel(DeclaringChannel):
                 self._consumers[consumer.tag] = consumer
                 self._by_queue.setdefault(consumer.queue_id, deque()).append(consumer)
                 self._queues(consumer)[consumer.queue_id] += 1
-            session.subscribe(self, [each.queue_id for each in pending])
+            session.subscribe(self, [consumer.queue_id for consumer in pending])
 
     def _queues(self, consumer: Consumer) -> Counter[int]:
         return self.taken if consumer.no_ack else self.acked
@@ -263,14 +263,14 @@ class Channel(DeclaringChannel):
             return max(int(self.broker.options.batch_size) - len(self._buffer), 0)
         return 0 if self._buffer else self._batch
 
-    def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
+    def receive(self, messages: list[ClaimedMessage], *, acked: bool) -> None:
         """Takes claimed messages into the buffer."""
-        self._buffer.extend((delivery, acked) for delivery in found)
+        self._buffer.extend((delivery, acked) for delivery in messages)
         if acked:
-            self._reserved += len(found)
-        if len(found) == self._batch:
+            self._reserved += len(messages)
+        if len(messages) == self._batch:
             self._batch = min(self._batch * 2, int(self.broker.options.batch_size))
-        if found:
+        if messages:
             self.connection.has_received()
 
     @property
@@ -284,7 +284,7 @@ class Channel(DeclaringChannel):
         with session.lock:
             if session.lost is not None:
                 # Others have claimed what must be acknowledged; the rest belongs to this process.
-                self._buffer = deque(found for found in self._buffer if not found[1])
+                self._buffer = deque(entry for entry in self._buffer if not entry[1])
                 self._reserved = 0
             if not self._buffer:
                 return False

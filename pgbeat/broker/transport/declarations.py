@@ -180,10 +180,10 @@ class DeclaringChannel(virtual.Channel):
         """Declares a queue. Raises `ChannelError` for wrong arguments or another's queue."""
         queue = queue or f"amq.gen-{uuid()}"
         if passive:
-            found = self._do(queues.find, queue)
-            if found is None:
+            declared = self._do(queues.find, queue)
+            if declared is None:
                 raise not_found("queue", queue)
-            return queue_declare_ok_t(queue, found.messages, found.consumers)
+            return queue_declare_ok_t(queue, declared.messages, declared.consumers)
         caller = self._owner(exclusive)
         options: dict[str, Any] = {
             "durable": bool(durable),
@@ -193,7 +193,7 @@ class DeclaringChannel(virtual.Channel):
             "caller": caller,
         }
         try:
-            found = self._ask(queues.declare_at_once, queue, **options) or after_lease(
+            declared = self._ask(queues.declare_at_once, queue, **options) or after_lease(
                 self.broker.lease if exclusive else 0.0,
                 partial(self._do, queues.declare, queue, **options),
             )
@@ -207,16 +207,16 @@ class DeclaringChannel(virtual.Channel):
             ) from None
         if exclusive:
             self.connection.own(queue)
-        return queue_declare_ok_t(queue, found.messages, found.consumers)
+        return queue_declare_ok_t(queue, declared.messages, declared.consumers)
 
-    def already_declared(self, given: Iterable[kombu.Queue]) -> set[str]:
+    def already_declared(self, candidates: Iterable[kombu.Queue]) -> set[str]:
         """Returns the names of the queues that `declare` of each would leave as they are.
 
         It is one statement for all. Queues of a more special kind are left out.
         """
-        wanted = [columns for queue in given if (columns := self._plain(queue)) is not None]
-        found: set[str] = self._ask(exchanges.find_bound, wanted) if wanted else set()
-        return found
+        wanted = [columns for queue in candidates if (columns := self._plain(queue)) is not None]
+        bound: set[str] = self._ask(exchanges.find_bound, wanted) if wanted else set()
+        return bound
 
     def _plain(self, queue: kombu.Queue) -> dict[str, Any] | None:
         """Returns the columns of a queue and its one binding; `None` for a more special one."""
@@ -302,8 +302,8 @@ class DeclaringChannel(virtual.Channel):
         return deleted
 
     def _size(self, queue: str) -> int:
-        found = self._do(queues.find, queue)
-        return int(found.messages) if found else 0
+        declared = self._do(queues.find, queue)
+        return int(declared.messages) if declared else 0
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return self._do(queues.find, queue) is not None

@@ -103,10 +103,10 @@ class GroupCommit(Generic[T]):
     def _take(self, mine: _Waiting[T]) -> list[_Waiting[T]]:
         """Returns those that share a transaction with the first one, which is the caller's."""
         with self._mutex:
-            batch = [each for each in self._waiting if self._share(mine.item, each.item)]
+            batch = [waiter for waiter in self._waiting if self._share(mine.item, waiter.item)]
             batch = list(islice(batch, _MOST))
             taken = set(map(id, batch))
-            self._waiting = deque(each for each in self._waiting if id(each) not in taken)
+            self._waiting = deque(waiter for waiter in self._waiting if id(waiter) not in taken)
         return batch
 
     def _pass_on(self) -> None:
@@ -123,25 +123,25 @@ class GroupCommit(Generic[T]):
         try:
             if len(batch) > 1:
                 self._write_together(batch)
-            for each in batch:
-                if each.count is None and each.error is None:
-                    self._write_alone(each)
+            for waiter in batch:
+                if waiter.count is None and waiter.error is None:
+                    self._write_alone(waiter)
         finally:
-            for each in batch[1:]:
-                each.woken.release()
+            for waiter in batch[1:]:
+                waiter.woken.release()
 
     def _write_together(self, batch: Sequence[_Waiting[T]]) -> None:
         """Writes a batch; leaves out those that must be written alone."""
         try:
-            counts = self._write_all([each.item for each in batch])
+            counts = self._write_all([waiter.item for waiter in batch])
         except _FAILURES as error:
             # A lost connection may have committed them. Otherwise none is: one of them is invalid.
             if connections.is_lost(error):
-                for each in batch:
-                    each.error = copy.copy(error)
+                for waiter in batch:
+                    waiter.error = copy.copy(error)
             return
-        for each, count in zip(batch, counts, strict=True):
-            each.count = count
+        for waiter, count in zip(batch, counts, strict=True):
+            waiter.count = count
 
     def _write_alone(self, one: _Waiting[T]) -> None:
         try:

@@ -91,15 +91,15 @@ def ignored_settings(conf: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
     `defaults` are Celery's. A setting with its default value was not set.
     """
     backend = str(conf.get("result_backend") or "")
-    found = dict(_SETTINGS)
+    ignored = dict(_SETTINGS)
     if not backend.startswith(("redis", "sentinel")):
         redis = "Redis is neither the broker nor the result backend"
-        found |= {name: redis for name in defaults if name.startswith("redis_")}
+        ignored |= {name: redis for name in defaults if name.startswith("redis_")}
     if not backend:
-        found["result_backend_transport_options"] = "there is no result backend"
+        ignored["result_backend_transport_options"] = "there is no result backend"
     return {
         name: instead
-        for name, instead in found.items()
+        for name, instead in ignored.items()
         if name in defaults and conf.get(name) != defaults[name]
     }
 

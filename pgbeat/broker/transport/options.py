@@ -95,13 +95,13 @@ class Options:
     connect_args: Mapping[str, Any] = field(default_factory=dict, metadata={"read": _mapping})
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> "Options":
+    def read(cls, options: Mapping[str, Any]) -> "Options":
         """Returns the options among a transport's, and warns of those of other transports.
 
         Raises `ConfigError` that lists every mistake.
         """
-        problems, values, ignored = misnamed_tables(given), {}, {}
-        for key, value in given.items():
+        problems, values, ignored = misnamed_tables(options), {}, {}
+        for key, value in options.items():
             if key in _KOMBU or key in TABLES:
                 continue
             if key in ignored_options.OPTIONS:
@@ -134,4 +134,4 @@ def _hint(key: str) -> str:
     return f"there are {', '.join(sorted(_READERS))}"
 
 
-_READERS = {each.name: each.metadata["read"] for each in fields(Options)}
+_READERS = {option.name: option.metadata["read"] for option in fields(Options)}

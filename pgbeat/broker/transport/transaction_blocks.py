@@ -74,7 +74,7 @@ def enter(target: BlockTarget) -> TransactionBlock:
 def leave(block: TransactionBlock) -> None:
     """Closes a block, also in all copies of its context."""
     block.is_open = False
-    _blocks.set(tuple(each for each in _blocks.get() if each.is_open))
+    _blocks.set(tuple(other for other in _blocks.get() if other.is_open))
 
 
 def channel_for(broker: Any, *, is_chosen: bool = False) -> Any:
@@ -86,12 +86,12 @@ def channel_for(broker: Any, *, is_chosen: bool = False) -> Any:
         if block.is_here() and (channel := block.target.channel_for(broker)) is not None:
             return channel
     if finders and not is_chosen:
-        for found in open_transactions():
-            if (channel := found.channel_for(broker)) is not None:
+        for transaction in open_transactions():
+            if (channel := transaction.channel_for(broker)) is not None:
                 return channel
     return None
 
 
 def open_transactions() -> list[FrameworkTransaction]:
     """Returns the transactions that frameworks have open here."""
-    return [found for find in finders if (found := find()) is not None]
+    return [transaction for find in finders if (transaction := find()) is not None]

@@ -281,12 +281,12 @@ class Transport(virtual.Transport):
             until = session.until_next()
             seconds = until if seconds is None else min(seconds, until)
             sockets = [self._file, self._waker[0].fileno()]
-            found = readable(sockets, seconds)
+            ready = readable(sockets, seconds)
         finally:
             self._is_waiting = False
-        if sockets[1] in found:
+        if sockets[1] in ready:
             self._drain_waker()
-        if sockets[0] in found:
+        if sockets[0] in ready:
             session.read()
 
     def _raise_lost(self, session: Session) -> None:

@@ -58,7 +58,7 @@ class Intake(Protocol):
     def room(self) -> int:
         """Returns how many more messages without acknowledgement it takes."""
 
-    def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
+    def receive(self, messages: list[ClaimedMessage], *, acked: bool) -> None:
         """Takes what was claimed for it."""
 
 
@@ -127,11 +127,11 @@ class Claims:
             )
 
         def done(result: PGresult) -> None:
-            found = claimed(result) if acked else deliveries(result)
-            intake.receive(found, acked=acked)
+            messages = claimed(result) if acked else deliveries(result)
+            intake.receive(messages, acked=acked)
             if acked:
-                self._note(found, result, is_deep)
-            is_full = len(found) == limit
+                self._note(messages, result, is_deep)
+            is_full = len(messages) == limit
             self._states.claim_done(of, is_full=is_full)
             if not is_full and not is_deep:
                 self._is_shallow = True  # there may be messages before the marks
@@ -139,8 +139,8 @@ class Claims:
         self._states.claim_sent(of)
         return Request(statement, parameters, done)
 
-    def _note(self, found: list[ClaimedMessage], result: PGresult, is_deep: bool) -> None:
-        for delivery in found:
+    def _note(self, messages: list[ClaimedMessage], result: PGresult, is_deep: bool) -> None:
+        for delivery in messages:
             key = (delivery.queue, delivery.priority)
             self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
         if is_deep:
@@ -163,7 +163,7 @@ def deliveries(result: PGresult, at: float | None = None) -> list[ClaimedMessage
     `at` is the server's clock.
     """
     value = result.get_value
-    found = [
+    messages = [
         ClaimedMessage(
             int(value(i, 0) or 0),
             int(value(i, 1) or 0),
@@ -177,5 +177,5 @@ def deliveries(result: PGresult, at: float | None = None) -> list[ClaimedMessage
         for i in range(result.ntuples)
         if value(i, 0) is not None
     ]
-    found.sort(key=lambda d: (-d.priority, d.id))
-    return found
+    messages.sort(key=lambda d: (-d.priority, d.id))
+    return messages

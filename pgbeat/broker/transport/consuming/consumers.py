@@ -21,9 +21,9 @@ def register(connection: Connection, name: str, lease: float | None = None) -> i
     """
     while True:
         values = {"name": name, "lease": lease, "life": LIFE}
-        made, lives = connection.execute(_REGISTER, values).one()
+        consumer_id, lives = connection.execute(_REGISTER, values).one()
         if lives:
-            return int(made)
+            return int(consumer_id)
 
 
 _REGISTER = text(sql.load(_SQL, "register"))

@@ -126,10 +126,10 @@ class Session:
     def _leave(self) -> None:
         """Stops awaiting and listening to queues that are no longer consumed."""
         left, self._left = self._left, []
-        if awaited := [queue for each in left for queue in each.awaited]:
+        if awaited := [queue for intake in left for queue in intake.awaited]:
             self.prepared.run(LEAVE, array(awaited))
         if left:
-            self._listen("UNLISTEN", [queue for each in left for queue in each.queues])
+            self._listen("UNLISTEN", [queue for intake in left for queue in intake.queues])
 
     def _listen(self, verb: str, queues: Sequence[int]) -> None:
         if self._listens:
@@ -218,8 +218,8 @@ class Session:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
             statement, parameters = self._plan.claims.one(queue, self._plan.acks.take_plain())
-            found = claimed(self.prepared.run(statement, *parameters))
-        return found[0] if found else None
+            messages = claimed(self.prepared.run(statement, *parameters))
+        return messages[0] if messages else None
 
     def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
         """Requeues claimed messages. Unless `counts`, the delivery is not counted."""
