@@ -70,8 +70,8 @@ def require_change(actor: Actor, what: str) -> None:
 def require_view(actor: Actor, what: str) -> None:
     """Raises `Forbidden` unless the actor sees everything."""
     if not actor.sees_all:
-        said = f"can't {what}: that is for administrators and viewers"
-        raise Forbidden(said, is_for_admins=True)
+        message = f"can't {what}: that is for administrators and viewers"
+        raise Forbidden(message, is_for_admins=True)
 
 
 def require_admin(actor: Actor, what: str) -> None:
@@ -164,8 +164,8 @@ def find(
 def find_group(connection: Connection, actor: Actor, beginning: str, *, namespace: str) -> Group:
     """Returns the group whose id begins so, as `find` does a job."""
     about = (groups_table.c.name, groups_table.c.state)
-    found = _find(connection, actor, groups_table, beginning, "group", namespace, about)
-    group = groups.get(connection, found)
+    group_id = _find(connection, actor, groups_table, beginning, "group", namespace, about)
+    group = groups.get(connection, group_id)
     require_group(actor, "show", group)
     return group
 
@@ -182,9 +182,9 @@ def _find(
     """Returns the id that begins so: of what the actor owns, or else of all."""
     of_all = table.c.namespace == namespace
     if not actor.sees_all:
-        own = table.c.created_by == actor.name
+        own_only = table.c.created_by == actor.name
         try:
-            return ids.find(connection, table, beginning, noun, of_all, own, about=about)
+            return ids.find(connection, table, beginning, noun, of_all, own_only, about=about)
         except NotFound as error:
             if error.code != NotFound.code:
                 raise

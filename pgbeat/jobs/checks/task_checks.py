@@ -25,8 +25,8 @@ def check_call(args: Any, kwargs: Any, options: Any) -> None:
         if not isinstance(value, Mapping):
             raise InvalidJob.of(name, "malformed", f"{name} must be a mapping, got {value!r}")
     for name, value in (("args", args), ("kwargs", kwargs)):
-        if (said := unreadable(value)) is not None:
-            raise InvalidJob.of(name, "malformed", f"{name}: {said}")
+        if (problem := unreadable(value)) is not None:
+            raise InvalidJob.of(name, "malformed", f"{name}: {problem}")
 
 
 def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
@@ -35,20 +35,20 @@ def check_task(app: Celery, name: str, actor: Actor | None = None) -> None:
     With an `actor`, the error names only tasks that they may run.
     """
     if not isinstance(name, str):
-        said = f"task must be a task or the name of one, got {name!r}"
-        raise UnknownTask.of("task", "malformed", said)
+        message = f"task must be a task or the name of one, got {name!r}"
+        raise UnknownTask.of("task", "malformed", message)
     if name in app.tasks:
         return
     app.loader.import_default_modules()  # only workers and beats have done this
     if name in app.tasks:
         return
-    own = sorted(
+    names = sorted(
         task
         for task in app.tasks
         if not task.startswith("celery.") and (actor is None or may_run(actor, task))
     )
-    hint = did_you_mean(name, own)
-    listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
+    hint = did_you_mean(name, names)
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise UnknownTask.of(
         "task",
         "unknown",
@@ -70,8 +70,8 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
         fits(*args, **kwargs)
     except TypeError as error:
         field = "kwargs" if kwargs else "args"
-        said = f"the arguments don't fit task {task!r}: {error}"
-        raise InvalidSchedule.of(field, "malformed", said) from None
+        message = f"the arguments don't fit task {task!r}: {error}"
+        raise InvalidSchedule.of(field, "malformed", message) from None
 
 
 def refuse_coroutine(task: Any, value: Any) -> Any:
@@ -79,8 +79,8 @@ def refuse_coroutine(task: Any, value: Any) -> Any:
 
     The task's own `__call__`, or a pool with an event loop, may await it.
     """
-    own = task.__class__.__call__  # not `type(task)`: Celery makes tasks lazily, behind proxies
-    if not iscoroutine(value) or own is not Task.__call__:
+    call = task.__class__.__call__  # not `type(task)`: Celery makes tasks lazily, behind proxies
+    if not iscoroutine(value) or call is not Task.__call__:
         return value
     try:
         asyncio.get_running_loop()

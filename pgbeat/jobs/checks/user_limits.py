@@ -49,8 +49,8 @@ def require_queues(
     if missing and own_tables.are_expected(settings.url, app.conf) and own_tables.exist(connection):
         missing -= messages.known(connection, filter(is_storable, missing))
     if missing:
-        said = f"there is no queue {min(missing)!r}; users send only to queues that exist"
-        raise InvalidJob.of("queue", "unknown", said)
+        message = f"there is no queue {min(missing)!r}; users send only to queues that exist"
+        raise InvalidJob.of("queue", "unknown", message)
 
 
 def require_of_template(policy: JobPolicy, queue: str | None, options: Mapping[str, Any]) -> None:
@@ -63,17 +63,17 @@ def require_of_template(policy: JobPolicy, queue: str | None, options: Mapping[s
 
 
 def require_of_policy(
-    task: str, own: JobPolicy | None, given: JobPolicy, options: Mapping[str, Any]
+    task: str, task_policy: JobPolicy | None, job_policy: JobPolicy, options: Mapping[str, Any]
 ) -> None:
-    """Raises `Forbidden` if a user gives something else than the task's `own` policy."""
-    if own is None:
+    """Raises `Forbidden` if a user gives something else than the task's policy."""
+    if task_policy is None:
         return
-    given = given.over(JobPolicy(priority=options.get("priority")))
-    for name, value in own._asdict().items():
-        asked = getattr(given, name)
+    job_policy = job_policy.over(JobPolicy(priority=options.get("priority")))
+    for name, value in task_policy._asdict().items():
+        asked = getattr(job_policy, name)
         if value is not None and asked is not None and asked != value:
             raise _final(f"the policy of task {task!r}", name)
-    if own.may_have_key and given.may_have_key:
+    if task_policy.may_have_key and job_policy.may_have_key:
         raise _final(f"the policy of task {task!r}", "unique_key")
 
 
@@ -86,8 +86,8 @@ def require_changes(actor: Actor, app: Celery | None, job: Job, names: Collectio
             continue
         if job.template is not None:
             raise _final(f"template {job.template!r}", name)
-        own = None if app is None else task_policies.of_task(app, job.task)
-        if own is not None and getattr(own, name) is not None:
+        policy = None if app is None else task_policies.of_task(app, job.task)
+        if policy is not None and getattr(policy, name) is not None:
             raise _final(f"the policy of task {job.task!r}", name)
 
 
@@ -104,16 +104,16 @@ def require_time(settings: Settings, run_at: datetime | None, now: datetime) -> 
     """Raises `InvalidJob` for a time that is too far away for a user."""
     days = settings.web_user_days
     if run_at is not None and days and (run_at - now).total_seconds() > days * 86_400:
-        said = f"users' jobs wait for at most {days:g} days (pgbeat_web_user_days)"
-        raise InvalidJob.of("run_at", "out_of_range", said)
+        message = f"users' jobs wait for at most {days:g} days (pgbeat_web_user_days)"
+        raise InvalidJob.of("run_at", "out_of_range", message)
 
 
 def require_few(actor: Actor, settings: Settings, count: int) -> None:
     """Raises `InvalidJob` for more jobs than a user may make at once."""
     most = settings.web_user_jobs
     if actor.is_restricted and most and count > most:
-        said = f"users make at most {most:,} jobs at once (pgbeat_web_user_jobs)"
-        raise InvalidJob.of("jobs", "out_of_range", said)
+        message = f"users make at most {most:,} jobs at once (pgbeat_web_user_jobs)"
+        raise InvalidJob.of("jobs", "out_of_range", message)
 
 
 def own_key(actor: Actor, key: str) -> str:

@@ -56,7 +56,7 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
 
 def _dependent(connection: Connection, job: Job) -> Whereabouts:
     parents = dependencies.of_jobs(connection, [job.id])[job.id]
-    waits_for = [str(each.id) for each in parents if each.outcome is None]
+    waits_for = [str(parent.id) for parent in parents if parent.outcome is None]
     if len(parents) == 1:
         return Whereabouts("parents", f"waits for job {waits_for[0]} to end")
     says = f"waits for {job.unfinished_parents} of {len(parents)} jobs to end, first {waits_for[0]}"
@@ -141,9 +141,9 @@ def _denial(connection: Connection, lane: Lane, job: Job) -> str | None:
     if lane.policy is not None and lane.policy not in concurrency.registered():
         return f"its policy {lane.policy!r} is code of the app, which is not loaded here"
     if lane.max_per_key is not None:
-        said = slots.limiter(connection, lane).key_denial(job.fair_key)
-        if said is not None:
-            return said
+        denial = slots.limiter(connection, lane).key_denial(job.fair_key)
+        if denial is not None:
+            return denial
     waiting = occupancy.line(connection, lane)
-    mine = [each.reason for each in waiting if each.id == str(job.id)]
-    return next((reason for reason in (mine or [each.reason for each in waiting]) if reason), None)
+    mine = [entry for entry in waiting if entry.id == str(job.id)]
+    return next((entry.reason for entry in mine or waiting if entry.reason), None)

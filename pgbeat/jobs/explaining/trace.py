@@ -119,20 +119,20 @@ class Trace(NamedTuple):
 
 def trace(attempts: Sequence[TracedAttempt], now: datetime, *, is_whole: bool = True) -> Trace:
     """Returns the trace of these jobs, the oldest of which is the first."""
-    phases = [phase for each in attempts for phase in _of_job(each, now)]
-    until = max((each.end or now for each in phases), default=now)
-    since = min((each.begin for each in phases), default=now)
-    return Trace(phases, since, until, is_whole and all(each.is_whole for each in attempts))
+    phases = [phase for attempt in attempts for phase in _of_job(attempt, now)]
+    until = max((phase.end or now for phase in phases), default=now)
+    since = min((phase.begin for phase in phases), default=now)
+    return Trace(phases, since, until, is_whole and all(attempt.is_whole for attempt in attempts))
 
 
-def _of_job(each: TracedAttempt, now: datetime) -> Iterator[Phase]:
-    job, last = each.job, None
+def _of_job(attempt: TracedAttempt, now: datetime) -> Iterator[Phase]:
+    job, last = attempt.job, None
     cursor, end = job.created_at, job.finished_at
-    if each.is_whole:
+    if attempt.is_whole:
         yield Phase(job.id, job.attempt, "created", cursor, cursor)
-    for run in each.runs:
-        if each.is_whole or last is not None:
-            yield from _wait(each, last, run, cursor, run.started_at, now)
+    for run in attempt.runs:
+        if attempt.is_whole or last is not None:
+            yield from _wait(attempt, last, run, cursor, run.started_at, now)
         state = "lost" if run.lost else run.state
         yield Phase(
             job.id,
@@ -147,15 +147,15 @@ def _of_job(each: TracedAttempt, now: datetime) -> Iterator[Phase]:
         cursor, last = max(cursor, run.finished_at or now), run
     if end is None:
         if last is None or last.state != "running":
-            yield from _wait(each, last, None, cursor, None, now)
+            yield from _wait(attempt, last, None, cursor, None, now)
     else:
         if last is None or last.state != job.state or end - cursor > _MOMENT:
-            yield from _wait(each, last, None, cursor, end, now)
+            yield from _wait(attempt, last, None, cursor, end, now)
         yield Phase(job.id, job.attempt, "ended", end, end, job.state)
 
 
 def _wait(
-    each: TracedAttempt,
+    attempt: TracedAttempt,
     last: Run | None,
     following: Run | None,
     begin: datetime,
@@ -164,31 +164,31 @@ def _wait(
 ) -> Iterator[Phase]:
     """Yields what a job did from its creation, or an execution, to the next or its end."""
     if last is None:
-        steps = _first(each, end)
+        steps = _first(attempt, end)
     elif last.state == "snoozed":
-        steps = _snoozed(each.job, begin, end)
-    elif _is_retried(each.job, last, following):
+        steps = _snoozed(attempt.job, begin, end)
+    elif _is_retried(attempt.job, last, following):
         steps = [("backoff", _NEVER)]
     else:
         steps = []
-    yield from _cut(each, _pieces(steps, begin, end or _NEVER), end, now)
+    yield from _cut(attempt, _pieces(steps, begin, end or _NEVER), end, now)
 
 
 _Step = tuple[Kind, datetime]
 
 
-def _first(each: TracedAttempt, end: datetime | None) -> list[_Step]:
+def _first(attempt: TracedAttempt, end: datetime | None) -> list[_Step]:
     """Returns what a job waits for before its first execution, and until when."""
-    job = each.job
+    job = attempt.job
     steps: list[_Step] = []
     if job.requires_approval:
         steps.append(("approval", job.approved_at or _NEVER))
     if job.is_blocked:
         steps.append(("blocked", _NEVER))
-    elif each.blocked_until is not None:
-        steps.append(("blocked", each.blocked_until))
-    if each.run_at is not None:
-        steps.append(("backoff" if job.retry_of else "scheduled", each.run_at))
+    elif attempt.blocked_until is not None:
+        steps.append(("blocked", attempt.blocked_until))
+    if attempt.run_at is not None:
+        steps.append(("backoff" if job.retry_of else "scheduled", attempt.run_at))
     sent = job.dispatched_at or _NEVER
     if job.dispatched_at is not None and end is not None and sent > end:  # sent again since
         return [*steps, ("lane_or_queue", _NEVER)] if job.lane else steps
@@ -225,12 +225,12 @@ def _pieces(steps: Iterable[_Step], begin: datetime, end: datetime) -> Iterator[
 
 
 def _cut(
-    each: TracedAttempt, pieces: Iterable[_Piece], end: datetime | None, now: datetime
+    attempt: TracedAttempt, pieces: Iterable[_Piece], end: datetime | None, now: datetime
 ) -> Iterator[Phase]:
     """Yields pieces as phases, with the pauses in between."""
-    job = each.job
+    job = attempt.job
     is_paused = job.state == "paused" and not job.awaits_approval
-    holds = list(each.holds)
+    holds = list(attempt.holds)
     if is_paused and job.paused_at is not None and all(hold.until for hold in holds):
         holds.append(Hold(job.paused_at, None))  # with many others: the log doesn't name it
     for kind, begin, stop in _with_holds(pieces, holds):

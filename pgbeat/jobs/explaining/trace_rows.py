@@ -33,16 +33,16 @@ _CHANGES = text(
 def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
     """Returns the trace of a job with all jobs that it retries and all its retries."""
     chain = retries.chain(connection, job.id) or [job]
-    ids = [str(each.id) for each in chain]
+    ids = [str(job.id) for job in chain]
     rows = connection.execute(_RUNS, {"ids": ids, "limit": MOST + 1})
     runs = [Run(*row) for row in rows]
     has_more, runs = len(runs) > MOST, runs[MOST - 1 :: -1] if runs else []
     if has_more:  # jobs that ended before those executions have others, which are left out
         first = runs[0]
         chain = [
-            each
-            for each in chain
-            if each.id == first.job_id or (each.finished_at or now) > first.started_at
+            job
+            for job in chain
+            if job.id == first.job_id or (job.finished_at or now) > first.started_at
         ]
     blocked: dict[UUID, Any] = {
         row.id: row.until for row in connection.execute(_BLOCKED, {"ids": ids})
@@ -53,16 +53,16 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Trace:
         for subject, those in groupby(connection.execute(_CHANGES, values), lambda row: row.subject)
     }
     attempts = []
-    for each in chain:
-        own = [run for run in runs if run.job_id == each.id]
-        done = changes.get(str(each.id), [])
+    for attempt in chain:
+        own_runs = [run for run in runs if run.job_id == attempt.id]
+        done = changes.get(str(attempt.id), [])
         attempts.append(
             TracedAttempt(
-                each,
-                own,
-                is_whole=not has_more or not own or own[0].number == 1,
-                run_at=_run_at(each, done, own),
-                blocked_until=blocked.get(each.id),
+                attempt,
+                own_runs,
+                is_whole=not has_more or not own_runs or own_runs[0].number == 1,
+                run_at=_run_at(attempt, done, own_runs),
+                blocked_until=blocked.get(attempt.id),
                 holds=_holds(done),
             )
         )
@@ -81,21 +81,21 @@ def _run_at(job: Job, changes: Iterable[Any], runs: Sequence[Run]) -> datetime |
         seconds = job.retry_base.total_seconds() * 2 ** min(job.attempt - 2, 60)
         delay = timedelta(seconds=min(seconds, job.retry_cap.total_seconds()))
         return job.created_at + delay
-    found: datetime | None = None
+    run_at: datetime | None = None
     for change in changes:
         after: Mapping[str, Any] = change.after or {}
         if change.verb in ("create", "update") and "run_at" in after:
-            found = after["run_at"] and datetime.fromisoformat(after["run_at"])
-    return found
+            run_at = after["run_at"] and datetime.fromisoformat(after["run_at"])
+    return run_at
 
 
 def _holds(changes: Iterable[Any]) -> list[Hold]:
     """Returns when a job was paused."""
-    found: list[Hold] = []
+    holds: list[Hold] = []
     for change in changes:
-        is_held = bool(found) and found[-1].until is None
+        is_held = bool(holds) and holds[-1].until is None
         if change.verb == "pause" and not is_held:
-            found.append(Hold(change.at, None))
+            holds.append(Hold(change.at, None))
         elif change.verb == "resume" and is_held:
-            found[-1] = found[-1]._replace(until=change.at)
-    return found
+            holds[-1] = holds[-1]._replace(until=change.at)
+    return holds

@@ -78,8 +78,8 @@ class Node:
             return self.children[-1].outcome()
         if self.state is not None or self.kind in ("job", "task", "more"):
             return self.state or "to come"
-        found = {each.outcome() for each in self.children}
-        return next((state for state in _WORST if state in found), NOT_TRACKED)
+        states = {child.outcome() for child in self.children}
+        return next((state for state in _WORST if state in states), NOT_TRACKED)
 
 
 @dataclass
@@ -162,7 +162,7 @@ class _Builder:
                 (parent or root).children.append(node)
         for node in (root, *self._containers.values()):
             if node.kind in ("group", "chord", "job_group"):
-                members = [each for each in node.children if each.relation == ""]
+                members = [child for child in node.children if child.relation == ""]
                 node.counts = _counted(members)
         return root
 
@@ -223,8 +223,8 @@ class _Builder:
         """Returns the node of a group, which is made for its first member."""
         if group_id in self._containers:
             return self._containers[group_id]
-        known = next((each for each in self._groups.values() if str(each.id) == group_id), None)
-        body = next((each for each, of in self._bodies.items() if of == group_id), None)
+        known = next((group for group in self._groups.values() if str(group.id) == group_id), None)
+        body = next((task_id for task_id, of in self._bodies.items() if of == group_id), None)
         if known is not None:
             name = known.name or ""
             node = Node("job_group", group_id, name, created_at=known.created_at,
@@ -251,14 +251,14 @@ class _Builder:
 
     def _chain_before(self, job_id: str) -> list[str]:
         """Returns those that come before a job in its chain, the nearest first."""
-        found: list[str] = []
+        before_it: list[str] = []
         before = self._before.get(job_id)
-        while before is not None and before != job_id and before not in found[-1:]:
-            found.append(before)
+        while before is not None and before != job_id and before not in before_it[-1:]:
+            before_it.append(before)
             before = self._before.get(before)
-            if len(found) > MOST:
+            if len(before_it) > MOST:
                 break
-        return found
+        return before_it
 
     def _first(self, job_id: str) -> str:
         """Returns the job at the beginning of a chain of retries."""
@@ -351,8 +351,8 @@ class _Builder:
 
     def _status(self, task_id: str) -> str:
         """Returns the state of a task that is no job, from its result: for administrators."""
-        found = self._statuses.get(task_id)
-        return NOT_TRACKED if found is None else _STATES.get(found, found.lower())
+        status = self._statuses.get(task_id)
+        return NOT_TRACKED if status is None else _STATES.get(status, status.lower())
 
 
 class _Folding:
@@ -369,26 +369,26 @@ class _Folding:
         if len(some) > room:
             ranked = sorted(range(len(some)), key=lambda place: (self._rank(some[place]), place))
             kept = set(ranked[:room])
-            rest = [each for place, each in enumerate(some) if place not in kept]
-            node.children = [each for place, each in enumerate(some) if place in kept]
+            rest = [child for place, child in enumerate(some) if place not in kept]
+            node.children = [child for place, child in enumerate(some) if place in kept]
             more = Node("more", counts=_counted(rest))
-            has_body = any(each.relation == "body" for each in node.children[-1:])
+            has_body = any(child.relation == "body" for child in node.children[-1:])
             node.children.insert(len(node.children) - has_body, more)
         for child in node.children:
             self.fold(child, depth + 1)
 
     def _rank(self, node: Node) -> int:
-        if any(each.is_asked for each in node.all()) or node.relation == "body":
+        if any(part.is_asked for part in node.all()) or node.relation == "body":
             return 0
         order = {"failed": 1, "running": 2, "completed": 4, "skipped": 4}
         return order.get(node.outcome(), 3)
 
 
 def _counted(nodes: Iterable[Node]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in nodes:
-        found.update(node.counts if node.kind == "more" else [node.outcome()])
-    return dict(found.most_common())
+        counts.update(node.counts if node.kind == "more" else [node.outcome()])
+    return dict(counts.most_common())
 
 
 def _explain(connection: Connection, nodes: list[Node]) -> None:

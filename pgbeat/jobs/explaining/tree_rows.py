@@ -41,8 +41,8 @@ class TreeJob(NamedTuple):
 
     def named(self, what: str) -> dict[str, str]:
         """Returns the id and the task of the `next` in its chain, or of its `chord`'s body."""
-        found: dict[str, str] | None = (self.canvas or {}).get(what)
-        return found or {}
+        places: dict[str, str] | None = (self.canvas or {}).get(what)
+        return places or {}
 
     @property
     def canvas_group(self) -> str | None:
@@ -92,40 +92,40 @@ class TreeRows(NamedTuple):
 def read(connection: Connection, job: Job) -> TreeRows:
     """Returns the jobs of the tree of which a job is a part."""
     above = [TreeJob(*row) for row in connection.execute(_UP, {"id": job.id})]
-    found = {each.id: each for each in above}
+    jobs_by_id = {row.id: row for row in above}
     top = above[0]
     root = top.root_id or top.id
-    ids: set[UUID] = {root, *found}
-    group_ids = {of for each in above for of in (each.group_id, each.callback_of) if of}
+    ids: set[UUID] = {root, *jobs_by_id}
+    group_ids = {of for row in above for of in (row.group_id, row.callback_of) if of}
     for _ in range(_DEEPEST):
-        is_at_top = root not in found
+        is_at_top = root not in jobs_by_id
         values = {
-            "ids": [str(each) for each in ids],
-            "groups": [str(each) for each in group_ids],
+            "ids": [str(job_id) for job_id in ids],
+            "groups": [str(group_id) for group_id in group_ids],
             "namespace": job.namespace,
             "since": "-infinity" if is_at_top else top.created_at,
             "limit": MOST + 1,
         }
         rows = [TreeJob(*row) for row in connection.execute(_DOWN, values)]
-        fresh = {row.id: row for row in rows if row.id not in found}
-        room = MOST - len(found)
+        fresh = {row.id: row for row in rows if row.id not in jobs_by_id}
+        room = MOST - len(jobs_by_id)
         if len(fresh) > room:
-            found |= dict(list(fresh.items())[:room])
-            return TreeRows(root, found, False)
-        known = {each.group_id for each in found.values()}
-        found |= fresh
+            jobs_by_id |= dict(list(fresh.items())[:room])
+            return TreeRows(root, jobs_by_id, False)
+        known = {row.group_id for row in jobs_by_id.values()}
+        jobs_by_id |= fresh
         ids = set(fresh)
         group_ids = {row.group_id for row in fresh.values() if row.group_id} - known
         if not ids:
             break
-    return TreeRows(root, found, not ids)
+    return TreeRows(root, jobs_by_id, not ids)
 
 
 def open_parents(connection: Connection, rows: Collection[TreeJob]) -> dict[UUID, list[str]]:
     """Returns the ids of the jobs that each of these depends on, and that have not ended."""
     some = [row.id for row in rows if row.unfinished_parents and not row.finished_at]
     return {
-        job_id: [str(each.id) for each in parents if each.outcome is None]
+        job_id: [str(parent.id) for parent in parents if parent.outcome is None]
         for job_id, parents in dependencies.of_jobs(connection, some).items()
     }
 
@@ -144,14 +144,14 @@ _CHORDS = text(
 
 def chords(connection: Connection, group_ids: Collection[str], prefix: str) -> Mapping[str, Any]:
     """Returns the counts of Celery's chords that pgbeat's result backend keeps."""
-    keys = [f"{prefix}{each}" for each in group_ids]
+    keys = [f"{prefix}{group_id}" for group_id in group_ids]
     rows = connection.execute(_CHORDS, {"keys": keys}) if keys else ()
     return {row.group_id.removeprefix(prefix): row for row in rows}
 
 
 def statuses(connection: Connection, task_ids: Collection[str], prefix: str) -> Mapping[str, str]:
     """Returns Celery's states of tasks that have a result in pgbeat's backend."""
-    keys = [f"{prefix}{each}" for each in task_ids]
+    keys = [f"{prefix}{task_id}" for task_id in task_ids]
     query = select(results.c.task_id, results.c.status).where(results.c.task_id.in_(keys))
     rows = connection.execute(query) if keys else ()
     return {row.task_id.removeprefix(prefix): row.status for row in rows}

@@ -35,9 +35,9 @@ _INSERT = text(
 def insert(connection: Connection, batch: Sequence[PreparedJob]) -> set[UUID]:
     """Writes what new jobs depend on, and returns their parents."""
     rows = [
-        {"job_id": str(each.job.id), "parents": list(each.parents), "needs": each.needs}
-        for each in batch
-        if each.parents
+        {"job_id": str(prepared.job.id), "parents": list(prepared.parents), "needs": prepared.needs}
+        for prepared in batch
+        if prepared.parents
     ]
     if rows:
         connection.execute(_INSERT, rows)
@@ -75,14 +75,14 @@ def advance(
     rows = connection.execute(_END, values).all()
     ready = [str(row.job_id) for row in rows if row.parent_id is None]
     if ready:
-        found = connection.execute(_UNBLOCK, {"ids": ready})
-        steps.unblocked.extend(sorted((Job(*row) for row in found), key=_place))
+        unblocked = connection.execute(_UNBLOCK, {"ids": ready})
+        steps.unblocked.extend(sorted((Job(*row) for row in unblocked), key=_place))
     against = sorted(
         (str(row.parent_id), row.outcome, str(row.job_id)) for row in rows if row.parent_id
     )
-    for (parent, outcome), some in groupby(against, key=lambda each: each[:2]):
+    for (parent, outcome), some in groupby(against, key=lambda row: row[:2]):
         reason = f"job {parent}, on which it depends, {_ENDS[outcome]}"
-        steps.endings.append(Ending([each[2] for each in some], "skipped", reason))
+        steps.endings.append(Ending([row[2] for row in some], "skipped", reason))
     return steps
 
 
@@ -162,12 +162,12 @@ def of_jobs(
     connection: Connection, job_ids: Collection[UUID], *, limit: int = MOST
 ) -> dict[UUID, list[Parent]]:
     """Returns what each of these jobs depends on, without jobs that depend on nothing."""
-    found: dict[UUID, list[Parent]] = {}
+    parents: dict[UUID, list[Parent]] = {}
     if job_ids:
-        values = {"ids": [str(each) for each in job_ids], "limit": limit}
+        values = {"ids": [str(job_id) for job_id in job_ids], "limit": limit}
         for row in connection.execute(_PARENTS, values):
-            found.setdefault(row.job_id, []).append(Parent(row.parent_id, row.needs, row.outcome))
-    return found
+            parents.setdefault(row.job_id, []).append(Parent(row.parent_id, row.needs, row.outcome))
+    return parents
 
 
 _DEPENDENTS = text(

@@ -44,31 +44,31 @@ def of_members(unit: UnitOfWork, specs: Sequence[JobSpec], ids: Sequence[str]) -
             if spec.key is not None:
                 _check_key(spec.key, keys)
                 keys[spec.key] = at.number
-    found: list[list[str]] = []
+    waits: list[list[str]] = []
     inner: dict[int, list[int]] = {}
     with members_of.numbered() as at:
         for at.number, spec in enumerate(specs):
             parents = [_member(parent, keys, len(specs)) for parent in _listed(spec)]
-            inner[at.number] = [each for each in parents if isinstance(each, int)]
-            outer = _require(unit, [each for each in parents if isinstance(each, str)])
-            found.append([*dict.fromkeys(ids[each] for each in inner[at.number]), *outer])
+            inner[at.number] = [parent for parent in parents if isinstance(parent, int)]
+            outer = _require(unit, [parent for parent in parents if isinstance(parent, str)])
+            waits.append([*dict.fromkeys(ids[number] for number in inner[at.number]), *outer])
     try:
         TopologicalSorter(inner).prepare()
     except CycleError as error:
         path = " → ".join(f"member {number}" for number in reversed(error.args[1]))
         raise InvalidJob.of("jobs", "cycle", f"members wait for each other: {path}") from None
-    return found
+    return waits
 
 
-def blocked(made: PreparedJob, spec: JobSpec, parents: Sequence[str]) -> PreparedJob:
+def blocked(prepared: PreparedJob, spec: JobSpec, parents: Sequence[str]) -> PreparedJob:
     """Returns a job that waits for its parents, which are job ids. Raises `InvalidJob`."""
     if not parents:
-        return made
+        return prepared
     if len(parents) > MOST:
-        said = f"a job depends on at most {MOST:,} others, and this one on {len(parents):,}"
-        raise InvalidJob.of("depends_on", "out_of_range", said)
-    made = prepare.blocked(made, unfinished_parents=len(parents))
-    return made._replace(parents=tuple(parents), needs=spec.depends_on_outcome)
+        message = f"a job depends on at most {MOST:,} others, and this one on {len(parents):,}"
+        raise InvalidJob.of("depends_on", "out_of_range", message)
+    prepared = prepare.blocked(prepared, unfinished_parents=len(parents))
+    return prepared._replace(parents=tuple(parents), needs=spec.depends_on_outcome)
 
 
 def _listed(spec: JobSpec) -> Iterable[Any]:
@@ -77,29 +77,29 @@ def _listed(spec: JobSpec) -> Iterable[Any]:
     if hasattr(parents, "id"):  # a single job, which is a tuple, too
         parents = [parents]
     if isinstance(parents, str | bytes | Mapping) or not isinstance(parents, Iterable):
-        said = f"depends_on must be a list of jobs or their ids, got {parents!r}"
-        raise InvalidJob.of("depends_on", "malformed", said)
+        message = f"depends_on must be a list of jobs or their ids, got {parents!r}"
+        raise InvalidJob.of("depends_on", "malformed", message)
     if outcome not in OUTCOMES:
         listed = " or ".join(map(repr, OUTCOMES))
-        said = f"depends_on_outcome must be {listed}, got {outcome!r}"
-        raise InvalidJob.of("depends_on_outcome", "unknown", said)
+        message = f"depends_on_outcome must be {listed}, got {outcome!r}"
+        raise InvalidJob.of("depends_on_outcome", "unknown", message)
     return parents
 
 
 def _job_id(parent: Any) -> str:
-    found = getattr(parent, "id", parent)
+    job_id = getattr(parent, "id", parent)
     try:
-        return str(UUID(str(found)))
+        return str(UUID(str(job_id)))
     except ValueError:
-        said = f"depends_on must name jobs or their ids, got {parent!r}"
-        raise InvalidJob.of("depends_on", "malformed", said) from None
+        message = f"depends_on must name jobs or their ids, got {parent!r}"
+        raise InvalidJob.of("depends_on", "malformed", message) from None
 
 
 def _require(unit: UnitOfWork, parents: Sequence[str]) -> list[str]:
     wanted = list(dict.fromkeys(parents))
-    found = {str(job.id): job for job in jobs.find(unit.connection, wanted)}
+    by_id = {str(job.id): job for job in jobs.find(unit.connection, wanted)}
     for parent in wanted:
-        job = found.get(parent)
+        job = by_id.get(parent)
         if job is None or job.namespace != unit.namespace:
             raise InvalidJob.of("depends_on", "unknown", f"depends_on: there is no job {parent}")
         permissions.require(unit.actor, "show", job)
@@ -108,8 +108,8 @@ def _require(unit: UnitOfWork, parents: Sequence[str]) -> list[str]:
 
 def _check_key(key: Any, taken: Mapping[str, int]) -> None:
     if not isinstance(key, str) or not key or key.isdecimal():
-        said = f"a member's key must be text, and not a number, got {key!r}"
-        raise InvalidJob.of("key", "malformed", said)
+        message = f"a member's key must be text, and not a number, got {key!r}"
+        raise InvalidJob.of("key", "malformed", message)
     if key in taken:
         raise InvalidJob.of("key", "conflict", f"member {taken[key]} has the key {key!r}, too")
 
@@ -120,11 +120,11 @@ def _member(parent: Any, keys: Mapping[str, int], count: int) -> int | str:
         return keys[parent]
     if isinstance(parent, int) and not isinstance(parent, bool):
         if not 0 <= parent < count:
-            said = f"depends_on: there is no member {parent}; they are counted from 0"
-            raise InvalidJob.of("depends_on", "unknown", said)
+            message = f"depends_on: there is no member {parent}; they are counted from 0"
+            raise InvalidJob.of("depends_on", "unknown", message)
         return parent
     try:
         return _job_id(parent)
     except InvalidJob:
-        said = f"depends_on: {parent!r} is no member's key, and no job's id"
-        raise InvalidJob.of("depends_on", "unknown", said) from None
+        message = f"depends_on: {parent!r} is no member's key, and no job's id"
+        raise InvalidJob.of("depends_on", "unknown", message) from None

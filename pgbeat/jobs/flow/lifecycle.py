@@ -120,11 +120,11 @@ def _end_waiting(
 
 def _with_message(job: Ended, withdrawn: Mapping[str, Withdrawn]) -> Ended:
     """Returns the job with its message that was taken back, if its row kept none."""
-    said = job.unanswered
-    if said is None or said.message is not None or str(job.id) not in withdrawn:
+    unanswered = job.unanswered
+    if unanswered is None or unanswered.message is not None or str(job.id) not in withdrawn:
         return job
     message = kept_messages.of_withdrawn(withdrawn[str(job.id)])
-    return job._replace(unanswered=said._replace(message=message))
+    return job._replace(unanswered=unanswered._replace(message=message))
 
 
 def follow(
@@ -167,8 +167,8 @@ def follow(
         )
         dispatched = [job for job in (*fresh, *unblocked) if job.dispatched_at]
         failed = publish(connection, publisher, dispatched)
-        for each in (ending for step in steps for ending in step.endings):
-            failed += _end_waiting(connection, publisher, *each)
+        for ending in (ending for step in steps for ending in step.endings):
+            failed += _end_waiting(connection, publisher, *ending)
         ended = failed
     return rooms
 

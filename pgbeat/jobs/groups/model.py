@@ -73,8 +73,8 @@ def check(mode: str, on_failure: str, name: str | None, callback_outcome: str = 
     if name is not None and not (
         isinstance(name, str) and 0 < len(name) <= 200 and is_storable(name)
     ):
-        said = f"a group's name must be 1 to 200 characters without NUL, got {name!r}"
-        raise InvalidJob.of("name", "malformed", said)
+        message = f"a group's name must be 1 to 200 characters without NUL, got {name!r}"
+        raise InvalidJob.of("name", "malformed", message)
 
 
 def create(connection: Connection, **values: Any) -> Group:
@@ -150,14 +150,14 @@ def progress(connection: Connection, group_ids: Iterable[UUID]) -> dict[UUID, Me
     """Returns the progress of each group."""
     wanted = list(group_ids)
     counts: dict[UUID, dict[str, int]] = {group_id: {} for group_id in wanted}
-    rows = connection.execute(_PROGRESS, {"groups": [str(each) for each in wanted]})
+    rows = connection.execute(_PROGRESS, {"groups": [str(group_id) for group_id in wanted]})
     for group_id, state, count in rows:
         counts[group_id][state] = count
     return {
         group_id: MemberCounts(
-            sum(found.values()), sum(n for state, n in found.items() if state in ENDED), found
+            sum(states.values()), sum(n for state, n in states.items() if state in ENDED), states
         )
-        for group_id, found in counts.items()
+        for group_id, states in counts.items()
     }
 
 
@@ -187,7 +187,7 @@ def unfinished(
     Without `with_requested`, leaves out those whose workers were asked to end them.
     """
     values = {"id": str(group_id), "with_requested": with_requested}
-    return [str(each) for each in connection.scalars(_UNFINISHED, values)]
+    return [str(job_id) for job_id in connection.scalars(_UNFINISHED, values)]
 
 
 def is_running(connection: Connection, group_id: UUID) -> bool:

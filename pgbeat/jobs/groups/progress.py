@@ -65,7 +65,7 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
     steps = NextSteps([], [])
     if not group_ids:
         return steps
-    locked = connection.execute(_LOCK, {"ids": [str(each) for each in group_ids]}).all()
+    locked = connection.execute(_LOCK, {"ids": [str(group_id) for group_id in group_ids]}).all()
     for group_id, mode, on_failure, cancelled_by, is_cancelled, since in locked:
         which = {"id": group_id}
         members = connection.execute(_MEMBERS, {**which, "since": since})
@@ -87,7 +87,7 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
                 verb = "failed" if failed else "was cancelled"
                 reason = f"job {broken} of its group {verb}, and on_failure is {on_failure}"
                 to = "skipped" if on_failure == "skip_remaining" else "cancelled"
-            if waiting := [str(each) for each in connection.scalars(_WAITING, which)]:
+            if waiting := [str(job_id) for job_id in connection.scalars(_WAITING, which)]:
                 steps.endings.append(Ending(waiting, to, reason))
         elif mode == "sequential" and not moving:
             steps.unblocked.extend(Job(*row) for row in connection.execute(_UNBLOCK, which))

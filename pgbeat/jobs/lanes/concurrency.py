@@ -175,8 +175,8 @@ def find(name: str) -> type[ConcurrencyPolicy]:
     try:
         return _registry[name]
     except KeyError:
-        said = plugins.unknown(_registry, "concurrency policy", name)
-        raise InvalidJob.of("policy", "unknown", said) from None
+        message = plugins.unknown(_registry, "concurrency policy", name)
+        raise InvalidJob.of("policy", "unknown", message) from None
 
 
 def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
@@ -186,8 +186,8 @@ def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
     """
     cls = find(name)
     parameters = inspect.signature(cls).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        known = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
         for key in options:
             if key not in known:
                 hint = did_you_mean(key, known) or f"there are {', '.join(known) or 'none'}"

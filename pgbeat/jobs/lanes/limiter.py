@@ -103,14 +103,14 @@ class Limiter:
         """
         if self.is_broken:
             return self.problem
-        said = self.key_denial(work.fair_key)
-        if said is not None:
-            return said
+        denial = self.key_denial(work.fair_key)
+        if denial is not None:
+            return denial
         if self.free == 0:
             return f"the limit of {self._limit} is reached"
-        said = None if self.quota is None else self.quota.denial(keys, self.quota.cost(work))
-        if said is not None or self._policy is None:
-            return said
+        denial = None if self.quota is None else self.quota.denial(keys, self.quota.cost(work))
+        if denial is not None or self._policy is None:
+            return denial
         name = type(self._policy).__name__
         try:
             answer = self._policy.can_dispatch(work)

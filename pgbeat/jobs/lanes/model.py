@@ -62,8 +62,8 @@ class Lane(NamedTuple):
             return None
         unit = "" if self.rate_unit is None else f" {self.rate_unit}"
         period = _PERIODS.get(length) or span(length, units=4)
-        each = "" if self.rate_key is None else f" of each {self.rate_key}"
-        return f"{limit}{unit}/{period}{each}"
+        per_key = "" if self.rate_key is None else f" of each {self.rate_key}"
+        return f"{limit}{unit}/{period}{per_key}"
 
     def at(self, now: datetime) -> "Lane":
         """Returns the lane with the rate that holds at a moment."""
@@ -137,10 +137,10 @@ def lock(connection: Connection, namespace: str, name: str, *, wait: bool = True
 
 def get(connection: Connection, namespace: str, name: str) -> Lane:
     """Returns the lane with that name. Raises `NotFound`, with the most similar name."""
-    found = load(connection, [name], namespace=namespace)
-    if name not in found:
+    by_name = load(connection, [name], namespace=namespace)
+    if name not in by_name:
         raise missing(connection, "lane", name, namespace=namespace)
-    return found[name]
+    return by_name[name]
 
 
 class Room(NamedTuple):
@@ -154,12 +154,12 @@ class Room(NamedTuple):
 
 def by_lane(rooms: Iterable[Room]) -> dict[tuple[str, str], Collection[UUID] | None]:
     """Returns the jobs of each lane, by namespace and name; `None` if any may have a slot now."""
-    found: dict[tuple[str, str], set[UUID | None]] = {}
+    ids_by_lane: dict[tuple[str, str], set[UUID | None]] = {}
     for namespace, name, job_id in rooms:
-        found.setdefault((namespace, name), set()).add(job_id)
+        ids_by_lane.setdefault((namespace, name), set()).add(job_id)
     return {
         lane: None if None in ids else [job_id for job_id in ids if job_id is not None]
-        for lane, ids in sorted(found.items())
+        for lane, ids in sorted(ids_by_lane.items())
     }
 
 
@@ -188,8 +188,8 @@ _LISTING = text(
 def listing(connection: Connection, namespace: str) -> list[LaneUsage]:
     """Returns all lanes, by name."""
     rows = connection.execute(_LISTING, {"namespace": namespace})
-    own = len(Lane._fields)
-    return [LaneUsage(Lane(*row[:own]), *row[own:]) for row in rows]
+    width = len(Lane._fields)
+    return [LaneUsage(Lane(*row[:width]), *row[width:]) for row in rows]
 
 
 _RATE = re.compile(r"\s*(\d+)\s*(?:/|\bper\b|\ba\b|\ban\b)\s*(.+)")
@@ -200,12 +200,12 @@ def parse_rate(written: str) -> tuple[int, timedelta]:
 
     Raises `InvalidJob`.
     """
-    found = _RATE.fullmatch(written)
+    match = _RATE.fullmatch(written)
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        length = found[2] if re.match(r"[\d.]", found[2]) else f"1 {found[2]}"
-        count, period = int(found[1]), parse_duration(length)
+        length = match[2] if re.match(r"[\d.]", match[2]) else f"1 {match[2]}"
+        count, period = int(match[1]), parse_duration(length)
     except (ValueError, InvalidTimetable):
         raise InvalidJob.of(
             "rate",

@@ -59,7 +59,7 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
     direct = reservations.live(connection, lane.namespace, lane.name)
     denials = slots.admit_reservations(limiter, direct)
     pause = "the lane is paused" if lane.paused_at is not None else None
-    found = [
+    entries = [
         InLine(r.work.id, r.task, 0, r.created_by, r.created_at, True, pause or denials[r.id])
         for r in direct
         if r.started_at is None
@@ -69,7 +69,7 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
         reason = pause or limiter.denial(work, job.keys)
         if reason is None:
             limiter.admit(work, job.keys)
-        found.append(
+        entries.append(
             InLine(
                 id=work.id,
                 task=work.task,
@@ -81,4 +81,4 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
                 fair_key=work.fair_key,
             )
         )
-    return found[:limit]
+    return entries[:limit]

@@ -85,9 +85,9 @@ def reserve(
         "life": LIFE,
     }
     while True:
-        made, lives = connection.execute(_RESERVE, values).one()
+        reservation, lives = connection.execute(_RESERVE, values).one()
         if lives:
-            return int(made)
+            return int(reservation)
 
 
 _FIELDS = ", ".join(f"r.{name}" for name in Reservation._fields)
@@ -139,8 +139,8 @@ _STARTED = text("SELECT started_at IS NOT NULL FROM pgbeat.reservations WHERE id
 
 def has_started(connection: Connection, reservation: int) -> bool | None:
     """Returns whether a reservation has its slot; `None` if it was deleted."""
-    found: bool | None = connection.execute(_STARTED, {"id": reservation}).scalar_one_or_none()
-    return found
+    started: bool | None = connection.execute(_STARTED, {"id": reservation}).scalar_one_or_none()
+    return started
 
 
 _DROP = text("DELETE FROM pgbeat.reservations WHERE id = :id")

@@ -141,15 +141,15 @@ def take(connection: Connection, ids: Collection[str]) -> list[Job]:
     """Gives slots to these jobs, and returns them in this order. Skips jobs that are locked."""
     if not ids:
         return []
-    found = {str(row.id): Job(*row) for row in connection.execute(_TAKE_THESE, {"ids": list(ids)})}
-    return [found[job_id] for job_id in ids if job_id in found]
+    by_id = {str(row.id): Job(*row) for row in connection.execute(_TAKE_THESE, {"ids": list(ids)})}
+    return [by_id[job_id] for job_id in ids if job_id in by_id]
 
 
 def _ordered(rows: Iterable[Any]) -> list[Job]:
-    found = [Job(*row) for row in rows]
-    if found and found[0].fair_key:  # in the order of turns already
-        return found
-    return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
+    ordered = [Job(*row) for row in rows]
+    if ordered and ordered[0].fair_key:  # in the order of turns already
+        return ordered
+    return sorted(ordered, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
 
 
 _COUNT = text(sql.load("slots.sql", "count", has_slot=HAS_SLOT))
@@ -261,10 +261,10 @@ def admit_reservations(limiter: Limiter, direct: Iterable[Reservation]) -> dict[
     they had a slot: no job takes what they wait for.
     """
     denials: dict[int, str | None] = {}
-    for each in sorted(direct, key=lambda each: each.started_at is None):
-        if each.started_at is None:
-            denials[each.id] = limiter.denial(each.work)
-        limiter.admit(each.work)
+    for request in sorted(direct, key=lambda request: request.started_at is None):
+        if request.started_at is None:
+            denials[request.id] = limiter.denial(request.work)
+        limiter.admit(request.work)
     return denials
 
 

@@ -42,11 +42,11 @@ def give(connection: Connection, publisher: Publisher, ended: Iterable[Ended]) -
 
     backend = _backend(connection, app)
     if backend is None:
-        left = [said for job, said in wanted if job.state != "failed"]
+        left = [unanswered for job, unanswered in wanted if job.state != "failed"]
     else:
-        answers = {str(job.id): said for job, said in wanted}
-        given = [_answer(app, *each) for each in wanted]
-        left = [answers[each.task_id] for each in results.give(backend, connection, given)]
+        answers = {str(job.id): unanswered for job, unanswered in wanted}
+        to_give = [_answer(app, *pair) for pair in wanted]
+        left = [answers[answer.task_id] for answer in results.give(backend, connection, to_give)]
     if isinstance(publisher, TransactionPublisher):
         publisher.put(
             connection,
@@ -61,8 +61,8 @@ def give_here(connection: Connection, ended: Sequence[Ended]) -> None:
     for app in tuple(_get_active_apps()) if ended else ():
         backend = _backend(connection, app) if app.configured else None
         if backend is not None:
-            said = [(job, job.unanswered) for job in ended if job.unanswered is not None]
-            results.give(backend, connection, [_answer(app, *each) for each in said])
+            pairs = [(job, job.unanswered) for job in ended if job.unanswered is not None]
+            results.give(backend, connection, [_answer(app, *pair) for pair in pairs])
             return
 
 
@@ -117,36 +117,36 @@ def _backend(connection: Connection, app: Celery) -> "ResultBackend | None":
     return None
 
 
-def _answer(app: Celery, job: Ended, said: Unanswered) -> "Answer":
+def _answer(app: Celery, job: Ended, end: Unanswered) -> "Answer":
     from pgbeat.results.answers import Answer
 
     is_failure = job.state == "failed"
-    error: Exception = TaskRevokedError(said.error)
+    error: Exception = TaskRevokedError(end.error)
     if is_failure:
-        error = WorkerLostError(said.error) if said.is_lost else TaskError(said.error)
-    payload = None if said.message is None else json.loads(said.message["payload"])
-    ignores = said.options.get("ignore_result")
+        error = WorkerLostError(end.error) if end.is_lost else TaskError(end.error)
+    payload = None if end.message is None else json.loads(end.message["payload"])
+    ignores = end.options.get("ignore_result")
     if payload is not None:
         ignores = payload["headers"].get("ignore_result")
-    task = app.tasks.get(said.task)
+    task = app.tasks.get(end.task)
     if ignores is None:
         ignores = getattr(task, "ignore_result", app.conf.task_ignore_result)
     return Answer(
         task_id=str(job.id),
         error=error,
         state=states.FAILURE if is_failure else states.REVOKED,
-        request=None if job.retried_by is not None else _request(app, job, said, payload),
+        request=None if job.retried_by is not None else _request(app, job, end, payload),
         is_stored=not ignores or bool(getattr(task, "store_errors_even_if_ignored", False)),
     )
 
 
 def _request(
-    app: Celery, job: Ended, said: Unanswered, payload: Mapping[str, Any] | None
+    app: Celery, job: Ended, end: Unanswered, payload: Mapping[str, Any] | None
 ) -> Context | None:
     """Returns what a worker would know of the task; `None` if nothing depends on it."""
-    known: dict[str, Any] = {"id": str(job.id), "task": said.task, "delivery_info": {}}
+    known: dict[str, Any] = {"id": str(job.id), "task": end.task, "delivery_info": {}}
     if payload is None:
-        known["errbacks"] = said.options.get("link_error")
+        known["errbacks"] = end.options.get("link_error")
     else:
         try:
             known |= {**payload["headers"], **payloads.canvas(app, payload)}

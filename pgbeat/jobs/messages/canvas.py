@@ -96,20 +96,20 @@ def _place(
         if group is None:
             group, index = last.get("group_id"), last.get("group_index")
             chord = last.get("chord")
-    found: dict[str, Any] = {}
+    canvas: dict[str, Any] = {}
     group = _uuid(group)
     if group is not None:
-        found["group"] = group
+        canvas["group"] = group
         if isinstance(index, int):
-            found["index"] = index
+            canvas["index"] = index
         if isinstance(chord, Mapping):
-            found["chord"] = _first(chord)
+            canvas["chord"] = _first(chord)
     if following is not None:
-        found["next"] = following
+        canvas["next"] = following
     root = _uuid(root_id) if root_id != task_id else None
     if root is None and parent_id is None and group is not None:
         root = _outermost(group, chord)
-    return Place(root, _uuid(parent_id), found or None)
+    return Place(root, _uuid(parent_id), canvas or None)
 
 
 def _outermost(group: str, chord: Any) -> str:
@@ -124,8 +124,8 @@ def _outermost(group: str, chord: Any) -> str:
 
 def _parts(signature: Any) -> Sequence[Any]:
     """Returns the signatures of which a chain or a group consists."""
-    found = (signature.get("kwargs") or {}).get("tasks")
-    return found if isinstance(found, Sequence) else ()
+    tasks = (signature.get("kwargs") or {}).get("tasks")
+    return tasks if isinstance(tasks, Sequence) else ()
 
 
 def _last(signature: Any) -> Mapping[str, Any]:
@@ -148,11 +148,11 @@ def _first(signature: Any) -> dict[str, str] | None:
         if signature.get("subtask_type") != "chain" or not _parts(signature):
             break
         signature = _parts(signature)[0]
-    found = _uuid((signature.get("options") or {}).get("task_id"))
+    task_id = _uuid((signature.get("options") or {}).get("task_id"))
     name = signature.get("subtask_type") or signature.get("task")
-    if found is None or not isinstance(name, str) or not is_storable(name):
+    if task_id is None or not isinstance(name, str) or not is_storable(name):
         return None
-    return {"id": found, "task": name}
+    return {"id": task_id, "task": name}
 
 
 def _uuid(value: Any) -> str | None:

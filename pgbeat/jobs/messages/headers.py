@@ -29,7 +29,7 @@ def headers(
 
     An `interval_end` is only given where it isn't `due_at`.
     """
-    found = {
+    values = {
         ATTEMPT: None if attempt == 1 else attempt,
         SCHEDULE: schedule,
         DUE_AT: due_at and isoformat(due_at),
@@ -38,7 +38,7 @@ def headers(
         TRIGGER: trigger,
         CALLBACK_OF: callback_of and str(callback_of),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @lru_cache(maxsize=1024)

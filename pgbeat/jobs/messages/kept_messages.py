@@ -53,9 +53,9 @@ def read(job: Job, now: TaskMessage, *, delays: bool) -> Message:
             "retry_cap": job.retry_cap.total_seconds(),
         }
         headers[NEW_JOB_HEADER] = {**new_job, "policy": {**new_job["policy"], **retries}}
-    own = {name: kept[name] for name in _PARTS}
-    own |= {"payload": json.dumps(payload), "available_at": eta if delays else None}
-    return Message(**own, job_id=now.job_id)
+    parts = {name: kept[name] for name in _PARTS}
+    parts |= {"payload": json.dumps(payload), "available_at": eta if delays else None}
+    return Message(**parts, job_id=now.job_id)
 
 
 #: For a worker, whatever its clock says.
@@ -73,5 +73,5 @@ def revocation(kept: Mapping[str, Any], reason: str) -> Message:
     payload["headers"] = {
         name: value for name, value in headers.items() if name not in (JOB_HEADER, NEW_JOB_HEADER)
     }
-    own: dict[str, Any] = {name: kept[name] for name in _PARTS}
-    return Message(**{**own, "payload": json.dumps(payload), "ttl": None})
+    parts: dict[str, Any] = {name: kept[name] for name in _PARTS}
+    return Message(**{**parts, "payload": json.dumps(payload), "ttl": None})

@@ -34,7 +34,7 @@ def routed(which: Filter, app: Celery) -> Filter:
         return which
     route = route_of(app)
     if route("") == which.queue:
-        elsewhere = tuple(sorted(each for each in app.tasks if route(each) != which.queue))
+        elsewhere = tuple(sorted(task for task in app.tasks if route(task) != which.queue))
         return which._replace(routed_elsewhere=elsewhere)
-    here = tuple(sorted(each for each in app.tasks if route(each) == which.queue))
+    here = tuple(sorted(task for task in app.tasks if route(task) == which.queue))
     return which._replace(routed_here=here)

@@ -49,8 +49,8 @@ class JobPolicy(NamedTuple):
 
     def over(self, other: "JobPolicy") -> "JobPolicy":
         """Returns this policy, with fields that are `None` taken from the other."""
-        own = {name: value for name, value in self._asdict().items() if value is not None}
-        return other._replace(**own)
+        fields = {name: value for name, value in self._asdict().items() if value is not None}
+        return other._replace(**fields)
 
     @property
     def may_have_key(self) -> bool:
@@ -84,23 +84,23 @@ class JobPolicy(NamedTuple):
         return {name: _plain(value) for name, value in self._asdict().items() if value is not None}
 
 
-def parse(given: Mapping[str, Any], field: str = "") -> JobPolicy:
+def parse(options: Mapping[str, Any], field: str = "") -> JobPolicy:
     """Returns the policy of a JSON object, such as `{"lane": "gpu", "max_attempts": 5}`.
 
     Lengths of time are seconds, or text such as `15 minutes`. Raises `InvalidJob`, whose fields
     are the keys, below `field`.
     """
-    policy, problems = read(given)
+    policy, problems = read(options)
     if problems:
-        raise InvalidJob([each.within(field) for each in problems], subject="job_policy")
+        raise InvalidJob([problem.within(field) for problem in problems], subject="job_policy")
     return policy
 
 
-def read(given: Mapping[str, Any]) -> tuple[JobPolicy, list[Problem]]:
+def read(options: Mapping[str, Any]) -> tuple[JobPolicy, list[Problem]]:
     """Returns a policy of the valid keys, and the problems of the others."""
     values: dict[str, Any] = {}
     problems = Problems()
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in _READERS:
             hint = did_you_mean(str(name), _READERS) or f"there are {', '.join(_READERS)}"
             problems.add(str(name), "unknown_field", f"{name!r} is not a key of it; {hint}")
@@ -140,16 +140,16 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise InvalidJob.of("", "malformed", f"{value!r} is not a name of 1 to 200 characters")
     if not is_storable(value):
-        said = f"{value!r} holds a character that Postgres can't keep"
-        raise InvalidJob.of("", "malformed", said)
+        message = f"{value!r} holds a character that Postgres can't keep"
+        raise InvalidJob.of("", "malformed", message)
     return value
 
 
 def _key(value: Any) -> str:
     key = _text(value)
     if key.startswith(CONTENT):
-        said = f"{value!r} begins as the keys do that `unique` makes of arguments"
-        raise InvalidJob.of("", "reserved", said)
+        message = f"{value!r} begins as the keys do that `unique` makes of arguments"
+        raise InvalidJob.of("", "reserved", message)
     return key
 
 
@@ -158,8 +158,8 @@ def _whole(lowest: int, highest: int) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidJob.of("", "malformed", f"{value!r} is not a whole number")
         if not lowest <= value <= highest:
-            said = f"{value} is out of range; it must be {lowest} to {highest}"
-            raise InvalidJob.of("", "out_of_range", said)
+            message = f"{value} is out of range; it must be {lowest} to {highest}"
+            raise InvalidJob.of("", "out_of_range", message)
         return value
 
     return read
@@ -173,11 +173,11 @@ def _length(value: Any) -> timedelta:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         length = timedelta(seconds=value) if abs(value) < 1e11 else _LONGEST * 2
     else:
-        said = f"must be a length of time, seconds or text like '15 minutes', got {value!r}"
-        raise InvalidJob.of("", "malformed", said)
+        message = f"must be a length of time, seconds or text like '15 minutes', got {value!r}"
+        raise InvalidJob.of("", "malformed", message)
     if not timedelta(0) <= length <= _LONGEST:
-        said = f"{value if value is length else repr(value)} is out of range"
-        raise InvalidJob.of("", "out_of_range", f"{said}; it must be 0 to 36500 days")
+        message = f"{value if value is length else repr(value)} is out of range"
+        raise InvalidJob.of("", "out_of_range", f"{message}; it must be 0 to 36500 days")
     return length
 
 
@@ -198,8 +198,8 @@ def _resources(value: Any) -> dict[str, float]:
         isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < 1e12
         for amount in value.values()
     ):
-        said = f"""must be an object of amounts such as {{"gpu": 1}}, got {value!r}"""
-        raise InvalidJob.of("", "malformed", said)
+        message = f"""must be an object of amounts such as {{"gpu": 1}}, got {value!r}"""
+        raise InvalidJob.of("", "malformed", message)
     return {
         _text(name): int(amount) if float(amount).is_integer() else amount
         for name, amount in value.items()

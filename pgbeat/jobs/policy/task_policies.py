@@ -29,13 +29,13 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
     """
     state = current_state(app)
     policies_by_task = state.part(_Policies)
-    own = own_policy(app, name)
+    option = own_policy(app, name)
     known = policies_by_task.get(name)
-    if known is None or known[0] is not own:
-        policy, problems = _read(name, own, state.settings.task_policies)
+    if known is None or known[0] is not option:
+        policy, problems = _read(name, option, state.settings.task_policies)
         if problems:
             raise InvalidJob(problems, subject=f"the policy of task {name!r}")
-        known = policies_by_task[name] = (own, policy)
+        known = policies_by_task[name] = (option, policy)
     return known[1]
 
 
@@ -53,29 +53,29 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
         return {}
     app.loader.import_default_modules()
     settings = settings_of(app)
-    found: dict[str, JobPolicy] = {}
+    by_name: dict[str, JobPolicy] = {}
     problems = Problems()
     for name, task in sorted(app.tasks.items()):
         policy, wrong = _read(name, getattr(task, OPTION, None), settings.task_policies)
-        problems += [each.within(f"task {name!r}") for each in wrong]
+        problems += [problem.within(f"task {name!r}") for problem in wrong]
         if policy is not None:
-            found[name] = policy
-    if found and not is_own_broker(app.conf, settings.url):
-        said = (
-            f"policies of tasks ({', '.join(found)}) need a broker in pgbeat's database: "
+            by_name[name] = policy
+    if by_name and not is_own_broker(app.conf, settings.url):
+        message = (
+            f"policies of tasks ({', '.join(by_name)}) need a broker in pgbeat's database: "
             "broker_url = 'pgbeat+postgresql://…'"
         )
-        problems.add("broker_url", "conflict", said)
+        problems.add("broker_url", "conflict", message)
     problems.raise_if_any(ConfigError, subject="the policies of tasks are wrong")
-    return found
+    return by_name
 
 
 def missing_lanes(
-    connection: Connection, found: Mapping[str, JobPolicy], *, namespace: str
+    connection: Connection, by_name: Mapping[str, JobPolicy], *, namespace: str
 ) -> dict[str, list[str]]:
     """Returns the lanes that policies name and that don't exist, with the names of the tasks."""
     tasks: dict[str, list[str]] = {}
-    for name, policy in sorted(found.items()):
+    for name, policy in sorted(by_name.items()):
         if policy.lane is not None:
             tasks.setdefault(policy.lane, []).append(name)
     there = lanes.load(connection, tasks, namespace=namespace)
@@ -89,30 +89,30 @@ def _are_used(app: Celery) -> bool:
 
 
 def _read(
-    name: str, own: Any, by_glob: Mapping[str, Mapping[str, Any]]
+    name: str, option: Any, by_glob: Mapping[str, Mapping[str, Any]]
 ) -> tuple[JobPolicy | None, list[Problem]]:
-    given = [each for glob, each in by_glob.items() if fnmatchcase(name, glob)][:1]
-    if own is not None:
-        given.insert(0, own)
-    if not given or name.startswith(("celery.", "pgbeat.")):
+    options = [settings for glob, settings in by_glob.items() if fnmatchcase(name, glob)][:1]
+    if option is not None:
+        options.insert(0, option)
+    if not options or name.startswith(("celery.", "pgbeat.")):
         return None, []
     policy, problems = JobPolicy(), []
-    for each in given:
-        found, wrong = _read_one(each)
-        policy = policy.over(found)
+    for settings in options:
+        more, wrong = _read_one(settings)
+        policy = policy.over(more)
         problems += wrong
     return policy, problems
 
 
-def _read_one(given: Any) -> tuple[JobPolicy, list[Problem]]:
-    if not isinstance(given, Mapping):
-        said = f"must be a mapping such as {{'lane': 'gpu'}}, got {given!r}"
-        return JobPolicy(), [Problem(OPTION, "malformed", said)]
-    policy, problems = policies.read(given)
+def _read_one(option: Any) -> tuple[JobPolicy, list[Problem]]:
+    if not isinstance(option, Mapping):
+        message = f"must be a mapping such as {{'lane': 'gpu'}}, got {option!r}"
+        return JobPolicy(), [Problem(OPTION, "malformed", message)]
+    policy, problems = policies.read(option)
     return policy, [*problems, *_unusable(policy)]
 
 
 def _unusable(policy: JobPolicy) -> Iterator[Problem]:
     if policy.template is not None:
-        said = "template: a template names its task; a task's policy can't name a template"
-        yield Problem("template", "conflict", said)
+        message = "template: a template names its task; a task's policy can't name a template"
+        yield Problem("template", "conflict", message)

@@ -84,7 +84,7 @@ def users(connection: Connection, *, namespace: str) -> dict[str, list[str]]:
     query = select(NAMED, schedules.c.name).where(
         schedules.c.namespace == namespace, NAMED.is_not(None)
     )
-    found: dict[str, list[str]] = {}
+    by_template: dict[str, list[str]] = {}
     for template, schedule in connection.execute(query.order_by(schedules.c.name)):
-        found.setdefault(template, []).append(schedule)
-    return found
+        by_template.setdefault(template, []).append(schedule)
+    return by_template

@@ -38,14 +38,14 @@ class JobDefaults:
     ) -> None:
         self.settings = settings
         self._connection = connection
-        given = list(policies)
-        names = {policy.template for policy in given if policy.template is not None}
+        known = list(policies)
+        names = {policy.template for policy in known if policy.template is not None}
         self._templates = templates.load(connection, names, namespace=settings.namespace)
         for template in self._templates.values():
             with suppress(InvalidJob):  # raised when its job is prepared
-                given.append(template.policy)
+                known.append(template.policy)
         self._checks_lanes = checks_lanes
-        names = {policy.lane for policy in given if checks_lanes and policy.lane is not None}
+        names = {policy.lane for policy in known if checks_lanes and policy.lane is not None}
         self._lanes = lanes.load(connection, names, namespace=settings.namespace)
 
     @cached_property
@@ -62,8 +62,8 @@ class JobDefaults:
     def lane(self, name: str) -> Lane:
         """Returns the lane with that name. Raises `InvalidJob`."""
         if name not in self._lanes:  # of a task's policy
-            found = lanes.load(self._connection, [name], namespace=self.settings.namespace)
-            self._lanes |= found
+            loaded = lanes.load(self._connection, [name], namespace=self.settings.namespace)
+            self._lanes |= loaded
         if name not in self._lanes:
             raise self._unknown("lane", name)
         return self._lanes[name]
@@ -77,16 +77,16 @@ class JobDefaults:
         if queues:
             user_limits.require_queues(self._connection, self.settings, app, queues)
 
-    def policy(self, given: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
+    def policy(self, policy: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
         """Returns the policy, completed by its template's. Raises `InvalidJob`.
 
         Raises `Forbidden` if the policy waives the approval that the template requires, unless
         `may_waive`.
         """
-        if given.template is None:
-            return given
-        template = self.template(given.template).policy
-        return _completed(given, template, f"template {given.template!r}", may_waive=may_waive)
+        if policy.template is None:
+            return policy
+        template = self.template(policy.template).policy
+        return _completed(policy, template, f"template {policy.template!r}", may_waive=may_waive)
 
     def apply(self, job: Job, policy: JobPolicy) -> Job:
         """Returns the job with the fields that the policy and the settings determine.
@@ -134,21 +134,23 @@ class JobDefaults:
         return job._replace(**changes)
 
 
-def of_task(given: JobPolicy, app: Celery, task: str, *, may_waive: bool = True) -> JobPolicy:
+def of_task(policy: JobPolicy, app: Celery, task: str, *, may_waive: bool = True) -> JobPolicy:
     """Returns the policy of a job, completed by its task's. Raises as `JobDefaults.policy`."""
-    own = task_policies.of_task(app, task)
-    return given if own is None else _completed(given, own, f"task {task!r}", may_waive=may_waive)
+    own_policy = task_policies.of_task(app, task)
+    if own_policy is None:
+        return policy
+    return _completed(policy, own_policy, f"task {task!r}", may_waive=may_waive)
 
 
-def _completed(given: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -> JobPolicy:
-    if by.requires_approval and given.requires_approval is False and not may_waive:
+def _completed(policy: JobPolicy, by: JobPolicy, what: str, *, may_waive: bool) -> JobPolicy:
+    if by.requires_approval and policy.requires_approval is False and not may_waive:
         raise Forbidden(
             f"{what} requires approval, which only an administrator may waive; leave "
             "requires_approval out",
             field="requires_approval",
             is_for_admins=True,
         )
-    return given.over(by)
+    return policy.over(by)
 
 
 def backoff(policy: JobPolicy, settings: Settings) -> tuple[timedelta, timedelta]:

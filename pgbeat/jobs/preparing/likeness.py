@@ -29,8 +29,8 @@ def complete(
             is_for_admins=True,
         )
     if job.args is None and spec.args is None:
-        said = f"the arguments of job {job.id} are not JSON, and were not kept; give others"
-        raise InvalidJob.of("args", "required", said)
+        message = f"the arguments of job {job.id} are not JSON, and were not kept; give others"
+        raise InvalidJob.of("args", "required", message)
     policy = _policy(connection, job, spec)
     is_of_template = actor.is_restricted and policy.template is not None
     if is_of_template:
@@ -54,8 +54,8 @@ def _policy(connection: Connection, job: Job, spec: JobSpec) -> JobPolicy:
     """Returns the job's policy; with its template, if that exists and is of the same task."""
     template = None
     if job.template is not None and spec.task in (None, job.task):
-        found = templates.load(connection, [job.template], namespace=job.namespace)
-        if job.template in found and found[job.template].task == job.task:
+        known = templates.load(connection, [job.template], namespace=job.namespace)
+        if job.template in known and known[job.template].task == job.task:
             template = job.template
     return JobPolicy(
         template=template,

@@ -32,7 +32,7 @@ def spec(member: Any, common: job_policies.JobPolicy = NO_POLICY) -> JobSpec:
     policy = {key: value for key, value in member.items() if key not in _KEYS}
     known = (*sorted(_KEYS), *job_policies.JobPolicy._fields)
     problems = Problems()
-    for key in [each for each in policy if each not in known]:
+    for key in [name for name in policy if name not in known]:
         del policy[key]
         hint = did_you_mean(str(key), known) or f"there are {', '.join(known)}"
         problems.add(str(key), "unknown_field", f"a job has no {key!r}; {hint}")
@@ -93,13 +93,13 @@ def _located(place: Callable[[], tuple[str, str]]) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        said, field = place()
-        head = f"{said}: {error.subject and error.subject + ': '}"
-        found = [each._replace(message=head + each.message) for each in error.problems]
-        raise type(error)([each.within(field) for each in found]) from None
+        place_text, field = place()
+        head = f"{place_text}: {error.subject and error.subject + ': '}"
+        problems = [problem._replace(message=head + problem.message) for problem in error.problems]
+        raise type(error)([problem.within(field) for problem in problems]) from None
     except PgbeatError as error:
-        said, error.field = place()
-        error.args = (f"{said}: {error}",)
+        place_text, error.field = place()
+        error.args = (f"{place_text}: {error}",)
         raise
 
 

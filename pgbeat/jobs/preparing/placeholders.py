@@ -107,16 +107,16 @@ class _Expression(NamedTuple):
 
     def value(self, facts: Facts) -> Any:
         """Returns the value: text, a number, or `None` if it is not known."""
-        found: Any = self.source if self.is_text else getattr(facts, self.source)
-        if isinstance(found, datetime):
-            found = found.astimezone(zone(facts.timezone))
+        value: Any = self.source if self.is_text else getattr(facts, self.source)
+        if isinstance(value, datetime):
+            value = value.astimezone(zone(facts.timezone))
         for name, argument in self.filters:
             if name == _DEFAULT:
-                found = argument if found is None else found
-            elif found is not None:
+                value = argument if value is None else value
+            elif value is not None:
                 kind = _FILTERS[name]
-                found = kind.apply(found) if kind.argument is None else kind.apply(found, argument)
-        return found.isoformat() if isinstance(found, datetime) else found
+                value = kind.apply(value) if kind.argument is None else kind.apply(value, argument)
+        return value.isoformat() if isinstance(value, datetime) else value
 
 
 def in_use(value: Any) -> bool:
@@ -135,9 +135,9 @@ def fill(value: Any, facts: Facts, path: str = "") -> Any:
 
 def check(args: Any, kwargs: Any) -> None:
     """Raises `InvalidPlaceholder`, with all problems, if placeholders in arguments are invalid."""
-    found = [*problems(args, "args"), *problems(kwargs, "kwargs")]
-    if found:
-        raise InvalidPlaceholder(found)
+    mistakes = [*problems(args, "args"), *problems(kwargs, "kwargs")]
+    if mistakes:
+        raise InvalidPlaceholder(mistakes)
 
 
 def problems(value: Any, path: str) -> Iterator[Problem]:
@@ -159,17 +159,17 @@ def _map(value: Any, path: str, change: Callable[[str, str], Any]) -> Any:
     if isinstance(value, str):
         return change(value, path)
     if isinstance(value, list | tuple):
-        return [_map(each, f"{path}[{number}]", change) for number, each in enumerate(value)]
+        return [_map(item, f"{path}[{number}]", change) for number, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {key: _map(each, _below(path, key), change) for key, each in value.items()}
+        return {key: _map(item, _below(path, key), change) for key, item in value.items()}
     return value
 
 
 def _texts(value: Any, path: str) -> list[tuple[str, str]]:
     """Returns the path and the text of each text in a value."""
-    found: list[tuple[str, str]] = []
-    _map(value, path, lambda text, at: found.append((at, text)))
-    return found
+    texts: list[tuple[str, str]] = []
+    _map(value, path, lambda text, at: texts.append((at, text)))
+    return texts
 
 
 def _below(path: str, key: Any) -> str:
@@ -183,13 +183,13 @@ def _filled(text: str, facts: Facts, path: str) -> Any:
             return parts[0].value(facts)
         written = []
         for part in parts:
-            found = part.value(facts) if isinstance(part, _Expression) else part
-            if found is None and isinstance(part, _Expression):
+            value = part.value(facts) if isinstance(part, _Expression) else part
+            if value is None and isinstance(part, _Expression):
                 raise ValueError(
                     f"{part.written} stands for nothing here; add | default('…'), or let it be the "
                     "whole text, which then is null"
                 )
-            written.append(str(found))
+            written.append(str(value))
     except (ValueError, OverflowError, InvalidTimetable) as error:
         raise InvalidPlaceholder.of(path, "malformed", f"{path}: {error}") from None
     return "".join(written)
@@ -263,19 +263,19 @@ def _filter(name: str, argument: str | None, gives: Kind) -> tuple[Kind, Any]:
         if argument is None:
             raise ValueError("default takes a text, as in default('none')")
         return gives, argument
-    found = _FILTERS.get(name)
-    if found is None:
+    named_filter = _FILTERS.get(name)
+    if named_filter is None:
         known = [*_FILTERS, _DEFAULT]
         raise ValueError(f"there is no filter {name!r}; {_hint(name, known)}")
-    if found.takes != gives:
-        raise ValueError(f"{name} is for a {found.takes}, and this is a {gives}")
-    if found.argument is None:
+    if named_filter.takes != gives:
+        raise ValueError(f"{name} is for a {named_filter.takes}, and this is a {gives}")
+    if named_filter.argument is None:
         if argument is not None:
             raise ValueError(f"{name} takes nothing in parentheses")
-        return found.gives, None
+        return named_filter.gives, None
     if argument is None:
-        raise ValueError(f"{name} takes a text, as in {name}('{found.example}')")
-    return found.gives, found.argument(argument)
+        raise ValueError(f"{name} takes a text, as in {name}('{named_filter.example}')")
+    return named_filter.gives, named_filter.argument(argument)
 
 
 def _hint(word: str, known: Any) -> str:

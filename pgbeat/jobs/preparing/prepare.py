@@ -68,17 +68,17 @@ class PreparedJob(NamedTuple):
     needs: str = "completed"
 
 
-def blocked(made: PreparedJob, **changes: Any) -> PreparedJob:
+def blocked(new: PreparedJob, **changes: Any) -> PreparedJob:
     """Returns a job that waits for others, with these changes. Raises `InvalidJob`."""
-    if made.job.args is None:
-        said = "its arguments are not JSON, and it can't wait without them"
-        raise InvalidJob.of("args", "malformed", said)
-    return made._replace(job=made.job._replace(is_blocked=True, dispatched_at=None, **changes))
+    if new.job.args is None:
+        message = "its arguments are not JSON, and it can't wait without them"
+        raise InvalidJob.of("args", "malformed", message)
+    return new._replace(job=new.job._replace(is_blocked=True, dispatched_at=None, **changes))
 
 
 def unique_keys(batch: Sequence[PreparedJob]) -> dict[UniqueKey, timedelta | None]:
     """Returns the unique keys of jobs, with the time for which each stays taken."""
-    return {each.job.key: each.unique_for for each in batch if each.job.key is not None}
+    return {new.job.key: new.unique_for for new in batch if new.job.key is not None}
 
 
 def prepare(
@@ -215,8 +215,8 @@ class _Pattern:
         self._actor, self._job_source = actor, job_source
         self._task = str(spec.task)
         if actor.is_restricted:
-            own = task_policies.of_task(app, self._task)
-            user_limits.require_of_policy(self._task, own, self._policy, own_options)
+            task_policy = task_policies.of_task(app, self._task)
+            user_limits.require_of_policy(self._task, task_policy, self._policy, own_options)
         self._policy = of_task(self._policy, app, self._task, may_waive=actor.is_admin)
         self._serializer = str(
             spec.options.get("serializer")
@@ -334,8 +334,8 @@ def _check_task(
 
 def _check_origin(created_by: Any, job_source: Any) -> None:
     if not isinstance(created_by, str) or not is_storable(created_by):
-        said = f"created_by must be text that Postgres can store, got {created_by!r}"
-        raise InvalidJob.of("created_by", "malformed", said)
+        message = f"created_by must be text that Postgres can store, got {created_by!r}"
+        raise InvalidJob.of("created_by", "malformed", message)
     if job_source not in JOB_SOURCES:
         known = ", ".join(JOB_SOURCES)
         raise InvalidJob.of(
@@ -368,8 +368,8 @@ def _run_at(spec: JobSpec, defaults: JobDefaults) -> datetime | None:
         if run_at is not None:
             raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")
         if not isinstance(spec.countdown, timedelta):
-            said = f"countdown must be seconds or a timedelta, got {spec.countdown!r}"
-            raise InvalidJob.of("countdown", "malformed", said)
+            message = f"countdown must be seconds or a timedelta, got {spec.countdown!r}"
+            raise InvalidJob.of("countdown", "malformed", message)
         try:
             run_at = defaults.now + spec.countdown
         except OverflowError:
@@ -377,8 +377,8 @@ def _run_at(spec: JobSpec, defaults: JobDefaults) -> datetime | None:
     if run_at is None:
         return None
     if not isinstance(run_at, datetime) or run_at.tzinfo is None:
-        said = f"run_at must be a datetime with a time zone, got {run_at!r}"
-        raise InvalidJob.of("run_at", "malformed", said)
+        message = f"run_at must be a datetime with a time zone, got {run_at!r}"
+        raise InvalidJob.of("run_at", "malformed", message)
     return run_at if run_at > defaults.now else None
 
 
@@ -388,9 +388,9 @@ def _as_stored(value: Any, serializer: str) -> Any:
     Values that kombu's JSON knows beyond JSON, such as times, are encoded as kombu does: a worker
     decodes them from the message.
     """
-    found = stored(value)
-    if found is not None or serializer != "json":
-        return found
+    encoded = stored(value)
+    if encoded is not None or serializer != "json":
+        return encoded
     try:
         return stored(as_json(value))
     except (TypeError, ValueError):

@@ -79,13 +79,13 @@ class MissingMessages:
 
     def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
         """Ends jobs that could not end in the transaction that purged or expired their message."""
-        found = discarded_messages.unfinished_jobs(connection, self._namespace)
+        discarded = discarded_messages.unfinished_jobs(connection, self._namespace)
 
         def part(some: Sequence[str]) -> Lanes:
             ended = discarded_messages.end_jobs(connection, some)
             return _follow(connection, publisher, ended)
 
-        return set().union(*batches.in_transactions(connection, found, part))
+        return set().union(*batches.in_transactions(connection, discarded, part))
 
     def _give_up_accepted(
         self,

@@ -72,15 +72,15 @@ def _mark_lost(
     job_states = _job_states(connection, publisher, lost)
     records = [
         ExecutionRecord(
-            str(each.id),
-            str(each.job_id),
+            str(run.id),
+            str(run.job_id),
             False,
             state="failed",
-            job_state=job_states[each.id],
+            job_state=job_states[run.id],
             lost=True,
-            error=f"lost: {why.format(worker=each.worker)}",
+            error=f"lost: {why.format(worker=run.worker)}",
         )
-        for each in lost
+        for run in lost
     ]
     unanswered = answers.of_jobs(connection, [record.job_id for record in records])
     ended = executions.record(connection, records)
@@ -97,32 +97,32 @@ def _job_states(
     to record that. `cancelled`: the message was purged or has expired. Otherwise `failed`: also if
     the worker that accepted it has recorded its end, which did not count while this one ran.
     """
-    job_ids = [str(each.job_id) for each in lost]
+    job_ids = [str(run.job_id) for run in lost]
     ends: dict[str, message_ends.End] = {}
     if isinstance(publisher, TransactionPublisher):
         back = messages.carrying(connection, job_ids)
         # A broker that the app used before delivers again what was not acknowledged.
-        late = [str(each.job_id) for each in lost if each.acks_late]
+        late = [str(run.job_id) for run in lost if run.acks_late]
         back |= external_brokers.sent(connection, late)
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
-        back = {str(each.job_id) for each in lost if each.acks_late}
+        back = {str(run.job_id) for run in lost if run.acks_late}
     elsewhere = {
-        each.id: end.worker_id
-        for each in lost
-        if (end := ends.get(str(each.job_id))) is not None
+        run.id: end.worker_id
+        for run in lost
+        if (end := ends.get(str(run.job_id))) is not None
         and end.how == "accepted"
-        and end.worker_id not in (None, each.worker_id)
+        and end.worker_id not in (None, run.worker_id)
     }
     has_failed = workers.ended_beside(connection, elsewhere.keys())
     states: dict[UUID, str] = {}
-    for each in lost:
-        end = ends.get(str(each.job_id))
-        states[each.id] = "pending" if str(each.job_id) in back else "failed"
+    for run in lost:
+        end = ends.get(str(run.job_id))
+        states[run.id] = "pending" if str(run.job_id) in back else "failed"
         if end is not None and end.how != "accepted":
-            states[each.id] = "cancelled"
-        elif each.id in elsewhere and (each.id, elsewhere[each.id]) not in has_failed:
-            states[each.id] = "pending"
+            states[run.id] = "cancelled"
+        elif run.id in elsewhere and (run.id, elsewhere[run.id]) not in has_failed:
+            states[run.id] = "pending"
     return states
 
 
@@ -169,9 +169,9 @@ class Rescuer:
     ) -> set[Room]:
         if not connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}):
             return set()
-        found = workers.abandoned_executions(connection, self.namespace, dead)
+        abandoned = workers.abandoned_executions(connection, self.namespace, dead)
         why = "the worker {worker} died"
-        return end_lost(connection, publisher, [each.id for each in found], why)
+        return end_lost(connection, publisher, [run.id for run in abandoned], why)
 
 
 _rescuers: "WeakKeyDictionary[Publisher, Rescuer]" = WeakKeyDictionary()

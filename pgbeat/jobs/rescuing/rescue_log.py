@@ -39,18 +39,18 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogMessage]
     if not losses:
         return []
     now = connections.now(connection)
-    found = {job.id: job for job in jobs.find(connection, {each.job_id for each in losses})}
-    again = [job.retried_by for job in found.values() if job.retried_by is not None]
+    by_id = {job.id: job for job in jobs.find(connection, {loss.job_id for loss in losses})}
+    again = [job.retried_by for job in by_id.values() if job.retried_by is not None]
     retries = {job.id: job for job in jobs.find(connection, again)}
     lines: list[LogMessage] = []
-    for each in losses:
-        job = found.get(UUID(str(each.job_id)))
+    for loss in losses:
+        job = by_id.get(UUID(str(loss.job_id)))
         if job is None:
             continue
-        if each.execution_id is not None:
-            lines.append(_of_execution(connection, each.execution_id, job, now))
+        if loss.execution_id is not None:
+            lines.append(_of_execution(connection, loss.execution_id, job, now))
         lines.append(_of_job(job, retries.get(job.retried_by) if job.retried_by else None, now))
-    lines.extend(_of_lanes([job for job in found.values() if job.has_ended]))
+    lines.extend(_of_lanes([job for job in by_id.values() if job.has_ended]))
     return lines
 
 

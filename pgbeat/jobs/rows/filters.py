@@ -62,44 +62,44 @@ class Filter(NamedTuple):
 
     def indexed(self) -> list[ColumnElement[bool]]:
         """Returns the conditions for which there are indexes, or which take little beside one."""
-        given = [(name, value) for name, value in self._asdict().items() if name not in _OTHERS]
-        found = [jobs.c[name] == value for name, value in given if value is not None]
+        columns = [(name, value) for name, value in self._asdict().items() if name not in _OTHERS]
+        conditions = [jobs.c[name] == value for name, value in columns if value is not None]
         if self.task is not None and not is_glob(self.task):
-            found.append(jobs.c.task == self.task)
+            conditions.append(jobs.c.task == self.task)
         if self.states is not None:
-            found.append(jobs.c.state.in_(self.states))
+            conditions.append(jobs.c.state.in_(self.states))
         if self.ids is not None:
-            found.append(jobs.c.id.in_(self.ids))
+            conditions.append(jobs.c.id.in_(self.ids))
         if self.is_retried is not None:
             is_last = jobs.c.retried_by.is_(None)
-            found.append(~is_last if self.is_retried else is_last)
+            conditions.append(~is_last if self.is_retried else is_last)
         if self.late is not None:
             is_late = jobs.c.late_at.is_not(None)
-            found.append(is_late if self.late else ~is_late)
+            conditions.append(is_late if self.late else ~is_late)
         if self.created_from is not None:
-            found.append(jobs.c.created_at >= self.created_from)
+            conditions.append(jobs.c.created_at >= self.created_from)
         if self.created_until is not None:
-            found.append(jobs.c.created_at < self.created_until)
+            conditions.append(jobs.c.created_at < self.created_until)
         if self.labels:  # the second condition makes Postgres use the index
-            found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
-        return found
+            conditions += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
+        return conditions
 
     def unindexed(self, columns: Any) -> list[ColumnElement[bool]]:
         """Returns the others, of a table's or a subquery's columns."""
-        found: list[ColumnElement[bool]] = []
+        conditions: list[ColumnElement[bool]] = []
         if self.task is not None and is_glob(self.task):
-            found.append(columns.task.like(like(self.task)))
+            conditions.append(columns.task.like(like(self.task)))
         if self.error is not None:
             glob = self.error if is_glob(self.error) else f"*{self.error}*"
-            found.append(columns.error.ilike(like(glob)))
+            conditions.append(columns.error.ilike(like(glob)))
         if self.queue is not None:
-            found.append(self._is_in_queue(columns))
+            conditions.append(self._is_in_queue(columns))
         if self.tags:
-            found.append(columns.tags.contains(list(self.tags)))
-        found += [_argument(columns, *each) for each in self.arguments or ()]
-        found += [_word(columns, each) for each in self.words or ()]
-        found += [columns.task.not_like(like(each)) for each in self.not_tasks or ()]
-        return found
+            conditions.append(columns.tags.contains(list(self.tags)))
+        conditions += [_argument(columns, *argument) for argument in self.arguments or ()]
+        conditions += [_word(columns, word) for word in self.words or ()]
+        conditions += [columns.task.not_like(like(task)) for task in self.not_tasks or ()]
+        return conditions
 
     def _is_in_queue(self, columns: Any) -> ColumnElement[bool]:
         if self.routed_here is not None:
@@ -141,12 +141,12 @@ def _argument(columns: Any, path: str, value: str) -> ColumnElement[bool]:
     is_place = first.isdecimal() and len(first) < 9
     where = columns.args[int(first)] if is_place else columns.kwargs
     names = inner if is_place else [first, *inner]
-    found = []
-    for each in values:
+    conditions = []
+    for wanted in values:
         for name in reversed(names):
-            each = {name: each}
-        found.append(where.contains(cast(literal(json.dumps(each), Text), JSONB)))
-    return or_(*found)
+            wanted = {name: wanted}
+        conditions.append(where.contains(cast(literal(json.dumps(wanted), Text), JSONB)))
+    return or_(*conditions)
 
 
 def _word(columns: Any, word: str) -> ColumnElement[bool]:

@@ -50,13 +50,13 @@ def find(
             code="invalid_id",
         )
     query = select(table.c.id, *about).where(table.c.id.between(*possible), *which)
-    found = connection.execute(query.order_by(table.c.id).limit(_NAMED + 1)).all()
-    if not found:
+    rows = connection.execute(query.order_by(table.c.id).limit(_NAMED + 1)).all()
+    if not rows:
         dots = "" if possible[0] == possible[1] else "…"
         raise NotFound(f"there is no {noun} {beginning}{dots}")
-    if len(found) > 1:
-        lines = [f"  {row[0]} {', '.join(filter(None, row[1:]))}".rstrip() for row in found]
+    if len(rows) > 1:
+        lines = [f"  {row[0]} {', '.join(filter(None, row[1:]))}".rstrip() for row in rows]
         lines[_NAMED:] = ["  …"] * (len(lines) > _NAMED)
-        said = f"several ids begin with {beginning!r}; write more of the {noun}'s:"
-        raise NotFound("\n".join([said, *lines]), code="ambiguous_id")
-    return UUID(str(found[0].id))
+        message = f"several ids begin with {beginning!r}; write more of the {noun}'s:"
+        raise NotFound("\n".join([message, *lines]), code="ambiguous_id")
+    return UUID(str(rows[0].id))

@@ -244,12 +244,12 @@ def overlap_reason(unfinished: Sequence[Unfinished]) -> str:
 
 def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, list[Unfinished]]:
     """Returns the unfinished jobs of each of these schedules (ids), the oldest first."""
-    found: dict[int, list[Unfinished]] = {}
+    unfinished_jobs: dict[int, list[Unfinished]] = {}
     if schedules:
         rows = connection.execute(_UNFINISHED_OF, {"schedules": list(schedules)})
         for schedule_id, job_id, state in rows:
-            found.setdefault(schedule_id, []).append(Unfinished(str(job_id), state))
-    return found
+            unfinished_jobs.setdefault(schedule_id, []).append(Unfinished(str(job_id), state))
+    return unfinished_jobs
 
 
 _LOCK = text(
@@ -274,5 +274,5 @@ _TRY_LOCK = text(
 
 def try_lock(connection: Connection, job_ids: Collection[str | UUID]) -> set[str]:
     """Locks the unfinished jobs that no other transaction has locked, and returns their ids."""
-    found = connection.scalars(_TRY_LOCK, {"ids": [str(i) for i in job_ids]})
-    return {str(job_id) for job_id in found}
+    locked = connection.scalars(_TRY_LOCK, {"ids": [str(i) for i in job_ids]})
+    return {str(job_id) for job_id in locked}

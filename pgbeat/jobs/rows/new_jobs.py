@@ -116,7 +116,7 @@ def _fields(job: Job) -> dict[str, Any]:
         for name, value, default in zip(Job._fields, job, _DEFAULTS, strict=True)
         if value is not default and value != default
     }
-    deadlines = [each for each in (job.must_start_by, job.must_end_by) if each is not None]
+    deadlines = [time for time in (job.must_start_by, job.must_end_by) if time is not None]
     if deadlines:
         fields["next_deadline"] = min(deadlines)
     return fields

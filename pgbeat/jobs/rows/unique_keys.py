@@ -57,8 +57,8 @@ def refusing() -> Iterator[None]:
         if isinstance(cause, psycopg.errors.UniqueViolation) and (
             (cause.diag.table_name, cause.diag.column_name) == ("jobs", "unique_key")
         ):
-            said = str(cause.diag.message_primary).removeprefix("job: ")
-            raise NotUnique(f"{said}; commit it, or try again later") from error
+            message = str(cause.diag.message_primary).removeprefix("job: ")
+            raise NotUnique(f"{message}; commit it, or try again later") from error
         raise
 
 
@@ -79,6 +79,6 @@ def find(
 
 
 def _values(namespace: str, keys: Iterable[UniqueKey]) -> dict[str, Any]:
-    given = list(keys)
-    tasks, names = [each.task for each in given], [each.key for each in given]
+    key_list = list(keys)
+    tasks, names = [key.task for key in key_list], [key.key for key in key_list]
     return {"namespace": namespace, "tasks": tasks, "keys": names}

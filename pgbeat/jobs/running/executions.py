@@ -141,7 +141,7 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
     """
     ended: list[Ended] = []
     cursor = psycopg.RawCursor(connections.driver(connection))
-    undecided = [each.job_id for each in records if each.job_state in UNDECIDED]
+    undecided = [run.job_id for run in records if run.job_state in UNDECIDED]
     unanswered = endings.lock_undecided(connection, undecided)
     for is_new, batch in _batches(records):
         statement = BEGIN if is_new else GO_ON
@@ -175,10 +175,10 @@ ARTIFACTS = "artifacts"
 
 def artifacts_of(metadata: Mapping[str, Any]) -> list[str]:
     """Returns the artifacts in an execution's metadata, without values that are not text."""
-    found = metadata.get(ARTIFACTS)
-    if not isinstance(found, list):
+    names = metadata.get(ARTIFACTS)
+    if not isinstance(names, list):
         return []
-    return [each for each in found if isinstance(each, str)]
+    return [name for name in names if isinstance(name, str)]
 
 
 class Execution(NamedTuple):
@@ -231,8 +231,8 @@ def of_job(
     if before is not None:
         query = query.where(executions.c.number < before)
     query = query.order_by(executions.c.number.desc()).limit(limit)
-    found = [Execution(*row) for row in connection.execute(query)]
-    return sorted(found, key=lambda run: (run.started_at, run.number), reverse=True)
+    runs = [Execution(*row) for row in connection.execute(query)]
+    return sorted(runs, key=lambda run: (run.started_at, run.number), reverse=True)
 
 
 def count_of_job(connection: Connection, job_id: str | UUID) -> int:
@@ -252,12 +252,12 @@ _ARTIFACTS = text(
 
 def artifacts(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, list[str]]:
     """Returns the artifacts of these jobs, each once, without jobs that have none."""
-    found: dict[UUID, dict[str, None]] = {}
+    by_job: dict[UUID, dict[str, None]] = {}
     if job_ids:
         rows = connection.execute(_ARTIFACTS, {"ids": [str(job_id) for job_id in job_ids]})
         for job_id, metadata in rows:
-            found.setdefault(job_id, {}).update(dict.fromkeys(artifacts_of(metadata)))
-    return {job_id: list(names) for job_id, names in found.items() if names}
+            by_job.setdefault(job_id, {}).update(dict.fromkeys(artifacts_of(metadata)))
+    return {job_id: list(names) for job_id, names in by_job.items() if names}
 
 
 def get(connection: Connection, execution_id: UUID) -> Execution:

@@ -71,10 +71,10 @@ def numbers(connection: Connection, job: Job, *, limit: int) -> list[int]:
 
 
 def _read(row: Any, redactor: Redactor, task: str) -> tuple[int, list[LogLine]]:
-    found: Iterable[Any] = row.log.get("lines", [])
+    stored: Iterable[Any] = row.log.get("lines", [])
     began = row.started_at
     lines = [
-        LogLine(began + timedelta(seconds=float(after)), level, logger, redactor.text(task, said))
-        for after, level, logger, said in found
+        LogLine(began + timedelta(seconds=float(after)), level, logger, redactor.text(task, line))
+        for after, level, logger, line in stored
     ]
     return row.log.get("omitted", 0), lines

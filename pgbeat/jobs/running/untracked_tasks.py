@@ -43,5 +43,5 @@ class Tally:
 
     def take(self) -> Counter[str]:
         """Returns the numbers, and begins anew."""
-        found, self._numbers = self._numbers, Counter[str]()
-        return found
+        numbers, self._numbers = self._numbers, Counter[str]()
+        return numbers

@@ -116,9 +116,9 @@ _REPORT = text(
 )
 
 
-def report(connection: Connection, worker: int, found: WorkerReport) -> None:
+def report(connection: Connection, worker: int, observed: WorkerReport) -> None:
     """Records what a worker says of itself."""
-    values = found._asdict() | {"id": worker, "versions": json.dumps(found.versions)}
+    values = observed._asdict() | {"id": worker, "versions": json.dumps(observed.versions)}
     connection.execute(_REPORT, values)
 
 
@@ -152,15 +152,15 @@ def find_dead(connection: Connection, patience: float) -> list[int]:
 
     Executes one statement if no worker is missing. The connection must be in autocommit mode.
     """
-    found = connection.execute(_MISSING, {"patience": patience, "kept": _KEPT}).all()
+    missing = connection.execute(_MISSING, {"patience": patience, "kept": _KEPT}).all()
     for statement, ids in (
-        (_NOTE, [w.id for w in found if not w.lives and not w.is_noted]),
-        (_FORGIVE, [w.id for w in found if w.lives]),
-        (_FORGET, [w.id for w in found if w.is_old]),
+        (_NOTE, [w.id for w in missing if not w.lives and not w.is_noted]),
+        (_FORGIVE, [w.id for w in missing if w.lives]),
+        (_FORGET, [w.id for w in missing if w.is_old]),
     ):
         if ids:
             connection.execute(statement, {"ids": ids})
-    return [w.id for w in found if w.is_dead]
+    return [w.id for w in missing if w.is_dead]
 
 
 class LostExecution(NamedTuple):
@@ -203,7 +203,7 @@ _LOCK_RUNNING = text(
 
 def lock_running(connection: Connection, execution_ids: Collection[UUID]) -> list[LostExecution]:
     """Locks and returns the executions that still run. Skips rows that are locked."""
-    rows = connection.execute(_LOCK_RUNNING, {"ids": [str(each) for each in execution_ids]})
+    rows = connection.execute(_LOCK_RUNNING, {"ids": [str(run_id) for run_id in execution_ids]})
     return [LostExecution(*row) for row in rows]
 
 
@@ -219,7 +219,7 @@ def ended_beside(
     """
     if not execution_ids:
         return set()
-    rows = connection.execute(_ENDED_BESIDE, {"ids": [str(each) for each in execution_ids]})
+    rows = connection.execute(_ENDED_BESIDE, {"ids": [str(run_id) for run_id in execution_ids]})
     return {(row.id, row.worker_id) for row in rows}
 
 

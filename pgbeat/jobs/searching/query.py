@@ -68,15 +68,15 @@ class Query(NamedTuple):
 
     def get(self, key: str) -> str:
         """Returns the value of a term, the first; without one, nothing."""
-        return next((each.value for each in self.terms if each.key == key), "")
+        return next((term.value for term in self.terms if term.key == key), "")
 
     def without(self, *keys: str) -> "Query":
         """Returns the query without the terms that have one of these keys."""
-        return Query(tuple(each for each in self.terms if each.key not in keys))
+        return Query(tuple(term for term in self.terms if term.key not in keys))
 
     def less(self, term: Term) -> "Query":
         """Returns the query without a term."""
-        return Query(tuple(each for each in self.terms if each != term))
+        return Query(tuple(other for other in self.terms if other != term))
 
     def having(self, **values: str) -> "Query":
         """Returns the query with other values of some keys; an empty one removes its term."""
@@ -88,62 +88,62 @@ class Query(NamedTuple):
 
         Raises `InvalidInput` with all mistakes. Times such as `2h` count from `now`.
         """
-        found, problems = self._read(now)
+        columns, problems = self._read(now)
         if problems:
             raise InvalidInput(problems)
-        if "error" in found and not {"state", "states"} & set(found):
-            found["state"] = "failed"
-        return Filter(namespace, **found)
+        if "error" in columns and not {"state", "states"} & set(columns):
+            columns["state"] = "failed"
+        return Filter(namespace, **columns)
 
     def _read(self, now: datetime) -> tuple[dict[str, Any], Problems]:
         """Returns the fields of the filter, and the mistakes."""
         problems = Problems()
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for key in _ALONE:
-            if sum(each.key == key for each in self.terms) > 1:
+            if sum(other.key == key for other in self.terms) > 1:
                 problems.add(FIELD, "conflict", f"{key}: is there twice")
         for term in self.terms:
             try:
-                self._add(found, term, now)
+                self._add(columns, term, now)
             except ValueError as error:
                 problems.add(FIELD, "malformed", f"{term}: {error}")
-        return found, problems
+        return columns, problems
 
-    def _add(self, found: dict[str, Any], term: Term, now: datetime) -> None:
+    def _add(self, columns: dict[str, Any], term: Term, now: datetime) -> None:
         key, value = term
         if key in _COLUMNS:
-            found[_COLUMNS[key]] = value
+            columns[_COLUMNS[key]] = value
         elif key == "state":
             states = value.split(",")
-            for each in states:
-                if each not in JOB_STATES:
-                    said = (f"there is no state {each!r}", did_you_mean(each, JOB_STATES))
-                    raise ValueError("; ".join(filter(None, said)))
-            found |= {"state": value} if len(states) == 1 else {"states": tuple(states)}
+            for state in states:
+                if state not in JOB_STATES:
+                    parts = (f"there is no state {state!r}", did_you_mean(state, JOB_STATES))
+                    raise ValueError("; ".join(filter(None, parts)))
+            columns |= {"state": value} if len(states) == 1 else {"states": tuple(states)}
         elif key == "group":
             try:
-                found["group_id"] = str(UUID(value))
+                columns["group_id"] = str(UUID(value))
             except ValueError:
                 raise ValueError("write the whole id") from None
         elif key in ("since", "before"):
-            found["created_from" if key == "since" else "created_until"] = _moment(value, now)
+            columns["created_from" if key == "since" else "created_until"] = _moment(value, now)
         elif key == "is":
             if value not in _MARKS:
-                raise ValueError(f"write one of {', '.join(f'is:{each}' for each in _MARKS)}")
+                raise ValueError(f"write one of {', '.join(f'is:{mark}' for mark in _MARKS)}")
             name, wanted = _MARKS[value]
-            if found.setdefault(name, wanted) is not wanted:
+            if columns.setdefault(name, wanted) is not wanted:
                 raise ValueError("another term says the opposite")
         elif key == "label":
             name, separator, label = value.partition("=")
             if not separator or not name:
                 raise ValueError("write label:NAME=VALUE")
-            found.setdefault("labels", {})[name] = label
+            columns.setdefault("labels", {})[name] = label
         elif key == "tag":
-            found.setdefault("tags", []).append(value)
+            columns.setdefault("tags", []).append(value)
         elif key.startswith("arg."):
-            found.setdefault("arguments", []).append((key.removeprefix("arg."), value))
+            columns.setdefault("arguments", []).append((key.removeprefix("arg."), value))
         elif key == "word":
-            found.setdefault("words", []).append(value)
+            columns.setdefault("words", []).append(value)
 
 
 def _moment(value: str, now: datetime) -> datetime:
@@ -169,11 +169,11 @@ def parse(text: str) -> Query:
         raise InvalidInput.of(FIELD, "unstorable", f"the query holds {UNSTORABLE}")
     terms, problems = [], Problems()
     for token in _TOKEN.findall(text):
-        found = _term(token)
-        if isinstance(found, Term):
-            terms.append(found)
+        term = _term(token)
+        if isinstance(term, Term):
+            terms.append(term)
         else:
-            problems.add(FIELD, "unknown", found)
+            problems.add(FIELD, "unknown", term)
     if len(terms) > _MOST_TERMS:
         problems.add(FIELD, "too_long", f"a query has at most {_MOST_TERMS} terms")
     query = Query(tuple(dict.fromkeys(terms)))
@@ -203,7 +203,7 @@ def _term(token: str) -> Term | str:
 
 def _unquoted(text: str) -> str:
     """Returns a value without double quotes, and with what they protect."""
-    return re.sub(r'"((?:[^"\\]|\\.)*)"?', lambda found: re.sub(r"\\(.)", r"\1", found[1]), text)
+    return re.sub(r'"((?:[^"\\]|\\.)*)"?', lambda match: re.sub(r"\\(.)", r"\1", match[1]), text)
 
 
 def of(values: Mapping[str, str]) -> Query:
@@ -213,9 +213,9 @@ def of(values: Mapping[str, str]) -> Query:
 
 def join(queries: Iterable[Query]) -> Query:
     """Returns one query with the terms of all; later values replace those of the same key."""
-    found = Query()
-    for each in queries:
-        alone = {term.key for term in each.terms if term.key in _ALONE}
-        kept = found.without(*alone).terms
-        found = Query(tuple(dict.fromkeys(kept + each.terms)))
-    return found
+    joined = Query()
+    for query in queries:
+        alone = {term.key for term in query.terms if term.key in _ALONE}
+        kept = joined.without(*alone).terms
+        joined = Query(tuple(dict.fromkeys(kept + query.terms)))
+    return joined

@@ -52,13 +52,13 @@ def visible(actor: Actor, redactor: Redactor, which: Filter) -> Filter:
     Who sees an argument or error masked doesn't find the job by it either. Raises `Forbidden` if
     it asks for jobs of another owner.
     """
-    found = permissions.visible(actor, which)
+    seen = permissions.visible(actor, which)
     hidden: set[str] = set()
     if which.arguments:
         hidden |= redactor.tasks_with_rules()
     elif which.error is not None:
         hidden |= redactor.tasks_with_rules(of_errors=True)
-    return found._replace(not_tasks=sorted(hidden)) if hidden else found
+    return seen._replace(not_tasks=sorted(hidden)) if hidden else seen
 
 
 def page(
@@ -71,12 +71,12 @@ def page(
     newest = _newest(which, after).limit(_WINDOW).subquery()
     query = select(newest).where(*which.unindexed(newest.c))
     query = query.order_by(newest.c.created_at.desc(), newest.c.id.desc()).limit(limit + 1)
-    found = _page([Job(*row) for row in connection.execute(query)], limit)
-    if found.next is not None:
-        return found
+    jobs_page = _page([Job(*row) for row in connection.execute(query)], limit)
+    if jobs_page.next is not None:
+        return jobs_page
     last = _newest(which, after).with_only_columns(table.c.created_at, table.c.id)
     end = connection.execute(last.offset(_WINDOW - 1).limit(1)).first()
-    return found if end is None else Found(found.rows, (end[0], end[1]), is_cut=True)
+    return jobs_page if end is None else Found(jobs_page.rows, (end[0], end[1]), is_cut=True)
 
 
 def _newest(which: Filter, after: Position | None = None) -> Select[Any]:

@@ -94,8 +94,8 @@ def request(
     policy = job_policies.parse({"tags": tags, "resources": resources or {}})
     lanes.get(unit.connection, unit.namespace, lane)
     unit.record_action("run", "direct", name, None, {"lane": lane})
-    found = task if isinstance(task, Task) else app.tasks[name]
-    return DirectExecution(app, unit.settings, unit.actor, found, lane, policy)
+    registered = task if isinstance(task, Task) else app.tasks[name]
+    return DirectExecution(app, unit.settings, unit.actor, registered, lane, policy)
 
 
 class DirectExecution:
@@ -176,18 +176,18 @@ class DirectExecution:
                 self._sleep(connection, min(left, _POLL))
 
     def _has_started(self, connection: Connection, reservation: int) -> bool:
-        found = reservations.has_started(connection, reservation)
-        if found is None:
+        started = reservations.has_started(connection, reservation)
+        if started is None:
             raise NoSlot(f"the reservation in lane {self._lane!r} was deleted")
-        return found
+        return started
 
     def _sleep(self, connection: Connection, seconds: float) -> None:
         """Waits up to so many seconds for a notification about the lane."""
         until = time.monotonic() + seconds
-        own = f"{self._settings.namespace}/{self._lane}"
+        lane_key = f"{self._settings.namespace}/{self._lane}"
         while (left := until - time.monotonic()) > 0:
             for notification in connections.driver(connection).notifies(timeout=left, stop_after=1):
-                if notification.payload == own:
+                if notification.payload == lane_key:
                     return
 
     def _dispatch(self, connection: Connection, publisher: Publisher) -> None:
@@ -216,9 +216,9 @@ class DirectExecution:
     def _why_no_slot(self, connection: Connection, reservation: int, timeout: float) -> str:
         lane = lanes.get(connection, self._settings.namespace, self._lane)
         now = connections.now(connection)
-        own = f"direct/{reservation}"
-        waiting = [each for each in occupancy.line(connection, lane, limit=1000) if each.is_direct]
-        place = next((i for i, each in enumerate(waiting) if each.id == own), 0)
+        place_id = f"direct/{reservation}"
+        waiting = [work for work in occupancy.line(connection, lane, limit=1000) if work.is_direct]
+        place = next((i for i, work in enumerate(waiting) if work.id == place_id), 0)
         held = occupancy.holders(connection, lane, limit=6)
         parts = [f"lane {lane.name!r} had no free slot within {timeout:g} s"]
         if waiting and (reason := waiting[place].reason) is not None:

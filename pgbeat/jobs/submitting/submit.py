@@ -62,7 +62,7 @@ def submit(
     Returns the job, or the unfinished one that has its unique key. Raises `InvalidJob`,
     `UnknownTask` or `InvalidSchedule` for invalid input, and `BrokerUnavailable`.
     """
-    found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()
+    app = app or getattr(task, "app", None) or current_app._get_current_object()
     # A signature is a mapping with a name: only that would be used, and its arguments be lost.
     name: Any = task if isinstance(task, Mapping) else getattr(task, "name", task)
     spec = JobSpec(
@@ -81,16 +81,16 @@ def submit(
         depends_on_outcome,
     )
     actor = Actor(created_by) if created_by else actors.user()
-    with submissions.opened_unit(found, settings_of(found), actor, connection) as unit:
+    with submissions.opened_unit(app, settings_of(app), actor, connection) as unit:
         return _submit(unit, spec, job_source)
 
 
 def _submit(unit: UnitOfWork, spec: JobSpec, job_source: str) -> Job:
-    made = one_statement.submit(unit, spec, job_source=job_source)
-    if made is None:
+    new = one_statement.submit(unit, spec, job_source=job_source)
+    if new is None:
         with submissions.transaction(unit) as ids:
-            made = control.submit(unit, spec, job_source=job_source)
-            ids.append(str(made.job.id))
+            new = control.submit(unit, spec, job_source=job_source)
+            ids.append(str(new.job.id))
     # After our own commit, its lane was dispatched: the row may be another now.
-    is_stale = not unit.is_callers and waiting.is_waiting(made.job)
-    return jobs.get(unit.connection, made.job.id) if is_stale else made.job
+    is_stale = not unit.is_callers and waiting.is_waiting(new.job)
+    return jobs.get(unit.connection, new.job.id) if is_stale else new.job

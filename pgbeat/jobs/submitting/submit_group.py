@@ -72,18 +72,18 @@ def prepare_members(
     prepared: list[PreparedJob] = []
     with members_of.numbered() as at:
         for at.number, spec in enumerate(specs):
-            made = preparer.prepare(spec)
-            job = made.job._replace(group_id=group_id, group_position=at.number)
-            made = made._replace(job=job)
+            new = preparer.prepare(spec)
+            job = new.job._replace(group_id=group_id, group_position=at.number)
+            new = new._replace(job=job)
             if mode == "sequential" and spec.depends_on:
-                said = "members of a sequential group wait for the one before; use mode parallel"
-                raise InvalidJob.of("depends_on", "conflict", said)
+                message = "members of a sequential group wait for the one before; use mode parallel"
+                raise InvalidJob.of("depends_on", "conflict", message)
             is_first = mode == "parallel" or at.number == 0
-            prepared.append(made if is_first else prepare.blocked(made))
-    parents = depends_on.of_members(unit, specs, [str(made.job.id) for made in prepared])
+            prepared.append(new if is_first else prepare.blocked(new))
+    parents = depends_on.of_members(unit, specs, [str(new.job.id) for new in prepared])
     with members_of.numbered() as at:
-        for at.number, (made, spec) in enumerate(zip(prepared, specs, strict=True)):
-            prepared[at.number] = depends_on.blocked(made, spec, parents[at.number])
+        for at.number, (new, spec) in enumerate(zip(prepared, specs, strict=True)):
+            prepared[at.number] = depends_on.blocked(new, spec, parents[at.number])
     if last is not None:
         with members_of.named("callback"):
             prepared.append(prepare.blocked(preparer.prepare(last), callback_of=group_id))
@@ -95,8 +95,8 @@ def _callback_spec(callback: Any) -> JobSpec:
         spec = members_of.spec(callback)
         for field in ("depends_on", "key"):
             if getattr(spec, field):
-                said = "a callback waits for its group, and for nothing else"
-                raise InvalidJob.of(field, "conflict", said)
+                message = "a callback waits for its group, and for nothing else"
+                raise InvalidJob.of(field, "conflict", message)
     return spec
 
 
@@ -135,9 +135,9 @@ def submit(
             raise NotUnique(f"{which}: job {job.id}, which is {job.state}, has the same unique key")
     rows = [job for job, _ in written]
     last = None if callback is None else rows.pop()
-    made = SubmittedGroup(group, rows, last)
-    unit.record("create", None, made)
-    return made
+    new = SubmittedGroup(group, rows, last)
+    unit.record("create", None, new)
+    return new
 
 
 def submit_group(
@@ -178,14 +178,14 @@ def submit_group(
     """
     if not isinstance(members, Sequence) or isinstance(members, str | bytes):
         raise TypeError(f"members must be a list, got {members!r}")
-    found: Celery = app or members_of.app_of(members) or current_app._get_current_object()
-    found.loader.import_default_modules()
+    app = app or members_of.app_of(members) or current_app._get_current_object()
+    app.loader.import_default_modules()
     actor = Actor(created_by) if created_by else user()
     with (
-        submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
+        submissions.opened_unit(app, settings_of(app), actor, connection) as unit,
         submissions.transaction(unit) as ids,
     ):
-        made = submit(
+        new = submit(
             unit,
             members,
             mode=mode,
@@ -195,8 +195,8 @@ def submit_group(
             callback_outcome=callback_outcome,
             job_source=job_source,
         )
-        ids += [str(job.id) for job in made.jobs]
-    return made
+        ids += [str(job.id) for job in new.jobs]
+    return new
 
 
 class CancelledGroup(NamedTuple):

@@ -28,14 +28,14 @@ def submit(
     unit: UnitOfWork, jobs: Iterable[Any], policy: JobPolicy, *, job_source: str
 ) -> list[str]:
     """Makes jobs of the actor's, and returns their ids. Raises as `submit_many`."""
-    made: list[str] = []
+    ids: list[str] = []
     numbered = enumerate(jobs)
     while batch := list(islice(numbered, _BATCH)):
-        user_limits.require_few(unit.actor, unit.settings, len(made) + len(batch))
-        made += _write(unit, batch, policy, job_source)
-    if made:
-        unit.record_action("create", "job", f"{len(made)} jobs", None, {"jobs": len(made)})
-    return made
+        user_limits.require_few(unit.actor, unit.settings, len(ids) + len(batch))
+        ids += _write(unit, batch, policy, job_source)
+    if ids:
+        unit.record_action("create", "job", f"{len(ids)} jobs", None, {"jobs": len(ids)})
+    return ids
 
 
 def _write(
@@ -43,18 +43,18 @@ def _write(
 ) -> list[str]:
     specs: list[tuple[int, JobSpec]] = []
     with members.numbered("job") as at:
-        for at.number, each in batch:
-            specs.append((at.number, members.spec(each, policy)))
+        for at.number, member in batch:
+            specs.append((at.number, members.spec(member, policy)))
     policies = {id(spec.policy): spec.policy for _, spec in specs}
     defaults = JobDefaults(unit.connection, unit.settings, policies.values())
     preparer = prepare.Preparer(unit.require_app(), defaults, policy, unit.actor, job_source)
     prepared: list[prepare.PreparedJob] = []
     with members.numbered("job") as at:
         for at.number, spec in specs:
-            made = preparer.prepare(spec)
+            new = preparer.prepare(spec)
             if spec.depends_on or spec.key is not None:
-                made = depends_on.blocked(made, spec, depends_on.existing(unit, spec))
-            prepared.append(made)
+                new = depends_on.blocked(new, spec, depends_on.existing(unit, spec))
+            prepared.append(new)
     return submissions.write_many(unit, prepared)
 
 
@@ -84,12 +84,12 @@ def submit_many(
         raise TypeError(f"jobs must be an iterable of jobs, got {jobs!r}")
     several = iter(jobs)
     first = list(islice(several, _BATCH))
-    found: Celery = app or members.app_of(first) or current_app._get_current_object()
-    found.loader.import_default_modules()
+    app = app or members.app_of(first) or current_app._get_current_object()
+    app.loader.import_default_modules()
     common = job_policies.parse(policy)
     actor = Actor(created_by) if created_by else actors.user()
     with (
-        submissions.opened_unit(found, settings_of(found), actor, connection) as unit,
+        submissions.opened_unit(app, settings_of(app), actor, connection) as unit,
         submissions.transaction(unit) as ids,
     ):
         ids += submit(unit, chain(first, several), common, job_source=job_source)

@@ -106,14 +106,14 @@ def preview(connection: Connection, actor: Actor, order: Order, which: Filter) -
 
     Raises `InvalidInput`, also without a filter, and `Forbidden`.
     """
-    found = _eligible(actor, order, which)
-    number = _count(connection, found.clauses())
+    eligible = _eligible(actor, order, which)
+    number = _count(connection, eligible.clauses())
     others = None if actor.is_restricted and not actor.sees_all else 0
     if others is not None and not actor.is_admin and which.created_by is None:
-        everybody = found._replace(created_by=None)
+        everybody = eligible._replace(created_by=None)
         others = _count(connection, [*everybody.clauses(), table.c.created_by != actor.name])
     at: datetime = connection.execute(select(func.now())).scalar_one()
-    return Preview(number, jobs.listing(connection, found, limit=SHOWN), at, others)
+    return Preview(number, jobs.listing(connection, eligible, limit=SHOWN), at, others)
 
 
 def counted(number: int) -> str:
@@ -143,7 +143,7 @@ def carry_out(
     early after `limit` jobs. Raises as `preview`, and `NotFound` if the action is not the actor's
     own.
     """
-    found = _eligible(unit.actor, order, which)._replace(
+    eligible = _eligible(unit.actor, order, which)._replace(
         created_until=_earlier(until, which.created_until)
     )
     quiet = UnitOfWork(
@@ -153,13 +153,13 @@ def carry_out(
     done, left, problems, seen = 0, Counter[str](), list[LeftAlone](), 0
     while True:
         size = BATCH if limit is None else min(BATCH, limit - seen)
-        batch = _next(unit.connection, found, after, size) if size > 0 else []
+        batch = _next(unit.connection, eligible, after, size) if size > 0 else []
         if batch:
             after = batch[-1]
             seen += len(batch)
             failed = _change(quiet, order, [job_id for _, job_id in batch], log)
             done += len(batch) - len(failed)
-            left.update(each.code for each in failed)
+            left.update(problem.code for problem in failed)
             problems = (problems + failed)[:_PROBLEMS]
         is_over = len(batch) < size
         yield Progress(log.entry.action, done, dict(left), problems, None if is_over else after)
@@ -175,17 +175,17 @@ def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
         raise InvalidInput.of("filter", "required", "say which jobs: give a state, a task, …")
     wanted = STATES[order.verb]
     asked = which.states or ((which.state,) if which.state else ())
-    states = tuple(each for each in wanted if not asked or each in asked)
+    states = tuple(state for state in wanted if not asked or state in asked)
     if not states:
-        said = f"can't {order.verb} jobs that are {' or '.join(asked)}: only {', '.join(wanted)}"
-        raise InvalidInput.of("state", "conflict", said)
-    found = which._replace(state=None, states=states)
+        message = f"can't {order.verb} jobs that are {' or '.join(asked)}: only {', '.join(wanted)}"
+        raise InvalidInput.of("state", "conflict", message)
+    eligible = which._replace(state=None, states=states)
     if order.verb == "retry":
         if which.is_retried:
-            said = "a job can be retried only once, and these have been"
-            raise InvalidInput.of("filter", "conflict", said)
-        found = found._replace(states=states if asked else ("failed",), is_retried=False)
-    return permissions.visible(replace(actor, is_viewer=False), found)
+            message = "a job can be retried only once, and these have been"
+            raise InvalidInput.of("filter", "conflict", message)
+        eligible = eligible._replace(states=states if asked else ("failed",), is_retried=False)
+    return permissions.visible(replace(actor, is_viewer=False), eligible)
 
 
 def _earlier(one: datetime, other: datetime | None) -> datetime:
@@ -212,7 +212,7 @@ def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") ->
     except DBAPIError as error:
         if connections.sqlstate(error) not in _DEADLOCKS:
             raise
-    return [problem for each in ids for problem in _batch(unit, order, [each], log)]
+    return [problem for job_id in ids for problem in _batch(unit, order, [job_id], log)]
 
 
 def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[LeftAlone]:
@@ -232,8 +232,8 @@ def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> 
 
 
 def _function(verb: BulkVerb) -> Callable[..., Any]:
-    found: Callable[..., Any] = changes.update if verb == "update" else getattr(control, verb)
-    return found
+    function: Callable[..., Any] = changes.update if verb == "update" else getattr(control, verb)
+    return function
 
 
 @contextmanager
@@ -266,15 +266,15 @@ class _Log:
         }
         self.entry = _Entry(None, 0, Counter())
         if action is not None:
-            found = audit.bulk_counts(unit.connection, action, unit.actor.name, order.verb)
-            if found is None:
+            counts = audit.bulk_counts(unit.connection, action, unit.actor.name, order.verb)
+            if counts is None:
                 raise NotFound(f"there is no action {action} of yours to go on with")
-            self.entry = _Entry(action, found["done"], Counter(found["left"]))
+            self.entry = _Entry(action, counts["done"], Counter(counts["left"]))
 
     def write(self, done: int, failed: Sequence[LeftAlone]) -> _Entry:
         """Adds what a batch did, in its transaction. Returns the entry, for after the commit."""
         before = self.entry
-        left = before.left + Counter(each.code for each in failed)
+        left = before.left + Counter(problem.code for problem in failed)
         after = {**self._what, "done": before.done + done, "left": dict(left)}
         action = before.action
         if action is not None:
@@ -286,15 +286,15 @@ class _Log:
 
 def described(which: Filter) -> dict[str, Any]:
     """Returns the fields of a filter that are given, as JSON; of arguments only the names."""
-    found = {name: value for name, value in which._asdict().items() if value is not None}
-    found.pop("namespace")
+    values = {name: value for name, value in which._asdict().items() if value is not None}
+    values.pop("namespace")
     if which.arguments:
-        found["arguments"] = [path for path, _ in which.arguments]
+        values["arguments"] = [path for path, _ in which.arguments]
     return {
         name: value.isoformat()
         if isinstance(value, datetime)
-        else [str(each) for each in value]
+        else [str(item) for item in value]
         if name == "ids"
         else value
-        for name, value in found.items()
+        for name, value in values.items()
     }

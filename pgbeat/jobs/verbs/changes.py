@@ -82,8 +82,8 @@ def _deadlines(job: Job, run_at: datetime) -> dict[str, Any]:
 
 def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the new values of columns. Raises `InvalidJob`."""
-    given = dict(values)
-    unknown = sorted(given.keys() - set(FIELDS))
+    changes = dict(values)
+    unknown = sorted(changes.keys() - set(FIELDS))
     if unknown:
         listed, known = ", ".join(map(repr, unknown)), ", ".join(FIELDS)
         raise InvalidJob.of(
@@ -91,21 +91,21 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
             "unknown_field",
             f"a job has no {listed} that can be updated; there are {known}",
         )
-    if not given:
+    if not changes:
         raise InvalidJob.of(
             "", "required", f"there is nothing to update; give one of {', '.join(FIELDS)}"
         )
-    columns = _times(connection, given)
-    if "lane" in given:
-        name = columns["lane"] = given.pop("lane")
+    columns = _times(connection, changes)
+    if "lane" in changes:
+        name = columns["lane"] = changes.pop("lane")
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
             error = missing(connection, "lane", name, namespace=job.namespace)
             raise InvalidJob.of("lane", "unknown", str(error))
-    for name, value in given.items():
+    for name, value in changes.items():
         if value is None:
             raise InvalidJob.of(name, "required", f"{name} must have a value")
-    policy = job_policies.parse(given)
-    columns |= {name: getattr(policy, name) for name in given}
+    policy = job_policies.parse(changes)
+    columns |= {name: getattr(policy, name) for name in changes}
     if columns.get("max_attempts", job.attempt) < job.attempt:
         raise InvalidJob.of(
             "max_attempts",
@@ -117,12 +117,12 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     return columns
 
 
-def _times(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
+def _times(connection: Connection, changes: dict[str, Any]) -> dict[str, Any]:
     """Removes `run_at` and `countdown` from the values, and returns the column `run_at`."""
-    if "countdown" in given:
-        if "run_at" in given:
+    if "countdown" in changes:
+        if "run_at" in changes:
             raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")
-        countdown = given.pop("countdown")
+        countdown = changes.pop("countdown")
         if not isinstance(countdown, timedelta):
             raise InvalidJob.of(
                 "countdown", "malformed", f"countdown must be a length of time, got {countdown!r}"
@@ -131,9 +131,9 @@ def _times(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
             return {"run_at": connections.now(connection) + countdown}
         except OverflowError:
             raise InvalidJob.of("countdown", "out_of_range", "countdown is out of range") from None
-    if "run_at" not in given:
+    if "run_at" not in changes:
         return {}
-    run_at = given.pop("run_at")
+    run_at = changes.pop("run_at")
     if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
         raise InvalidJob.of(
             "run_at", "malformed", f"run_at must be a time with a time zone, got {run_at!r}"

@@ -60,10 +60,10 @@ def submit(unit: UnitOfWork, spec: JobSpec, *, job_source: str) -> SubmittedJob:
     defaults = JobDefaults(unit.connection, unit.settings, [spec.policy])
     prepared = prepare.prepare(unit.require_app(), defaults, spec, unit.actor, job_source)
     parents = depends_on.existing(unit, spec)
-    [made] = submissions.write(unit, [depends_on.blocked(prepared, spec, parents)])
-    if made.is_new:
-        unit.record("create", None, made.job)
-    return made
+    [new] = submissions.write(unit, [depends_on.blocked(prepared, spec, parents)])
+    if new.is_new:
+        unit.record("create", None, new.job)
+    return new
 
 
 def lock(unit: UnitOfWork, verb: Verb, job_id: UUID | str) -> Job:
@@ -86,8 +86,8 @@ def cancel(unit: UnitOfWork, job_id: UUID | str, *, reason: str | None = None) -
     job = lock(unit, "cancel", job_id)
     if job.has_ended:
         raise InvalidTransition.of(job.id, job.state, "cancelled", _retry_hint(connection, job))
-    said = f"cancelled by {by}" + (f": {reason}" if reason else "")
-    ended = lifecycle.cancel(connection, publisher, [str(job.id)], by=by, reason=said)
+    ending = f"cancelled by {by}" + (f": {reason}" if reason else "")
+    ended = lifecycle.cancel(connection, publisher, [str(job.id)], by=by, reason=ending)
     lanes = lifecycle.follow(connection, publisher, ended)
     return finish(unit, "cancel", job, jobs.get(connection, job.id), lanes)
 
@@ -250,10 +250,10 @@ def retry(
                 f"job {job.id} can't be retried: job {other}, which has the same unique key, "
                 f"is {state}"
             )
-    made = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
-    if made is None:
+    new = retries.insert_by_hand(connection, job.id, job_source=job_source, priority=priority)
+    if new is None:
         raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")
-    return finish(unit, "retry", job, *proceed(connection, publisher, made))
+    return finish(unit, "retry", job, *proceed(connection, publisher, new))
 
 
 def _lock_unfinished_retry(connection: Connection, job: Job) -> Job | None:
@@ -303,8 +303,8 @@ def move(
     beside = None
     if where in ("before", "after"):
         if priority is not None:
-            said = "priority: next to another job, it takes that job's priority"
-            raise InvalidJob.of("priority", "conflict", said)
+            message = "priority: next to another job, it takes that job's priority"
+            raise InvalidJob.of("priority", "conflict", message)
         beside = _neighbour(connection, job, where, other)
         priority = beside.priority
     elif other is not None:

@@ -84,8 +84,8 @@ def save(
         with problems.within():
             concurrency.make(lane.policy, lane.options)
     if is_new and not problems and "max_running" not in changes and not _limits(lane):
-        said = "a new lane needs a limit (0 or more), a rate or a policy, or expressly no limit"
-        problems.add("max_running", "required", said)
+        message = "a new lane needs a limit (0 or more), a rate or a policy, or expressly no limit"
+        problems.add("max_running", "required", message)
     problems.raise_if_any(InvalidJob, subject=f"lane {name!r}")
     if changes:
         lane = _update(unit, name, {**changes, "updated_at": func.now()})
@@ -95,14 +95,14 @@ def save(
     return SavedLane(lane, before, is_new)
 
 
-def read_changes(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_changes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the changes, for `save`, that people ask for.
 
     Besides some `CHANGES`, they may name a `rate` in words, and `rate_for`: how long it holds.
     Without a rate there is no key or unit for it, without `fair_by` no limit for each key. Raises
     `InvalidJob`.
     """
-    changes = dict(given)
+    changes = dict(values)
     for_ = changes.pop(_FOR, None)
     if "rate" in changes:
         rate = changes.pop("rate")
@@ -143,8 +143,8 @@ def rate_changes(rate: str | None, for_: str | float | timedelta | None = None) 
     if not isinstance(length, timedelta):
         length = timedelta(seconds=min(length, 1e9))
     if not timedelta(0) < length <= timedelta(days=366):
-        said = f"a rate must hold for up to 366 days, got {for_!r}"
-        raise InvalidJob.of(_FOR, "out_of_range", said)
+        message = f"a rate must hold for up to 366 days, got {for_!r}"
+        raise InvalidJob.of(_FOR, "out_of_range", message)
     limit, period = lanes.parse_rate(rate)
     until = func.clock_timestamp() + length
     return {"temporary_limit": limit, "temporary_period": period, "temporary_until": until}
@@ -153,47 +153,47 @@ def rate_changes(rate: str | None, for_: str | float | timedelta | None = None) 
 def _limits(lane: Lane) -> bool:
     """Returns whether a lane may hold any job back."""
     limits = (lane.max_running, lane.max_per_key, lane.rate_limit, lane.temporary_limit)
-    return lane.policy is not None or any(each is not None for each in limits)
+    return lane.policy is not None or any(limit is not None for limit in limits)
 
 
 def _problems(lane: Lane) -> Problems:
-    found = Problems()
+    problems = Problems()
     if lane.max_running is not None and not 0 <= lane.max_running <= 1_000_000:
-        said = f"a limit must be 0 to 1000000, got {lane.max_running}"
-        found.add("max_running", "out_of_range", said)
+        message = f"a limit must be 0 to 1000000, got {lane.max_running}"
+        problems.add("max_running", "out_of_range", message)
     if lane.rate_key is not None:
         if lane.rate_limit is None and lane.temporary_limit is None:
-            found.add("rate_key", "conflict", "there is a key for the rate, but no rate")
+            problems.add("rate_key", "conflict", "there is a key for the rate, but no rate")
         if lane.rate_key not in _KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
             hint = did_you_mean(lane.rate_key, _KEYS)
             hint = hint or f"there are {', '.join(_KEYS)} and kwargs.NAME"
-            said = f"a rate can't be counted by {lane.rate_key!r}; {hint}"
-            found.add("rate_key", "unknown", said)
+            message = f"a rate can't be counted by {lane.rate_key!r}; {hint}"
+            problems.add("rate_key", "unknown", message)
     if lane.rate_unit is not None:
         if lane.rate_limit is None and lane.temporary_limit is None:
-            found.add("rate_unit", "conflict", "there is a unit for the rate, but no rate")
+            problems.add("rate_unit", "conflict", "there is a unit for the rate, but no rate")
         if not re.fullmatch(r"[^\x00-\x1f]{1,200}", lane.rate_unit):
-            found.add("rate_unit", "malformed", "a unit must be the name of a resource")
-    _check_fairness(lane, found)
+            problems.add("rate_unit", "malformed", "a unit must be the name of a resource")
+    _check_fairness(lane, problems)
     if lane.policy is None and lane.options:
-        found.add("options", "conflict", "there are options for a policy, but no policy")
-    return found
+        problems.add("options", "conflict", "there are options for a policy, but no policy")
+    return problems
 
 
-def _check_fairness(lane: Lane, found: Problems) -> None:
+def _check_fairness(lane: Lane, problems: Problems) -> None:
     if lane.max_per_key is not None:
         if lane.fair_by is None:
-            found.add("max_per_key", "conflict", "there is a limit for each key, but no key")
+            problems.add("max_per_key", "conflict", "there is a limit for each key, but no key")
         if not 0 <= lane.max_per_key <= 1_000_000:
-            said = f"a limit must be 0 to 1000000, got {lane.max_per_key}"
-            found.add("max_per_key", "out_of_range", said)
+            message = f"a limit must be 0 to 1000000, got {lane.max_per_key}"
+            problems.add("max_per_key", "out_of_range", message)
     if lane.fair_by is None or lane.fair_by in _KEYS:
         return
     if not re.fullmatch(r"(kwargs\.|tag:).{1,200}", lane.fair_by):
         hint = did_you_mean(lane.fair_by, _KEYS)
         hint = hint or f"there are {', '.join(_KEYS)}, tag:PREFIX and kwargs.NAME"
-        said = f"jobs can't take turns by {lane.fair_by!r}; {hint}"
-        found.add("fair_by", "unknown", said)
+        message = f"jobs can't take turns by {lane.fair_by!r}; {hint}"
+        problems.add("fair_by", "unknown", message)
 
 
 def _update(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> Lane:
@@ -227,8 +227,8 @@ def resume(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
 
 
 def _lock(unit: UnitOfWork, name: str) -> Lane:
-    found = lanes.lock(unit.connection, unit.namespace, name)
-    return found or lanes.get(unit.connection, unit.namespace, name)
+    lane = lanes.lock(unit.connection, unit.namespace, name)
+    return lane or lanes.get(unit.connection, unit.namespace, name)
 
 
 _USES = text(sql.load("lane_control.sql", "uses"))
@@ -246,8 +246,8 @@ def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:
     uses = [
         *([f"{jobs} job{'' if jobs == 1 else 's'} to come"] if jobs else ()),
         *([f"{direct} direct execution{'' if direct == 1 else 's'}"] if direct else ()),
-        *(f"schedule {each!r}" for each in schedules[:5]),
-        *(f"template {each!r}" for each in templates[:5]),
+        *(f"schedule {user!r}" for user in schedules[:5]),
+        *(f"template {user!r}" for user in templates[:5]),
     ]
     if uses and not force:
         raise InvalidJob.of("", "in_use", f"lane {name!r} is in use: {', '.join(uses)}")
@@ -266,13 +266,13 @@ def release(unit: UnitOfWork, name: str, number: int) -> None:
     lanes.get(connection, namespace, name)
     reservations.delete_dead(connection, namespace, name)
     alive = reservations.live(connection, namespace, name)
-    found = next((each for each in alive if each.id == number), None)
-    if found is None:
+    reservation = next((reservation for reservation in alive if reservation.id == number), None)
+    if reservation is None:
         raise NotFound(f"no direct execution {number} is in lane {name!r}; it is over")
     if not reservations.give_up(connection, number):
         hint = "its slot is free when its task, or its process, ends"
         raise InvalidTransition.of(number, "running", "released", hint, noun="direct execution")
-    before = {"task": found.task, "created_by": found.created_by, "lane": name}
+    before = {"task": reservation.task, "created_by": reservation.created_by, "lane": name}
     unit.record_action("release", "direct", str(number), before)
     lanes.announce(connection, namespace, name)
     dispatch.after_commit(unit, {lanes.Room(namespace, name)})

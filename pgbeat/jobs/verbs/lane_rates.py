@@ -31,11 +31,11 @@ def set_rate(
 
     Raises `NotFound`, and `InvalidJob` for an invalid rate.
     """
-    found: Celery = app or current_app._get_current_object()
+    app = app or current_app._get_current_object()
     changes = lane_control.rate_changes(rate, for_)
     with (
         submissions.opened_unit(
-            found, settings_of(found), actors.user(origin="program"), connection, joins=False
+            app, settings_of(app), actors.user(origin="program"), connection, joins=False
         ) as unit,
         unit.transaction(),
     ):

@@ -128,15 +128,15 @@ _TYPES: dict[str, tuple[type, str]] = {
 def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
     task, options = values["task"], values["options"]
     if not isinstance(task, str) or not task.strip():
-        said = f"task must name a registered task, got {task!r}"
-        yield Problem("task", "required", said)
+        message = f"task must name a registered task, got {task!r}"
+        yield Problem("task", "required", message)
     elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
-        said = f"task must be a name of 1 to 255 characters, got {task!r}"
-        yield Problem("task", "malformed", said)
+        message = f"task must be a name of 1 to 255 characters, got {task!r}"
+        yield Problem("task", "malformed", message)
     for key, (kind, noun) in _TYPES.items():
         if not isinstance(values[key], kind):
-            said = f"{key} must be a JSON {noun}, got {values[key]!r}"
-            yield Problem(key, "malformed", said)
+            message = f"{key} must be a JSON {noun}, got {values[key]!r}"
+            yield Problem(key, "malformed", message)
             continue
         try:
             json.dumps(values[key], allow_nan=False)
@@ -150,16 +150,16 @@ def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
         yield Problem("description", "malformed", f"description {why}")
     for key in ("eta", "countdown"):
         if isinstance(options, Mapping) and key in options:
-            said = f"options can't have {key!r}; each job has its own time"
-            yield Problem(f"options.{key}", "conflict", said)
+            message = f"options can't have {key!r}; each job has its own time"
+            yield Problem(f"options.{key}", "conflict", message)
     if isinstance(values["job_policy"], Mapping):
         policy, unfit = job_policies.read(values["job_policy"])
-        for each in unfit:
-            yield each._replace(message=f"job_policy: {each.message}").within("job_policy")
+        for problem in unfit:
+            yield problem._replace(message=f"job_policy: {problem.message}").within("job_policy")
         if policy.template is not None:
-            said = "job_policy can't name a template: a template is not made from another"
-            yield Problem("job_policy.template", "conflict", said)
+            message = "job_policy can't name a template: a template is not made from another"
+            yield Problem("job_policy.template", "conflict", message)
         names = [] if policy.lane is None else [policy.lane]
         if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
-            said = str(missing(unit.connection, "lane", names[0], namespace=unit.namespace))
-            yield Problem("job_policy.lane", "unknown", said)
+            message = str(missing(unit.connection, "lane", names[0], namespace=unit.namespace))
+            yield Problem("job_policy.lane", "unknown", message)

@@ -86,7 +86,7 @@ def send(unit: UnitOfWork, name: str, order: WorkerCommand, *, timeout: float = 
         timeout=timeout,
         limit=1,
     )
-    answer = next((each[name] for each in replies or () if name in each), None)
+    answer = next((reply[name] for reply in replies or () if name in reply), None)
     if answer is None:
         raise NoReply(
             f"worker {name!r} has not answered within {timeout:g} seconds; it may still do so"

@@ -86,11 +86,11 @@ def _is_isolated(unit: UnitOfWork) -> bool:
 
 
 def _quick(publisher: TransactionPublisher, prepared: PreparedJob) -> Message | None:
-    """Returns the job's message if a template makes it."""
-    made = publisher.quick(prepared.message)
-    if made is None or made.queue is None or made.ttl is not None or made.available_at is not None:
+    """Returns the job's row if a template makes it."""
+    row = publisher.quick(prepared.message)
+    if row is None or row.queue is None or row.ttl is not None or row.available_at is not None:
         return None
-    return made
+    return row
 
 
 def _write(
@@ -106,8 +106,8 @@ def _write(
     if is_own and job.lane and waiting.is_waiting(job):
         dispatch.after_commit(unit, {Room(job.namespace, job.lane, job.id)})
     if row.created_at is None:
-        found = jobs.find(unit.connection, [row.id])
-        return SubmittedJob(found[0], is_own) if found else None
+        rows = jobs.find(unit.connection, [row.id])
+        return SubmittedJob(rows[0], is_own) if rows else None
     created_at = row.created_at.astimezone(connections.driver(unit.connection).info.timezone)
     return SubmittedJob(_as_read(job, created_at, row.position), True)
 

@@ -49,15 +49,15 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     """
     ids, fresh = _claim_keys(unit, batch)
     with _messages(unit, fresh) as rows:
-        made = {job.id: job for job in new_jobs.insert_returning(unit.connection, rows)}
+        written = {job.id: job for job in new_jobs.insert_returning(unit.connection, rows)}
     if settled := _settle(unit, fresh):
-        made |= {job.id: job for job in jobs.find(unit.connection, settled)}
-    made |= {job.id: job for job in jobs.find(unit.connection, set(ids) - made.keys())}
-    if not made.keys() >= set(ids):
+        written |= {job.id: job for job in jobs.find(unit.connection, settled)}
+    written |= {job.id: job for job in jobs.find(unit.connection, set(ids) - written.keys())}
+    if not written.keys() >= set(ids):
         raise _too_late()
     return [
-        SubmittedJob(made[job_id], job_id == each.job.id)
-        for job_id, each in zip(ids, batch, strict=True)
+        SubmittedJob(written[job_id], job_id == new.job.id)
+        for job_id, new in zip(ids, batch, strict=True)
     ]
 
 
@@ -101,15 +101,15 @@ def _claim_keys(
 ) -> tuple[list[UUID], list[PreparedJob]]:
     """Locks unique keys; returns the id of the job that each stands for, and those that are new."""
     if unit.is_callers and not unit.publisher.transactional:
-        batch = [_deferred(unit.connection, each) for each in batch]
+        batch = [_deferred(unit.connection, new) for new in batch]
     keys = prepare.unique_keys(batch)
     taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
     owners: dict[UniqueKey | None, UUID] = {key: UUID(job_id) for key, (job_id, _) in taken.items()}
-    for each in batch:
-        if each.job.key is not None:
-            owners.setdefault(each.job.key, each.job.id)
-    ids = [owners.get(each.job.key, each.job.id) for each in batch]
-    return ids, [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
+    for new in batch:
+        if new.job.key is not None:
+            owners.setdefault(new.job.key, new.job.id)
+    ids = [owners.get(new.job.key, new.job.id) for new in batch]
+    return ids, [new for job_id, new in zip(ids, batch, strict=True) if job_id == new.job.id]
 
 
 @contextmanager
@@ -119,24 +119,24 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[J
     Then has beat notified of jobs for which it must wait, and lanes dispatched after the commit.
     """
     publisher, sender = unit.publisher, canvas.within_task()
-    dispatched = [each for each in batch if each.job.is_dispatched]
+    dispatched = [new for new in batch if new.job.is_dispatched]
     queues: dict[UUID, str | None] = {}
     try:
         if publisher.transactional:
-            queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
+            queues = {new.job.id: _publish(publisher, new.message) for new in dispatched}
         rows = [
-            each.job._replace(queue=queues[each.job.id])
-            if each.job.queue is None and queues.get(each.job.id) is not None
-            else each.job
-            for each in batch
+            new.job._replace(queue=queues[new.job.id])
+            if new.job.queue is None and queues.get(new.job.id) is not None
+            else new.job
+            for new in batch
         ]
         if sender.parent_id is not None:
             rows = [sender.of(row) for row in rows]
         yield rows
         if not publisher.transactional:
-            for each in dispatched:
-                _publish(publisher, each.message)
-        publisher.flush(unit.connection, [str(each.job.id) for each in dispatched])
+            for new in dispatched:
+                _publish(publisher, new.message)
+        publisher.flush(unit.connection, [str(new.job.id) for new in dispatched])
     finally:
         publisher.clear()
     if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
@@ -158,9 +158,9 @@ def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[UUID]:
     ended meanwhile.
     """
     parents = dependencies.insert(unit.connection, batch)
-    if not parents - {each.job.id for each in batch}:
+    if not parents - {new.job.id for new in batch}:
         return []
-    waiting_jobs = [each.job.id for each in batch if each.parents]
+    waiting_jobs = [new.job.id for new in batch if new.parents]
     lanes = _follow_parents(unit, waiting_jobs)
     if lanes is not None:
         dispatch.after_commit(unit, lanes)
@@ -186,15 +186,15 @@ def _settle_again(unit: UnitOfWork, job_ids: Collection[UUID]) -> None:
     dispatch.dispatch_lanes(unit.connection, unit.publisher, rooms or ())
 
 
-def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
+def _deferred(connection: Connection, new: PreparedJob) -> PreparedJob:
     """Returns the job for beat to dispatch after the commit, because the broker is elsewhere."""
-    if not made.job.is_dispatched:
-        return made
-    if made.job.args is None:
+    if not new.job.is_dispatched:
+        return new
+    if new.job.args is None:
         raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
-    run_at = made.job.run_at or connections.now(connection)
-    job = made.job._replace(dispatched_at=None, state="scheduled", run_at=run_at)
-    return made._replace(job=job)
+    run_at = new.job.run_at or connections.now(connection)
+    job = new.job._replace(dispatched_at=None, state="scheduled", run_at=run_at)
+    return new._replace(job=job)
 
 
 def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
@@ -205,8 +205,8 @@ def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
     except (PgbeatError, DBAPIError):
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise InvalidJob(f"task {message.task!r} can't be published: {cause}") from error
 
 
 _NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels.SCHEDULES)
@@ -240,11 +240,11 @@ def opened_unit(
         ValueError: The session is in autocommit mode.
     """
     if session is None:
-        for found in transaction_blocks.open_transactions() if joins else ():
-            own = found.connection()
-            if identity.is_one_of(own, [settings.url]):
-                with found.savepoint():
-                    yield UnitOfWork(own, settings, actor, app=lambda: app, is_callers=True)
+        for framework in transaction_blocks.open_transactions() if joins else ():
+            callers = framework.connection()
+            if identity.is_one_of(callers, [settings.url]):
+                with framework.savepoint():
+                    yield UnitOfWork(callers, settings, actor, app=lambda: app, is_callers=True)
                 return
         with connections.kept(settings.url, "pgbeat submit") as connection:
             yield UnitOfWork(connection, settings, actor, app=lambda: app)

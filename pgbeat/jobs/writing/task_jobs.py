@@ -99,12 +99,12 @@ def send(
         return sender.send_by_celery(name, args, kwargs, **options)
     task_id = str(options.get("task_id") or uuid4())
     _require_job_id(name, task_id)
-    own = {**options, "task_id": task_id, "add_to_parent": False}
-    if policy.priority is not None and own.get("priority") is None:
-        own["priority"] = policy.priority
+    send_options = {**options, "task_id": task_id, "add_to_parent": False}
+    if policy.priority is not None and send_options.get("priority") is None:
+        send_options["priority"] = policy.priority
     new_job = _task_job(app, policy, any(map(options.get, _AWAITED)))
     try:
-        result = sender.send(name, args, kwargs, own, new_job)
+        result = sender.send(name, args, kwargs, send_options, new_job)
     finally:
         new_job.is_sending = False
     written = new_job.written or Written(task_id)
@@ -183,8 +183,8 @@ def write(
     for message in batch:
         if message.new_job is None:
             left.append(message)
-        elif (made := _write(connection, message, is_own)) is not None:
-            left.append(made)
+        elif (written := _write(connection, message, is_own)) is not None:
+            left.append(written)
     return left
 
 
@@ -319,16 +319,16 @@ def _state(requires_approval: bool, *, is_later: bool) -> State:
     return "scheduled" if is_later else "pending"
 
 
-def _key(policy: JobPolicy, found: Envelope) -> str | None:
-    if found.args is None or found.kwargs is None:
+def _key(policy: JobPolicy, call: Envelope) -> str | None:
+    if call.args is None or call.kwargs is None:
         if policy.unique_key is None and policy.may_have_key:
             raise InvalidJob.of(
                 "unique_key",
                 "required",
-                f"the arguments of task {found.task!r} are not JSON; its policy needs a unique_key",
+                f"the arguments of task {call.task!r} are not JSON; its policy needs a unique_key",
             )
         return policy.unique_key
-    return policy.key(found.task, found.args, found.kwargs)
+    return policy.key(call.task, call.args, call.kwargs)
 
 
 def _uuid(value: str | None) -> UUID | None:
