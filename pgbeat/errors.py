@@ -97,11 +97,11 @@ class InvalidInput(PgbeatError):
 
     def _text(self) -> str:
         head = f"{self.subject}: " if self.subject else ""
-        return head + "; ".join(each.message for each in self._problems)
+        return head + "; ".join(problem.message for problem in self._problems)
 
     def _in_lines(self, heading: str) -> str:
         """Returns the heading, and each problem on its own line."""
-        return "\n  ".join([heading, *(each.message for each in self._problems)])
+        return "\n  ".join([heading, *(problem.message for problem in self._problems)])
 
     @classmethod
     def of(cls, field: str, code: str, message: str, *, subject: str = "") -> Self:
@@ -127,7 +127,7 @@ class Problems(list[Problem]):
         try:
             yield
         except InvalidInput as error:
-            self += [each.within(path) for each in error.problems]
+            self += [problem.within(path) for problem in error.problems]
 
     def raise_if_any(self, kind: type[InvalidInput], *, subject: str = "") -> None:
         """Raises an error of that kind with all problems, if there are any."""

@@ -23,17 +23,17 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as JSON."""
-        said = {
+        entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "process": record.process,
             "message": record.getMessage(),
         }
-        more = {k: v for k, v in record.__dict__.items() if k not in _PLAIN and k not in said}
+        more = {k: v for k, v in record.__dict__.items() if k not in _PLAIN and k not in entry}
         if record.exc_info:
             more["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said | more, default=str, ensure_ascii=False)
+        return json.dumps(entry | more, default=str, ensure_ascii=False)
 
 
 def use_json(app: "Celery", *loggers: logging.Logger) -> None:
@@ -42,6 +42,6 @@ def use_json(app: "Celery", *loggers: logging.Logger) -> None:
         is_json = Settings.load(app.conf).log_format == "json"
     except ConfigError:
         return  # reported by what needs the settings
-    for each in (loggers or (logging.getLogger(),)) if is_json else ():
-        for handler in each.handlers:
+    for logger in (loggers or (logging.getLogger(),)) if is_json else ():
+        for handler in logger.handlers:
             handler.setFormatter(JsonFormatter())

@@ -6,7 +6,7 @@ from typing import Any
 from pgbeat.suggest import did_you_mean
 
 
-def register(registry: dict[str, Any], base: type, decorator: str, given: Any) -> Any:
+def register(registry: dict[str, Any], base: type, decorator: str, cls_or_name: Any) -> Any:
     """Registers a subclass of `base` under its own name; returns a decorator if given a name.
 
     A class of a module that is imported again replaces the one from before. Raises `TypeError` for
@@ -16,16 +16,18 @@ def register(registry: dict[str, Any], base: type, decorator: str, given: Any) -
     def add(cls: Any, name: str) -> Any:
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise TypeError(f"@{decorator} needs a subclass of pgbeat.{base.__name__}, got {cls!r}")
-        known, own = _path(registry.get(name, cls)), _path(cls)
-        if known != own:
+        known, new = _path(registry.get(name, cls)), _path(cls)
+        if known != new:
             raise ValueError(
-                f"two classes are called {name!r}: {known} and {own}; "
+                f"two classes are called {name!r}: {known} and {new}; "
                 f"rename one with @{decorator}('name')"
             )
         registry[name] = cls
         return cls
 
-    return (lambda cls: add(cls, given)) if isinstance(given, str) else add(given, given.__name__)
+    if isinstance(cls_or_name, str):
+        return lambda cls: add(cls, cls_or_name)
+    return add(cls_or_name, cls_or_name.__name__)
 
 
 def _path(cls: type) -> str:

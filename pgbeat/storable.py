@@ -13,8 +13,8 @@ def is_storable(value: Any) -> bool:
         return "\0" not in value and _has_encoding(value)
     if type(value) in _SEQUENCES and len(value) <= _FEW:
         of_names = type(value) is not dict or all(type(name) is str for name in value)
-        each = value if type(value) is not dict else (*value, *value.values())
-        if of_names and all(map(_is_plain, each)):
+        values = value if type(value) is not dict else (*value, *value.values())
+        if of_names and all(map(_is_plain, values)):
             return True
     try:
         storable_json(value)

@@ -65,14 +65,14 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
             if alias in plain:
                 return plain[alias]
         cutoff = max(cutoff, 0.8)  # it is hardly misspelled
-    found = get_close_matches(meant, plain, n=1, cutoff=cutoff)
-    return plain[found[0]] if found else None
+    close = get_close_matches(meant, plain, n=1, cutoff=cutoff)
+    return plain[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'name'?` with the nearest known name; "" where none is near."""
-    found = nearest(word, known)
-    return f"did you mean {found!r}?" if found is not None else ""
+    name = nearest(word, known)
+    return f"did you mean {name!r}?" if name is not None else ""
 
 
 def nearest_task(task: str, known: Collection[str]) -> str | None:
@@ -81,7 +81,7 @@ def nearest_task(task: str, known: Collection[str]) -> str | None:
     That is one with the same last part, as after a move to another module, else one that is spelled
     alike.
     """
-    own = [name for name in known if not name.startswith("celery.")]
+    of_app = [name for name in known if not name.startswith("celery.")]
     last = task.rpartition(".")[2]
-    same_end = [name for name in own if name.rpartition(".")[2] == last]
-    return nearest(task, same_end, cutoff=0) or nearest(task, own)
+    same_end = [name for name in of_app if name.rpartition(".")[2] == last]
+    return nearest(task, same_end, cutoff=0) or nearest(task, of_app)
