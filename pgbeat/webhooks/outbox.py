@@ -74,7 +74,7 @@ class DeliveryRoom(NamedTuple):
 def claim(
     connection: Connection, *, namespace: str, worker: str, room: DeliveryRoom
 ) -> list[DeliveryAttempt]:
-    """Begins batch at deliveries that are due, while there is room, and returns the batch.
+    """Begins attempts at deliveries that are due, while there is room, and returns the attempts.
 
     `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
     fail.

@@ -86,7 +86,7 @@ def _is_isolated(unit: UnitOfWork) -> bool:
 
 
 def _quick(publisher: TransactionPublisher, prepared: PreparedJob) -> Message | None:
-    """Returns the job's row if a template makes it."""
+    """Returns the job's message if a template makes it."""
     row = publisher.quick(prepared.message)
     if row is None or row.queue is None or row.ttl is not None or row.available_at is not None:
         return None
