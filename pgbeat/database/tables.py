@@ -3,6 +3,8 @@
 The migrations have the constraints, indexes, partitions and triggers.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     REAL,
@@ -30,19 +32,23 @@ SCHEMA = "pgbeat"
 metadata = MetaData(schema=SCHEMA)
 
 
-def _time(name: str, *, now: bool = False) -> Column[object]:
+def _columns(kind: Any, *names: str, **options: Any) -> list[Column[Any]]:
+    return [Column(name, kind, **options) for name in names]
+
+
+def _times(*names: str, now: bool = False) -> list[Column[Any]]:
     default = text("now()") if now else None
-    return Column(name, DateTime(timezone=True), nullable=not now, server_default=default)
+    return _columns(DateTime(timezone=True), *names, nullable=not now, server_default=default)
 
 
-def _namespace(*, primary_key: bool = False) -> Column[object]:
+def _jsons(*names: str, default: str = "{}") -> list[Column[Any]]:
+    return _columns(JSONB, *names, nullable=False, server_default=default)
+
+
+def _namespace(*, primary_key: bool = False) -> Column[Any]:
     return Column(
         "namespace", Text, primary_key=primary_key, nullable=False, server_default="default"
     )
-
-
-def _json(name: str, default: str = "{}") -> Column[object]:
-    return Column(name, JSONB, nullable=False, server_default=default)
 
 
 JOB_STATES = (
@@ -67,20 +73,14 @@ schedules = Table(
     Column("launcher", Text, nullable=False, server_default="GenericLauncher"),
     Column("task", Text),
     Column("args", JSONB(none_as_null=True), server_default="[]"),
-    Column("kwargs", JSONB(none_as_null=True), nullable=False, server_default="{}"),
-    Column("options", JSONB(none_as_null=True), nullable=False, server_default="{}"),
-    Column("queue", Text),
-    Column("condition_sql", Text),
-    Column("cron", Text),
+    *_columns(JSONB(none_as_null=True), "kwargs", "options", nullable=False, server_default="{}"),
+    *_columns(Text, "queue", "condition_sql", "cron"),
     Column("every", Interval),
-    _time("once_at"),
-    Column("solar", Text),
-    Column("rrule", Text),
-    Column("after", Text),
+    *_times("once_at"),
+    *_columns(Text, "solar", "rrule", "after"),
     Column("after_outcome", Text, nullable=False, server_default="completed"),
     Column("timezone", Text),
-    _time("starts_at"),
-    _time("ends_at"),
+    *_times("starts_at", "ends_at"),
     Column("max_runs", Integer),
     Column("run_count", BigInteger, nullable=False, server_default=text("0")),
     Column("jitter", Interval, nullable=False, server_default=text("'0'")),
@@ -92,39 +92,31 @@ schedules = Table(
     Column("min_interval", Interval),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("disabled_reason", Text),
-    _time("completed_at"),
-    _time("paused_at"),
+    *_times("completed_at", "paused_at"),
     Column("max_retries", Integer, nullable=False, server_default="5"),
     Column("retry_base", Interval, nullable=False, server_default=text("'1 minute'")),
     Column("retry_factor", Double, nullable=False, server_default=text("2")),
     Column("retry_cap", Interval, nullable=False, server_default=text("'1 hour'")),
     Column("retry_count", Integer, nullable=False, server_default="0"),
     Column("probe_after", Interval),
-    _time("probe_at"),
-    _time("next_run"),
-    _time("due_at"),
+    *_times("probe_at", "next_run", "due_at"),
     Column("waiting_for", UUID),
     Column("upstream_ended", Integer, nullable=False, server_default="0"),
     Column("out_of_turn", Boolean, nullable=False, server_default=text("false")),
-    _time("last_run"),
-    _time("last_success"),
-    _time("last_failure"),
+    *_times("last_run", "last_success", "last_failure"),
     Column("last_error", Text),
     Column("cursor", JSONB(none_as_null=True)),
     Column("owner", Text),
     Column("source", Text, nullable=False, server_default="sql"),
     Column("app", Text),
     Column("file_definition", JSONB(none_as_null=True)),
-    _json("job_policy"),
-    _time("created_at", now=True),
-    _time("updated_at", now=True),
+    *_jsons("job_policy"),
+    *_times("created_at", "updated_at", now=True),
     Column("pause_after_failures", Integer),
-    Column("check_in_url", Text),
-    Column("paused_reason", Text),
-    _time("failures_from"),
+    *_columns(Text, "check_in_url", "paused_reason"),
+    *_times("failures_from"),
     Column("description", Text),
-    _json("labels"),
-    _json("metadata"),
+    *_jsons("labels", "metadata"),
     ForeignKeyConstraint(
         ["namespace", "calendar"],
         ["pgbeat.calendars.namespace", "pgbeat.calendars.name"],
@@ -140,10 +132,9 @@ ticks = Table(
     Column("schedule", Text, nullable=False),
     Column("trigger", Text, nullable=False, server_default="timetable"),
     Column("due_at", DateTime(timezone=True), nullable=False),
-    _time("decided_at", now=True),
+    *_times("decided_at", now=True),
     Column("outcome", Text, nullable=False),
-    Column("reason", Text),
-    Column("error", Text),
+    *_columns(Text, "reason", "error"),
     Column("job_id", UUID),
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("note", Text),
@@ -157,8 +148,7 @@ calendars = Table(
     _namespace(primary_key=True),
     Column("name", Text, primary_key=True),
     Column("definition", JSONB, nullable=False),
-    _time("created_at", now=True),
-    _time("updated_at", now=True),
+    *_times("created_at", "updated_at", now=True),
 )
 
 namespaces = Table(
@@ -176,69 +166,54 @@ jobs = Table(
     Column("id", UUID, primary_key=True),
     Column("schedule_id", BigInteger),
     Column("schedule", Text),
-    _time("due_at"),
+    *_times("due_at"),
     Column("task", Text, nullable=False),
-    Column("args", JSONB(none_as_null=True)),
-    Column("kwargs", JSONB(none_as_null=True)),
+    *_columns(JSONB(none_as_null=True), "args", "kwargs"),
     Column("queue", Text),
     Column("state", Text, nullable=False, server_default="pending"),
-    Column("job_source", Text, nullable=False),
-    Column("created_by", Text, nullable=False),
+    *_columns(Text, "job_source", "created_by", nullable=False),
     Column("is_system_job", Boolean, nullable=False),
-    _time("created_at", now=True),
-    _time("started_at"),
-    _time("finished_at"),
-    Column("worker", Text),
-    Column("error", Text),
+    *_times("created_at", now=True),
+    *_times("started_at", "finished_at"),
+    *_columns(Text, "worker", "error"),
     _namespace(),
-    _json("options"),
+    *_jsons("options"),
     Column("template", Text),
-    _time("run_at"),
-    _time("dispatched_at"),
+    *_times("run_at", "dispatched_at"),
     Column("lane", Text),
     Column("priority", SmallInteger, nullable=False, server_default=text("0")),
     Column("position", Numeric),
     Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
-    _json("resources"),
-    Column("attempt", Integer, nullable=False, server_default="1"),
-    Column("max_attempts", Integer, nullable=False, server_default="1"),
+    *_jsons("resources"),
+    *_columns(Integer, "attempt", "max_attempts", nullable=False, server_default="1"),
     Column("retry_base", Interval, nullable=False, server_default=text("'1 minute'")),
     Column("retry_cap", Interval, nullable=False, server_default=text("'1 hour'")),
     Column("keeps_id", Boolean, nullable=False, server_default=text("false")),
-    Column("retry_of", UUID),
-    Column("retried_by", UUID),
-    Column("group_id", UUID),
+    *_columns(UUID, "retry_of", "retried_by", "group_id"),
     Column("group_position", Integer),
     Column("is_blocked", Boolean, nullable=False, server_default=text("false")),
     Column("unfinished_parents", Integer, nullable=False, server_default=text("0")),
     Column("unique_key", Text),
-    _time("paused_at"),
+    *_times("paused_at"),
     Column("awaits_approval", Boolean, nullable=False, server_default=text("false")),
     Column("approved_by", Text),
-    _time("approved_at"),
+    *_times("approved_at"),
     Column("cancel_requested_by", Text),
-    _time("cancel_requested_at"),
+    *_times("cancel_requested_at"),
     Column("cancel_reason", Text),
     Column("checkpoint", JSONB(none_as_null=True)),
     Column("requires_approval", Boolean, nullable=False, server_default=text("false")),
     Column("trigger", Text),
-    _time("interval_start"),
-    _time("interval_end"),
+    *_times("interval_start", "interval_end"),
     Column("description", Text),
-    _json("labels"),
-    _json("metadata"),
+    *_jsons("labels", "metadata"),
     Column("run_key", Text),
-    _time("elsewhere_at"),
-    _time("must_start_by"),
-    _time("must_end_by"),
-    _time("next_deadline"),
-    _time("late_at"),
+    *_times("elsewhere_at", "must_start_by", "must_end_by", "next_deadline", "late_at"),
     Column("missed_deadlines", ARRAY(Text), nullable=False, server_default="{}"),
     Column("executions", Integer, nullable=False, server_default="0"),
     Column("message", JSONB(none_as_null=True)),
     Column("fair_key", Text, nullable=False, server_default=""),
-    Column("root_id", UUID),
-    Column("parent_id", UUID),
+    *_columns(UUID, "root_id", "parent_id"),
     Column("canvas", JSONB(none_as_null=True)),
     Column("callback_of", UUID),
 )
@@ -254,49 +229,42 @@ executions = Table(
     Column("lost", Boolean, nullable=False, server_default=text("false")),
     Column("retry_attempt", Integer, nullable=False, server_default="0"),
     Column("worker", Text, nullable=False),
-    Column("worker_id", Integer),
-    Column("pid", Integer),
+    *_columns(Integer, "worker_id", "pid"),
     Column("acks_late", Boolean, nullable=False, server_default=text("false")),
-    _time("started_at", now=True),
-    _time("finished_at"),
-    Column("duration_ms", Double),
-    Column("cpu_time_ms", Double),
-    Column("memory_peak_mb", Double),
-    Column("progress_done", Double),
-    Column("progress_total", Double),
-    Column("progress_message", Text),
-    Column("result", Text),
-    Column("error", Text),
-    Column("traceback", Text),
-    _json("metadata"),
+    *_times("started_at", now=True),
+    *_times("finished_at"),
+    *_columns(
+        Double, "duration_ms", "cpu_time_ms", "memory_peak_mb", "progress_done", "progress_total"
+    ),
+    *_columns(Text, "progress_message", "result", "error", "traceback"),
+    *_jsons("metadata"),
     Column("log", JSON(none_as_null=True)),
-    _time("recorded_at"),
+    *_times("recorded_at"),
 )
 
 counters = Table(
     "counters",
     metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("metric", Text, primary_key=True),
-    Column("label", Text, primary_key=True),
-    Column("kind", Text, primary_key=True),
+    *_columns(Text, "namespace", "metric", "label", "kind", primary_key=True),
     Column("value", Double, nullable=False),
 )
 
 rollups = Table(
     "rollups",
     metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("kind", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
+    *_columns(Text, "namespace", "kind", "name", primary_key=True),
     Column("step", Integer, primary_key=True),
     Column("at", DateTime(timezone=True), primary_key=True),
-    *(
-        Column(name, BigInteger, nullable=False, server_default=text("0"))
-        for name in ("completed", "failed", "cancelled", "skipped")
+    *_columns(
+        BigInteger,
+        "completed",
+        "failed",
+        "cancelled",
+        "skipped",
+        nullable=False,
+        server_default=text("0"),
     ),
-    Column("waiting", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
-    Column("running", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    *_columns(ARRAY(Integer), "waiting", "running", nullable=False, server_default=text("'{}'")),
     Column("depth", BigInteger, nullable=False, server_default=text("0")),
 )
 
@@ -316,11 +284,9 @@ error_rollups = Table(
     Column("step", Integer, primary_key=True),
     Column("at", DateTime(timezone=True), primary_key=True),
     Column("place", SmallInteger, primary_key=True),
-    Column("error", Text, nullable=False),
-    Column("task", Text, nullable=False),
+    *_columns(Text, "error", "task", nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("first_at", DateTime(timezone=True), nullable=False),
-    Column("last_at", DateTime(timezone=True), nullable=False),
+    *_columns(DateTime(timezone=True), "first_at", "last_at", nullable=False),
     Column("job_id", UUID, nullable=False),
     Column("schedules", ARRAY(Text), nullable=False, server_default=text("'{}'")),
 )
@@ -329,8 +295,7 @@ rollup_progress = Table(
     "rollup_progress",
     metadata,
     Column("namespace", Text, primary_key=True),
-    Column("counted_until", DateTime(timezone=True), nullable=False),
-    Column("settled_until", DateTime(timezone=True), nullable=False),
+    *_columns(DateTime(timezone=True), "counted_until", "settled_until", nullable=False),
 )
 
 workers = Table(
@@ -341,17 +306,15 @@ workers = Table(
     Column("pid", Integer, nullable=False),
     Column("pool", Text),
     Column("concurrency", Integer),
-    _time("started_at", now=True),
-    _time("missing_since"),
+    *_times("started_at", now=True),
+    *_times("missing_since"),
     Column("namespace", Text),
     Column("tasks", ARRAY(Text)),
     Column("host", Text),
     Column("versions", JSONB),
     Column("queues", ARRAY(Text)),
-    Column("memory_mb", REAL),
-    Column("cpu", REAL),
-    _time("reported_at"),
-    _time("alive_until"),
+    *_columns(REAL, "memory_mb", "cpu"),
+    *_times("reported_at", "alive_until"),
 )
 
 message_ends = Table(
@@ -361,8 +324,7 @@ message_ends = Table(
     Column("job_id", UUID, nullable=False),
     Column("how", Text, nullable=False),
     Column("queue", Text),
-    Column("consumer_id", Integer),
-    Column("worker_id", Integer),
+    *_columns(Integer, "consumer_id", "worker_id"),
     Column(
         "ended_at",
         DateTime(timezone=True),
@@ -378,20 +340,18 @@ lanes = Table(
     Column("name", Text, primary_key=True),
     Column("max_running", Integer),
     Column("policy", Text),
-    _json("options"),
+    *_jsons("options"),
     Column("rate_limit", Integer),
     Column("rate_period", Interval),
-    Column("rate_key", Text),
-    Column("rate_unit", Text),
+    *_columns(Text, "rate_key", "rate_unit"),
     Column("temporary_limit", Integer),
     Column("temporary_period", Interval),
-    _time("temporary_until"),
+    *_times("temporary_until"),
     Column("fair_by", Text),
     Column("max_per_key", Integer),
-    _json("turns"),
-    _time("paused_at"),
-    _time("created_at", now=True),
-    _time("updated_at", now=True),
+    *_jsons("turns"),
+    *_times("paused_at"),
+    *_times("created_at", "updated_at", now=True),
 )
 
 reservations = Table(
@@ -399,24 +359,22 @@ reservations = Table(
     metadata,
     Column("id", Integer, Identity(cycle=True), primary_key=True),
     _namespace(),
-    Column("lane", Text, nullable=False),
-    Column("task", Text, nullable=False),
+    *_columns(Text, "lane", "task", nullable=False),
     Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
-    _json("resources"),
+    *_jsons("resources"),
     Column("created_by", Text, nullable=False),
-    _time("created_at", now=True),
-    _time("started_at"),
+    *_times("created_at", now=True),
+    *_times("started_at"),
 )
 
 dependencies = Table(
     "dependencies",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("job_id", UUID, nullable=False),
-    Column("parent_id", UUID, nullable=False),
+    *_columns(UUID, "job_id", "parent_id", nullable=False),
     Column("needs", Text, nullable=False, server_default="completed"),
     Column("outcome", Text),
-    _time("created_at", now=True),
+    *_times("created_at", now=True),
 )
 
 groups = Table(
@@ -428,13 +386,12 @@ groups = Table(
     Column("mode", Text, nullable=False, server_default="parallel"),
     Column("on_failure", Text, nullable=False, server_default="stop"),
     Column("state", Text, nullable=False, server_default="running"),
-    Column("job_source", Text, nullable=False),
-    Column("created_by", Text, nullable=False),
+    *_columns(Text, "job_source", "created_by", nullable=False),
     Column("is_system_job", Boolean, nullable=False, server_default=text("false")),
-    _time("created_at", now=True),
-    _time("finished_at"),
+    *_times("created_at", now=True),
+    *_times("finished_at"),
     Column("cancelled_by", Text),
-    _time("cancelled_at"),
+    *_times("cancelled_at"),
     Column("callback_id", UUID),
     Column("callback_outcome", Text, nullable=False, server_default="finished"),
 )
@@ -446,14 +403,12 @@ templates = Table(
     Column("name", Text, primary_key=True),
     Column("description", Text),
     Column("task", Text, nullable=False),
-    _json("args", "[]"),
-    _json("kwargs"),
-    _json("options"),
+    *_jsons("args", default="[]"),
+    *_jsons("kwargs", "options"),
     Column("queue", Text),
-    _json("job_policy"),
+    *_jsons("job_policy"),
     Column("created_by", Text),
-    _time("created_at", now=True),
-    _time("updated_at", now=True),
+    *_times("created_at", "updated_at", now=True),
 )
 
 EVENTS = (
@@ -474,19 +429,16 @@ webhooks = Table(
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     _namespace(),
-    Column("name", Text, nullable=False),
-    Column("url", Text, nullable=False),
-    Column("secret", Text, nullable=False),
+    *_columns(Text, "name", "url", "secret", nullable=False),
     Column("previous_secret", Text),
-    _time("previous_until"),
+    *_times("previous_until"),
     Column("events", ARRAY(Text), nullable=False),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("disabled_reason", Text),
     Column("slots", SmallInteger, nullable=False, server_default=text("8")),
     Column("schedule_id", BigInteger),
     Column("created_by", Text),
-    _time("created_at", now=True),
-    _time("updated_at", now=True),
+    *_times("created_at", "updated_at", now=True),
 )
 
 deliveries = Table(
@@ -504,10 +456,10 @@ deliveries = Table(
     Column("state", Text, nullable=False, server_default="pending"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("next_at", DateTime(timezone=True), server_default=text("now()")),
-    _time("sent_at"),
-    _json("log", "[]"),
-    _time("created_at", now=True),
-    _time("finished_at"),
+    *_times("sent_at"),
+    *_jsons("log", default="[]"),
+    *_times("created_at", now=True),
+    *_times("finished_at"),
 )
 
 #: When an event last reported a skip of a schedule, and how many skips there were since.
@@ -529,10 +481,8 @@ tokens = Table(
     Column("note", Text),
     Column("hash", LargeBinary, nullable=False),
     Column("created_by", Text, nullable=False),
-    _time("created_at", now=True),
-    _time("expires_at"),
-    _time("revoked_at"),
-    _time("last_used_at"),
+    *_times("created_at", now=True),
+    *_times("expires_at", "revoked_at", "last_used_at"),
     Column("is_session", Boolean, nullable=False, server_default=text("false")),
 )
 
@@ -541,8 +491,7 @@ sign_in_links = Table(
     metadata,
     Column("hash", LargeBinary, primary_key=True),
     _namespace(),
-    Column("actor", Text, nullable=False),
-    Column("scope", Text, nullable=False),
+    *_columns(Text, "actor", "scope", nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -552,13 +501,8 @@ audit = Table(
     Column("id", BigInteger, Identity(), primary_key=True),
     _namespace(),
     Column("at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
-    Column("actor", Text, nullable=False),
-    Column("origin", Text, nullable=False),
-    Column("verb", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("before", JSONB(none_as_null=True)),
-    Column("after", JSONB(none_as_null=True)),
+    *_columns(Text, "actor", "origin", "verb", "kind", "subject", nullable=False),
+    *_columns(JSONB(none_as_null=True), "before", "after"),
 )
 
 consumers = Table(
@@ -566,8 +510,8 @@ consumers = Table(
     metadata,
     Column("id", Integer, Identity(cycle=True), primary_key=True),
     Column("name", Text, nullable=False),
-    _time("started_at", now=True),
-    _time("lease_until"),
+    *_times("started_at", now=True),
+    *_times("lease_until"),
 )
 
 results = Table(
@@ -576,19 +520,15 @@ results = Table(
     Column("task_id", Text, primary_key=True),
     Column("status", Text, nullable=False),
     Column("body", LargeBinary),
-    Column("content_type", Text, nullable=False),
-    Column("content_encoding", Text, nullable=False),
+    *_columns(Text, "content_type", "content_encoding", nullable=False),
     Column("traceback", Text),
     Column("children", JSONB(none_as_null=True)),
-    Column("group_id", Text),
-    Column("parent_id", Text),
-    _time("date_done"),
-    Column("task", Text),
-    Column("worker", Text),
-    Column("queue", Text),
+    *_columns(Text, "group_id", "parent_id"),
+    *_times("date_done"),
+    *_columns(Text, "task", "worker", "queue"),
     Column("retries", Integer),
     Column("request", LargeBinary),
-    _time("expires_at"),
+    *_times("expires_at"),
 )
 
 result_groups = Table(
@@ -596,9 +536,8 @@ result_groups = Table(
     metadata,
     Column("group_id", Text, primary_key=True),
     Column("body", LargeBinary, nullable=False),
-    Column("content_type", Text, nullable=False),
-    Column("content_encoding", Text, nullable=False),
-    _time("expires_at"),
+    *_columns(Text, "content_type", "content_encoding", nullable=False),
+    *_times("expires_at"),
 )
 
 chords = Table(
@@ -606,10 +545,9 @@ chords = Table(
     metadata,
     Column("group_id", Text, primary_key=True),
     Column("size", Integer),
-    Column("added", Integer, nullable=False, server_default=text("0")),
-    Column("done", Integer, nullable=False, server_default=text("0")),
+    *_columns(Integer, "added", "done", nullable=False, server_default=text("0")),
     Column("ended", Boolean, nullable=False, server_default=text("false")),
-    _time("expires_at"),
+    *_times("expires_at"),
 )
 
 chord_parts = Table(
@@ -620,8 +558,7 @@ chord_parts = Table(
     Column("task_id", Text, primary_key=True),
     Column("status", Text, nullable=False),
     Column("body", LargeBinary),
-    Column("content_type", Text, nullable=False),
-    Column("content_encoding", Text, nullable=False),
+    *_columns(Text, "content_type", "content_encoding", nullable=False),
 )
 
 chord_bodies = Table(
@@ -629,16 +566,14 @@ chord_bodies = Table(
     metadata,
     Column("group_id", Text, primary_key=True),
     Column("body", LargeBinary, nullable=False),
-    Column("content_type", Text, nullable=False),
-    Column("content_encoding", Text, nullable=False),
+    *_columns(Text, "content_type", "content_encoding", nullable=False),
 )
 
 result_waits = Table(
     "result_waits",
     metadata,
-    Column("task_id", Text, primary_key=True),
-    Column("waiter", Text, primary_key=True),
-    _time("at", now=True),
+    *_columns(Text, "task_id", "waiter", primary_key=True),
+    *_times("at", now=True),
     prefixes=["UNLOGGED"],
 )
 
@@ -648,7 +583,6 @@ partitions = Table(
     metadata,
     Column("history", Text, nullable=False),
     Column("name", Text, primary_key=True),
-    _time("starts_at"),
-    _time("ends_at"),
+    *_times("starts_at", "ends_at"),
     Column("is_kept", Boolean, nullable=False, server_default=text("false")),
 )
