@@ -350,6 +350,22 @@ def _roll_back(connection: Connection) -> None:
         connection.execute(_ROLLBACK)
 
 
+@contextmanager
+def savepoint(connection: Connection) -> Iterator[None]:
+    """Undoes what the block wrote in the open transaction if it raises an error."""
+    connection.execute(_SAVEPOINT)
+    try:
+        yield
+    except Exception as error:
+        if not is_lost(error):
+            connection.execute(_ROLLBACK_TO)
+        raise
+    connection.execute(_RELEASE)
+
+
+_SAVEPOINT, _ROLLBACK_TO, _RELEASE = (
+    text(f"{verb} SAVEPOINT pgbeat") for verb in ("", "ROLLBACK TO", "RELEASE")
+)
 #: Begins a transaction that doesn't depend on the session's default isolation level.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN, _COMMIT, _ROLLBACK = text(BEGIN), text("COMMIT"), text("ROLLBACK")

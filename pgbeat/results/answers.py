@@ -101,7 +101,7 @@ def _end(backend: "ResultBackend", connection: Connection, answer: Answer, is_ow
     if backend.get_state(answer.task_id) in states.READY_STATES:
         return True
     try:
-        with chords.savepoint(connection):
+        with connections.savepoint(connection):
             backend.mark_as_failure(
                 answer.task_id,
                 answer.error,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -128,7 +128,7 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
             _fail(backend, connection, group_id, body, error)
             return
         try:
-            with savepoint(connection):
+            with connections.savepoint(connection):
                 body.delay(values)
         except Exception as error:
             if connections.is_lost(error):
@@ -235,16 +235,3 @@ def published_in(
             problem,
         )
     return nullcontext()
-
-
-@contextmanager
-def savepoint(connection: Connection) -> Iterator[None]:
-    """Undoes what the block wrote if it raises an error."""
-    connection.exec_driver_sql("SAVEPOINT pgbeat_result")
-    try:
-        yield
-    except Exception as error:
-        if not connections.is_lost(error):
-            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT pgbeat_result")
-        raise
-    connection.exec_driver_sql("RELEASE SAVEPOINT pgbeat_result")

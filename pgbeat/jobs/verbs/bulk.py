@@ -6,14 +6,13 @@ somebody else was quicker, is left alone; the counts say how many and why.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, func, select, tuple_
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import audit
@@ -144,7 +143,7 @@ def carry_out(
     own.
     """
     eligible = _eligible(unit.actor, order, which)._replace(
-        created_until=_earlier(until, which.created_until)
+        created_until=min(until, which.created_until or until)
     )
     quiet = UnitOfWork(
         unit.connection, unit.settings, replace(unit.actor, origin=None), app=lambda: unit.app
@@ -188,10 +187,6 @@ def _eligible(actor: Actor, order: Order, which: Filter) -> Filter:
     return permissions.visible(replace(actor, is_viewer=False), eligible)
 
 
-def _earlier(one: datetime, other: datetime | None) -> datetime:
-    return one if other is None else min(one, other)
-
-
 def _next(
     connection: Connection, which: Filter, after: Position | None, size: int
 ) -> list[Position]:
@@ -216,36 +211,19 @@ def _change(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") ->
 
 
 def _batch(unit: UnitOfWork, order: Order, ids: Sequence[UUID], log: "_Log") -> list[LeftAlone]:
-    act = _function(order.verb)
+    act: Any = changes.update if order.verb == "update" else getattr(control, order.verb)
     failed = []
     with unit.transaction():
         unit.publisher  # noqa: B018  # before rows are locked
         for job_id in ids:
             try:
-                with _savepoint(unit.connection):
+                with connections.savepoint(unit.connection):
                     act(unit, job_id, **order.options)
             except PgbeatError as error:
                 failed.append(LeftAlone(job_id, error.code, str(error)))
         entry = log.write(len(ids) - len(failed), failed)
     log.entry = entry
     return failed
-
-
-def _function(verb: BulkVerb) -> Callable[..., Any]:
-    function: Callable[..., Any] = changes.update if verb == "update" else getattr(control, verb)
-    return function
-
-
-@contextmanager
-def _savepoint(connection: Connection) -> Iterator[None]:
-    """Undoes what the block did to a job if it raises one of pgbeat's errors."""
-    connection.execute(text("SAVEPOINT job"))
-    try:
-        yield
-    except PgbeatError:
-        connection.execute(text("ROLLBACK TO SAVEPOINT job"))
-        raise
-    connection.execute(text("RELEASE SAVEPOINT job"))
 
 
 class _Entry(NamedTuple):
