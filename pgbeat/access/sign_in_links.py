@@ -3,9 +3,9 @@
 import re
 import secrets
 from datetime import timedelta
-from hashlib import sha256
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text
+from sqlalchemy import Connection, delete, func, insert, select, text
 
 from pgbeat.access import audit, tokens
 from pgbeat.access.audit import Author
@@ -34,7 +34,7 @@ def create(connection: Connection, *, namespace: str, actor: str, scope: Scope) 
     connection.execute(_DELETE_OLD_SESSIONS)
     code = PREFIX + secrets.token_urlsafe(32)
     values = {
-        "hash": _hash(code),
+        "hash": tokens.hashed(code),
         "namespace": namespace,
         "actor": actor.removeprefix("user:"),
         "scope": scope,
@@ -46,10 +46,7 @@ def create(connection: Connection, *, namespace: str, actor: str, scope: Scope) 
 
 def owner(connection: Connection, namespace: str, code: str) -> tuple[str, Scope]:
     """Returns whom a code signs in, with their scope. Raises `InvalidToken`."""
-    query = select(sign_in_links.c.actor, sign_in_links.c.scope).where(*_is_valid(namespace, code))
-    row = connection.execute(query).one_or_none() if _WRITTEN.fullmatch(code) else None
-    if row is None:
-        raise InvalidToken(_INVALID)
+    row = _find(connection, select(*_WHOM), namespace, code)
     return row.actor, row.scope
 
 
@@ -58,16 +55,7 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
 
     Of several at once, one gets a session: the others wait for the row's lock, and find no row.
     """
-    row = None
-    if _WRITTEN.fullmatch(code):
-        used = (
-            delete(sign_in_links)
-            .where(*_is_valid(namespace, code))
-            .returning(sign_in_links.c.actor, sign_in_links.c.scope)
-        )
-        row = connection.execute(used).one_or_none()
-    if row is None:
-        raise InvalidToken(_INVALID)
+    row = _find(connection, delete(sign_in_links).returning(*_WHOM), namespace, code)
     author = Author(namespace, f"user:{row.actor}", "page")
     token = tokens.create(
         connection,
@@ -83,17 +71,19 @@ def accept(connection: Connection, namespace: str, code: str) -> tuple[Token, st
     return token
 
 
-_INVALID = "the sign-in link is invalid, has expired or was used"
+_WHOM = (sign_in_links.c.actor, sign_in_links.c.scope)
 
 
-def _is_valid(namespace: str, code: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        sign_in_links.c.hash == _hash(code),
-        sign_in_links.c.namespace == namespace,
-        sign_in_links.c.expires_at > func.now(),
-    )
-
-
-def _hash(code: str) -> bytes:
-    # A quick hash is enough: 256 random bits can't be guessed.
-    return sha256(code.encode()).digest()
+def _find(connection: Connection, statement: Any, namespace: str, code: str) -> Any:
+    """Returns the row that a statement selects or deletes, if it is the valid link of the code."""
+    row = None
+    if _WRITTEN.fullmatch(code):
+        valid = statement.where(
+            sign_in_links.c.hash == tokens.hashed(code),
+            sign_in_links.c.namespace == namespace,
+            sign_in_links.c.expires_at > func.now(),
+        )
+        row = connection.execute(valid).one_or_none()
+    if row is None:
+        raise InvalidToken("the sign-in link is invalid, has expired or was used")
+    return row

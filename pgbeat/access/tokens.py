@@ -96,7 +96,7 @@ def create(
         "actor": actor,
         "scope": scope,
         "note": note,
-        "hash": _hash(secret),
+        "hash": hashed(secret),
         "created_by": created_by,
         "expires_at": None if lifetime is None else func.now() + lifetime,
         "is_session": is_session,
@@ -123,7 +123,7 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
     )
     row = connection.execute(query).one_or_none()
     known = b"" if row is None else bytes(row[-2])
-    if not hmac.compare_digest(known, _hash(secret)) or row is None:
+    if not hmac.compare_digest(known, hashed(secret)) or row is None:
         raise InvalidToken("invalid or expired token")
     token, now = Token(*row[:-2]), row[-1]
     if token.revoked_at is not None:
@@ -184,6 +184,6 @@ def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
     return Token(*row)
 
 
-def _hash(secret: str) -> bytes:
-    # A quick hash is enough: 256 random bits can't be guessed.
+def hashed(secret: str) -> bytes:
+    """Returns what is stored of a secret. It has 256 random bits, so a quick hash is enough."""
     return sha256(secret.encode()).digest()
