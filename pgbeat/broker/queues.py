@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import Connection, text
 
@@ -71,32 +71,35 @@ _NAMED = "q.name = ANY (CAST(:names AS text[])) AND q.expires IS NOT NULL"
 _USE = text(sql.load(_SQL, "use", which=_NAMED))
 
 
+class QueueOptions(TypedDict, total=False):
+    """How a queue is declared: by default it is durable, and for all."""
+
+    durable: bool
+    auto_delete: bool
+    #: The consumer that it is exclusive to, and the one that declares it.
+    owner: int | None
+    caller: int | None
+    arguments: Mapping[str, Any] | None
+
+
+_DEFAULTS = {"durable": True, "auto_delete": False, "owner": None, "caller": None}
+
+
 def declare_at_once(
-    connection: Connection,
-    name: str,
-    *,
-    durable: bool = True,
-    auto_delete: bool = False,
-    owner: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    caller: int | None = None,
+    connection: Connection, name: str, **options: Unpack[QueueOptions]
 ) -> Declared | None:
     """Creates the queue, or finds it, unless `declare` would change it; `None` then.
 
     It is a single statement, for processes that declare thousands of queues at every start.
     Raises `ValueError` as `declare` does.
     """
-    check_name(name)
-    values = {
-        "name": name,
-        "durable": durable,
-        "auto_delete": auto_delete,
-        "owner": owner,
-        "caller": caller,
-        **columns(arguments),
-    }
-    row = connection.execute(_AT_ONCE, values).one_or_none()
+    row = connection.execute(_AT_ONCE, _values(name, options)).one_or_none()
     return Declared(*row) if row else None
+
+
+def _values(name: str, options: QueueOptions) -> dict[str, Any]:
+    check_name(name)
+    return {"name": name, **_DEFAULTS, **options, **columns(options.get("arguments"))}
 
 
 _AT_ONCE = text(sql.load(_SQL, "declare_at_once"))
@@ -110,45 +113,22 @@ def columns(arguments: Mapping[str, Any] | None) -> dict[str, int | None]:
     return values
 
 
-def declare(
-    connection: Connection,
-    name: str,
-    *,
-    durable: bool = True,
-    auto_delete: bool = False,
-    owner: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    caller: int | None = None,
-) -> Declared:
+def declare(connection: Connection, name: str, **options: Unpack[QueueOptions]) -> Declared:
     """Creates the queue, or marks it as used.
 
-    `owner` is the consumer that it is exclusive to, `caller` the one that declares it. Arguments
-    that a later declaration leaves out stay. Raises `QueueLocked` if the queue is exclusive to
-    another consumer, and `ValueError` for an invalid name or argument.
+    Arguments that a later declaration leaves out stay. Raises `QueueLocked` if the queue is
+    exclusive to another consumer, and `ValueError` for an invalid name or argument.
     """
-    check_name(name)
-    values = columns(arguments)
+    values = _values(name, options)
+    caller = options.get("caller")
     locked = connection.execute(_LOCKED, {"name": name, "owner": caller}).one_or_none()
     if locked is not None:
         if not locked[1]:
             raise QueueLocked(f"queue {name!r} is exclusive to another running process")
         delete(connection, name)
-    connection.execute(
-        _DECLARE,
-        {"name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner, **values},
-    )
-    declared = find(connection, name)
-    if declared is None:  # another process has deleted it meanwhile
-        return declare(
-            connection,
-            name,
-            durable=durable,
-            auto_delete=auto_delete,
-            owner=owner,
-            arguments=arguments,
-            caller=caller,
-        )
-    return declared
+    connection.execute(_DECLARE, values)
+    # Another process may have deleted it meanwhile.
+    return find(connection, name) or declare(connection, name, **options)
 
 
 def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
