@@ -77,10 +77,8 @@ def _build(
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
-    headers = job_headers.headers(
-        job.schedule, job.due_at, job.interval_start, job.interval_end, job.trigger
-    )
-    message = TaskMessage(job_id, job.task, args, kwargs, options, {**_OF_BEAT, **headers})
+    headers = {**_OF_BEAT, **job_headers.of_job(job)}
+    message = TaskMessage(job_id, job.task, args, kwargs, options, headers)
     if stock is not None:
         job = stock.apply(job, policy)
     return PreparedJob(job, message, policy.unique_for)

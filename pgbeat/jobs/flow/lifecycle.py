@@ -76,18 +76,7 @@ def _message(job: Job, urgency: Urgency) -> TaskMessage:
     awaited = urgency if job.lane is not None else None
     if awaited is None and job.group_id is not None:
         awaited = "soon"
-    headers = {
-        **({AWAITED_HEADER: awaited} if awaited else {}),
-        **job_headers.headers(
-            job.schedule,
-            job.due_at,
-            job.interval_start,
-            job.interval_end,
-            job.trigger,
-            job.attempt,
-            job.callback_of,
-        ),
-    }
+    headers = {**({AWAITED_HEADER: awaited} if awaited else {}), **job_headers.of_job(job)}
     return TaskMessage(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
+
+from pgbeat.jobs.rows.model import Job
 
 SCHEDULE, TRIGGER, ATTEMPT = "pgbeat_schedule", "pgbeat_trigger", "pgbeat_job_attempt"
 CALLBACK_OF = "pgbeat_callback_of"
@@ -16,27 +17,16 @@ DUE_AT, INTERVAL_START = "pgbeat_due_at", "pgbeat_interval_start"
 INTERVAL_END = "pgbeat_interval_end"
 
 
-def headers(
-    schedule: str | None,
-    due_at: datetime | None,
-    interval_start: datetime | None,
-    interval_end: datetime | None,
-    trigger: str | None,
-    attempt: int = 1,
-    callback_of: UUID | None = None,
-) -> Mapping[str, Any]:
-    """Returns the headers of a job, without those that have no value.
-
-    An `interval_end` is only given where it isn't `due_at`.
-    """
+def of_job(job: Job) -> Mapping[str, Any]:
+    """Returns the headers of a job, without those that have no value."""
     values = {
-        ATTEMPT: None if attempt == 1 else attempt,
-        SCHEDULE: schedule,
-        DUE_AT: due_at and isoformat(due_at),
-        INTERVAL_START: interval_start and isoformat(interval_start),
-        INTERVAL_END: interval_end and isoformat(interval_end),
-        TRIGGER: trigger,
-        CALLBACK_OF: callback_of and str(callback_of),
+        ATTEMPT: None if job.attempt == 1 else job.attempt,
+        SCHEDULE: job.schedule,
+        DUE_AT: job.due_at and isoformat(job.due_at),
+        INTERVAL_START: job.interval_start and isoformat(job.interval_start),
+        INTERVAL_END: job.interval_end and isoformat(job.interval_end),
+        TRIGGER: job.trigger,
+        CALLBACK_OF: job.callback_of and str(job.callback_of),
     }
     return {name: value for name, value in values.items() if value is not None}
 
