@@ -6,7 +6,7 @@ The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task
 of tasks' names, the first of which applies; what the task says by itself is stronger.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -49,7 +49,8 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
     Raises `ConfigError` with all that is wrong. A broker that is not in pgbeat's database is, too.
     An app without any needs no settings of pgbeat's.
     """
-    if not _are_used(app):
+    options = (getattr(task, OPTION, None) for task in app.tasks.values())
+    if not has_policies(app) and all(option is None for option in options):
         return {}
     app.loader.import_default_modules()
     settings = settings_of(app)
@@ -82,12 +83,6 @@ def missing_lanes(
     return {lane: names for lane, names in sorted(tasks.items()) if lane not in there}
 
 
-def _are_used(app: Celery) -> bool:
-    return has_policies(app) or any(
-        getattr(task, OPTION, None) is not None for task in app.tasks.values()
-    )
-
-
 def _read(
     name: str, option: Any, by_glob: Mapping[str, Mapping[str, Any]]
 ) -> tuple[JobPolicy | None, list[Problem]]:
@@ -109,10 +104,7 @@ def _read_one(option: Any) -> tuple[JobPolicy, list[Problem]]:
         message = f"must be a mapping such as {{'lane': 'gpu'}}, got {option!r}"
         return JobPolicy(), [Problem(OPTION, "malformed", message)]
     policy, problems = policies.read(option)
-    return policy, [*problems, *_unusable(policy)]
-
-
-def _unusable(policy: JobPolicy) -> Iterator[Problem]:
     if policy.template is not None:
         message = "template: a template names its task; a task's policy can't name a template"
-        yield Problem("template", "conflict", message)
+        problems.append(Problem("template", "conflict", message))
+    return policy, problems
