@@ -19,4 +19,4 @@ def dead_letter(row: DeadLetter) -> View:
 
 def worker(row: WorkerUsage) -> View:
     """Returns a worker with what it runs."""
-    return row._asdict() | {"tasks": [each._asdict() for each in row.tasks]}
+    return row._asdict() | {"tasks": [task._asdict() for task in row.tasks]}

@@ -19,7 +19,7 @@ def template(row: Template, users: Users) -> View:
 
 
 def calendar(row: Calendar, users: Users) -> View:
-    """Returns a calendar with its rules in words, or what is wrong, and who uses it."""
+    """Returns a calendar with its rules in words, or the problem, and its schedules."""
     rules, problem = None, None
     try:
         rules = str(row.rules)

@@ -34,13 +34,13 @@ def job(row: Job) -> View:
 
 def listed(connection: Connection, rows: Sequence[Job], redactor: Redactor) -> list[View]:
     """Returns jobs, already masked, with their progress and artifacts."""
-    made = executions.artifacts(connection, [row.id for row in rows])
+    artifacts = executions.artifacts(connection, [row.id for row in rows])
     known = progress_of_jobs(connection, rows, redactor)
     return [
         job(row)
         | {
             "progress": known.get(row.id),
-            "artifacts": redactor.artifacts(row.task, made.get(row.id, [])),
+            "artifacts": redactor.artifacts(row.task, artifacts.get(row.id, [])),
         }
         for row in rows
     ]
@@ -51,14 +51,14 @@ def detail(connection: Connection, row: Job, redactor: Redactor, *, limit: int) 
     where = explain.of_job(connection, row, connections.now(connection))
     runs = executions.of_job(connection, row.id, limit=limit)
     runs = [redactor.row(run, row.task) for run in runs]
-    chain = [redactor.row(each, row.task) for each in retries.chain(connection, row.id)]
+    chain = [redactor.row(attempt, row.task) for attempt in retries.chain(connection, row.id)]
     parents = dependencies.of_jobs(connection, [row.id], limit=100).get(row.id, [])
     [shown] = listed(connection, [row], redactor)
     return shown | {
         "checkpoint": None if is_deep(row.checkpoint) else row.checkpoint,
         "where": where._asdict(),
         "executions": [execution(run) for run in runs],
-        "chain": [{name: getattr(each, name) for name in _OF_CHAIN} for each in chain],
+        "chain": [{name: getattr(attempt, name) for name in _OF_CHAIN} for attempt in chain],
         "depends_on": [parent._asdict() for parent in parents],
         "dependents": dependencies.dependents(connection, row.id),
     }
@@ -112,7 +112,7 @@ def progress_of(run: Execution) -> View | None:
 def progress_of_jobs(
     connection: Connection, rows: Sequence[Job], redactor: Redactor
 ) -> dict[UUID, View | None]:
-    """Returns the progress of those jobs that run."""
+    """Returns the progress of running jobs by their id."""
     running = {row.id: row.task for row in rows if row.state == "running"}
     return {
         job_id: progress_of(redactor.row(run, running[job_id]))
@@ -120,39 +120,39 @@ def progress_of_jobs(
     }
 
 
-def trace(found: Trace, now: datetime) -> View:
+def trace(job_trace: Trace, now: datetime) -> View:
     """Returns the phases of a job and its retries."""
     return {
-        "since": found.since,
-        "until": found.until,
-        "is_whole": found.is_whole,
-        "phases": [_phase(each, now) for each in found.phases],
+        "since": job_trace.since,
+        "until": job_trace.until,
+        "is_whole": job_trace.is_whole,
+        "phases": [_phase(phase, now) for phase in job_trace.phases],
     }
 
 
-def _phase(each: Phase, now: datetime) -> View:
+def _phase(phase: Phase, now: datetime) -> View:
     return {
-        "job_id": each.job_id,
-        "attempt": each.attempt,
-        "kind": each.kind,
-        "started_at": each.begin,
-        "finished_at": each.end,
-        "duration_seconds": each.lasts(now).total_seconds(),
-        "state": each.state,
-        "execution": each.number,
-        "where": each.where,
+        "job_id": phase.job_id,
+        "attempt": phase.attempt,
+        "kind": phase.kind,
+        "started_at": phase.begin,
+        "finished_at": phase.end,
+        "duration_seconds": phase.lasts(now).total_seconds(),
+        "state": phase.state,
+        "execution": phase.number,
+        "where": phase.where,
     }
 
 
-def log(found: ExecutionLog) -> View:
+def log(run: ExecutionLog) -> View:
     """Returns the last lines of an execution."""
-    return found._asdict() | {"lines": [line._asdict() for line in found.lines]}
+    return run._asdict() | {"lines": [line._asdict() for line in run.lines]}
 
 
-def figures(found: ExecutionStatistics) -> View:
+def figures(statistics: ExecutionStatistics) -> View:
     """Returns statistics of executions with their success rate."""
-    return found._asdict() | {
-        "average_ms": whole(found.average_ms),
-        "p95_ms": whole(found.p95_ms),
-        "success_rate": found.success_rate,
+    return statistics._asdict() | {
+        "average_ms": whole(statistics.average_ms),
+        "p95_ms": whole(statistics.p95_ms),
+        "success_rate": statistics.success_rate,
     }

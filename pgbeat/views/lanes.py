@@ -21,6 +21,6 @@ def usage(row: LaneUsage) -> View:
 def detail(row: LaneUsage, holders: Iterable[SlotHolder], line: Iterable[InLine]) -> View:
     """Returns a lane with its slots and the beginning of its line."""
     return usage(row) | {
-        "slots": [each._asdict() for each in holders],
-        "line": [{"place": place} | each._asdict() for place, each in enumerate(line, 1)],
+        "slots": [holder._asdict() for holder in holders],
+        "line": [{"place": place} | job._asdict() for place, job in enumerate(line, 1)],
     }

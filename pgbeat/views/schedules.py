@@ -28,26 +28,26 @@ _RECENT = ("id", "state", "created_at", "finished_at")
 def schedule(row: Schedule) -> View:
     """Returns a schedule."""
     columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
-    # Other fields tell what an active schedule waits for.
+    # Other fields say what an active schedule waits for.
     return columns | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
 
 
-def with_health(row: Schedule, found: Health) -> View:
+def with_health(row: Schedule, row_health: Health) -> View:
     """Returns a schedule with its health."""
-    return schedule(row) | {"health": health(found)}
+    return schedule(row) | {"health": health(row_health)}
 
 
-def health(found: Health) -> View:
+def health(row_health: Health) -> View:
     """Returns the health of a schedule."""
-    fields = {name: value for name, value in found._asdict().items() if name != "job_task"}
-    return fields | {"severity": found.severity}
+    fields = {name: value for name, value in row_health._asdict().items() if name != "job_task"}
+    return fields | {"severity": row_health.severity}
 
 
-def detail(connection: Connection, row: Schedule, found: Health, last: Entry | None) -> View:
+def detail(connection: Connection, row: Schedule, row_health: Health, last: Entry | None) -> View:
     """Returns a schedule with its health, newest jobs, last tick and check-in."""
     newest = jobs.listing(connection, Filter(row.namespace, schedule_id=row.id), limit=10)
     check_in = check_ins.last(connection, row.id)
-    return with_health(row, found) | {
+    return with_health(row, row_health) | {
         "recent_jobs": [{name: getattr(job, name) for name in _RECENT} for job in newest],
         "last_tick": last and tick(last),
         "last_check_in": check_in and check_in._asdict(),
@@ -74,9 +74,9 @@ def made(decision: Tick) -> View:
     return fields | {"job_ids": decision.job_ids}
 
 
-def outcomes(found: Stats) -> View:
+def outcomes(stats: Stats) -> View:
     """Returns the counts of a schedule's ticks."""
-    return asdict(found) | {"success_rate": found.success_rate}
+    return asdict(stats) | {"success_rate": stats.success_rate}
 
 
 def upcoming(due: Expected, now: datetime) -> View:
