@@ -1,6 +1,6 @@
 """Helps a team's own tests.
 
-Has a scheduler on a clock that the test sets (`Scheduler`), its fixtures
+Offers a scheduler on a clock that the test sets (`Scheduler`), its fixtures
 (`pgbeat.testing.fixtures`), and Postgres for pytest-celery (`pgbeat.testing.pytest_celery`).
 """
 

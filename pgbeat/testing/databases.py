@@ -94,16 +94,16 @@ class Databases:
         """Lends a database with pgbeat's schema and nothing else; yields its DSN."""
         name = f"pgbeat_{uuid.uuid4().hex[:12]}"
         dsn = in_database(self._server, name)
-        made = self._make(name)
+        catalog = self._make(name)
         yield dsn
         self._end_sessions(name)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            is_as_made = _catalog(connection) == made
+            is_as_made = _catalog(connection) == catalog
             if is_as_made:
                 connection.execute(_EMPTY)
-                made = _catalog(connection)  # truncating a table changes it
+                catalog = _catalog(connection)  # truncating a table changes it
         if is_as_made:
-            self._idle.append((name, made))
+            self._idle.append((name, catalog))
         else:
             self._admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
@@ -126,17 +126,17 @@ class Databases:
     def _make(self, name: str) -> _Catalog:
         """Renames an idle database, or creates one; returns its catalog."""
         if self._idle:
-            idle, made = self._idle.pop()
+            idle, catalog = self._idle.pop()
             self._end_sessions(idle)  # what has connected again since
             self._admin.execute(f'ALTER DATABASE "{idle}" RENAME TO "{name}"')
-            return made
+            return catalog
         self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
         with psycopg.connect(in_database(self._server, name)) as connection:
             return _catalog(connection)
 
 
 def _catalog(connection: psycopg.Connection[Any]) -> _Catalog:
-    """Returns what differs once anything but rows has changed."""
+    """Returns a description of the database that changes with anything but rows."""
     return connection.execute(_CATALOG).fetchall()
 
 

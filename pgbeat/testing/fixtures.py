@@ -27,18 +27,18 @@ class MakeScheduler(Protocol):
 @pytest.fixture(scope="session")
 def pgbeat_server() -> Iterator[str]:
     """Yields the DSN of a Postgres server for the run."""
-    given = os.environ.get("PGBEAT_TEST_URL")
-    if given:
-        yield given
+    url = os.environ.get("PGBEAT_TEST_URL")
+    if url:
+        yield url
         return
-    own = TemporaryServer()
-    yield own.dsn
-    own.remove()
+    server = TemporaryServer()
+    yield server.dsn
+    server.remove()
 
 
 @pytest.fixture(scope="session")
 def pgbeat_databases(pgbeat_server: str) -> Iterator[Databases]:
-    """Yields what lends databases."""
+    """Yields the pool that lends databases."""
     databases = Databases(pgbeat_server)
     yield databases
     databases.close()
@@ -55,16 +55,16 @@ def pgbeat_database(pgbeat_databases: Databases) -> Iterator[str]:
 def pgbeat_scheduler(
     pgbeat_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeScheduler]:
-    """Yields what makes schedulers on the test's database, which is the app's broker meanwhile."""
-    made: list[Scheduler] = []
+    """Yields a factory of schedulers on the test's database, which becomes the app's broker."""
+    schedulers: list[Scheduler] = []
 
     def make(app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:
         monkeypatch.setenv("PGBEAT_URL", pgbeat_database)
         for name in ("broker_url", "broker_write_url"):
             monkeypatch.setitem(app.conf, name, f"pgbeat+{pgbeat_database}")
-        made.append(Scheduler(app, now, **kwargs))
-        return made[-1]
+        schedulers.append(Scheduler(app, now, **kwargs))
+        return schedulers[-1]
 
     yield make
-    for scheduler in made:
+    for scheduler in schedulers:
         scheduler.close()

