@@ -80,8 +80,8 @@ class Children:
         """Returns the console's URL, once its process has printed it."""
         if "web" not in self.running:
             return ""
-        found = re.search(r"https?://\S+", self.log("web").read_text(errors="replace"))
-        return found[0] if found else ""
+        match = re.search(r"https?://\S+", self.log("web").read_text(errors="replace"))
+        return match[0] if match else ""
 
     def check(self) -> list[str]:
         """Returns the processes that have ended. Raises `PgbeatError` if the demo can't go on."""

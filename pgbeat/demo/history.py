@@ -94,10 +94,10 @@ def make_up(connection: Connection) -> int:
     for key, name, every, args, kwargs in connection.execute(_SCHEDULES, {"names": list(_HABITS)}):
         schedule = {"schedule_id": key, "schedule": name, "args": args, "kwargs": kwargs}
         ticks += _ticks(chance, now, schedule, every)
-    ticks.sort(key=lambda each: each["at"])
+    ticks.sort(key=lambda tick: tick["at"])
     connection.execute(_TICK, ticks)
-    launched = [each for each in ticks if each["job_id"] is not None]
-    new_jobs.insert(connection, [_job(each) for each in launched])
+    launched = [tick for tick in ticks if tick["job_id"] is not None]
+    new_jobs.insert(connection, [_job(tick) for tick in launched])
     connection.execute(_RUN, launched)
     return len(ticks)
 

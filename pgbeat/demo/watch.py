@@ -75,14 +75,14 @@ class Observer:
         self.link = self.link or children.link()
         try:
             self.since = self.since or connection.scalar(text("SELECT now()"))
-            found = [
+            ticks = [
                 ObservedTick(*row) for row in connection.execute(_TICKS, {"since": self.since})
             ]
             holders = advisory_locks.holders(connection, LOCK_KEY)
             self.disabled = dict(connection.execute(_DISABLED).tuples().all())
         except DBAPIError as error:
             raise PgbeatError(f"Postgres has ended: {error.orig}") from None
-        self.ticks.update((tick.id, tick) for tick in reversed(found))
+        self.ticks.update((tick.id, tick) for tick in reversed(ticks))
         names = {str(child.pid): name for name, child in children.running.items()}
         beats = []
         for holder in holders:
