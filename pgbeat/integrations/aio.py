@@ -35,11 +35,11 @@ async def submit(
             job = await aio.submit(resize, 17, lane="gpu", connection=session)
 
     `connection` is an asyncio session or connection of SQLAlchemy's, in whose transaction the job
-    is made; without it, another thread makes the job in a transaction of its own. `options` and
+    is made; without it, another thread makes the job in its own transaction. `options` and
     errors are those of `pgbeat.submit`.
     """
-    found = app or getattr(task, "app", None)
-    return await _call(partial(submit_one, task, *args, **options), connection, found)
+    app = app or getattr(task, "app", None)
+    return await _call(partial(submit_one, task, *args, **options), connection, app)
 
 
 async def submit_many(
@@ -51,8 +51,8 @@ async def submit_many(
 ) -> list[str]:
     """Makes many jobs in one transaction, as `pgbeat.submit_many` does, and returns their ids."""
     several = list(jobs)
-    found = app or members.app_of(several)
-    return await _call(partial(submit_all, several, **options), connection, found)
+    app = app or members.app_of(several)
+    return await _call(partial(submit_all, several, **options), connection, app)
 
 
 async def submit_group(
@@ -63,18 +63,18 @@ async def submit_group(
     **options: Any,
 ) -> SubmittedGroup:
     """Makes a group, as `pgbeat.submit_group` does."""
-    found = app or members.app_of(jobs)
-    return await _call(partial(submit_one_group, jobs, **options), connection, found)
+    app = app or members.app_of(jobs)
+    return await _call(partial(submit_one_group, jobs, **options), connection, app)
 
 
 async def _call(
     function: Callable[..., Returned], session: "AsyncOpened | None", app: Celery | None
 ) -> Returned:
     # The current app is the thread's.
-    found = app or current_app._get_current_object()
+    app = app or current_app._get_current_object()
     if session is None:
-        return await asyncio.to_thread(function, app=found)
-    return await run_sync(session, lambda sync: function(app=found, connection=sync))
+        return await asyncio.to_thread(function, app=app)
+    return await run_sync(session, lambda sync: function(app=app, connection=sync))
 
 
 async def result(
@@ -114,7 +114,7 @@ async def result(
 async def _end(task: AsyncResult | ResultSet, propagate: bool) -> None:
     """Waits until the task has ended, or, to propagate its error, an earlier link of its chain."""
     if isinstance(task, ResultSet):
-        await asyncio.gather(*(_end(each, propagate) for each in task.results))
+        await asyncio.gather(*(_end(member, propagate) for member in task.results))
         return
     if isinstance(task, EagerResult) or task.ignored:
         return
@@ -128,13 +128,13 @@ async def _end(task: AsyncResult | ResultSet, propagate: bool) -> None:
         left = set(awaited)
         while left:
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
-            if any(awaited[each] is task or awaited[each].failed() for each in done):
+            for future in done:
+                future.result()
+            if any(awaited[future] is task or awaited[future].failed() for future in done):
                 return
     finally:
-        for each in awaited:
-            each.cancel()
+        for future in awaited:
+            future.cancel()
 
 
 async def _read(task: AsyncResult) -> None:
@@ -144,7 +144,7 @@ async def _read(task: AsyncResult) -> None:
 
 def _value(task: AsyncResult | ResultSet, propagate: bool) -> Any:
     if isinstance(task, ResultSet):
-        return [_value(each, propagate) for each in task.results]
+        return [_value(member, propagate) for member in task.results]
     earlier = task.parent if propagate and not isinstance(task, EagerResult) else None
     while earlier is not None:
         if isinstance(earlier, AsyncResult) and earlier._cache:

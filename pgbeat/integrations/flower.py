@@ -54,7 +54,7 @@ class PostgresBroker(BrokerBase):
 
     def _read(self, names: set[str]) -> list[dict[str, Any]]:
         with self._engine.connect() as connection:
-            found = queues.all_queues(connection)
+            rows = queues.all_queues(connection)
         return [
             {
                 "name": queue.name,
@@ -63,7 +63,7 @@ class PostgresBroker(BrokerBase):
                 "messages_unacknowledged": queue.claimed,
                 "consumers": queue.consumers,
             }
-            for queue in found
+            for queue in rows
             if queue.name in names
         ]
 
@@ -135,7 +135,7 @@ class TaskPage(TaskView):
         if self._job is None or template_name != "task.html":
             return page
         link = f'<p><a href="{html.escape(self._job)}">This job in pgbeat</a></p>'.encode()
-        return _TASK_ID.sub(lambda found: found[0] + link, page, count=1)
+        return _TASK_ID.sub(lambda match: match[0] + link, page, count=1)
 
 
 _TASK_ID = re.compile(rb'<p id="taskid"[^>]*>[^<]*</p>')

@@ -153,8 +153,9 @@ def uninstrument() -> None:
     """Turns tracing off."""
     global _tracing
     _tracing = None
-    enqueuer.observers[:] = [each for each in enqueuer.observers if each is not _decided]
-    publisher.observers[:] = [each for each in publisher.observers if each is not _publishing]
+    if _decided in enqueuer.observers:
+        enqueuer.observers.remove(_decided)
+        publisher.observers.remove(_publishing)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
 
@@ -288,8 +289,8 @@ def _given_context(request: Any) -> context.Context | None:
     }
     if "traceparent" not in carrier:
         return None
-    found = propagate.extract(carrier, context.Context())
-    return found if trace.get_current_span(found).get_span_context().is_valid else None
+    extracted = propagate.extract(carrier, context.Context())
+    return extracted if trace.get_current_span(extracted).get_span_context().is_valid else None
 
 
 @_quietly

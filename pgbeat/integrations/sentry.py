@@ -6,7 +6,7 @@ is Sentry's: its receivers close the check-in that the message's headers name.
 
 A check-in's id is the id of the schedule's job, and the job keeps the headers among its options. So
 a message that is made later, for a lane or a retry, closes the same check-in. Nothing here opens a
-connection: Sentry sends from a thread of its own.
+connection: Sentry sends from its own thread.
 """
 
 import logging
@@ -51,7 +51,7 @@ _zone: str | None = None
 
 
 def connect() -> None:
-    """Has beats of this process look for Sentry when they start: apps may set it up that late."""
+    """Makes this process's beats look for Sentry when they start: apps may set it up that late."""
     signals.beat_init.connect(_watch_beat, weak=False, dispatch_uid=__name__)
 
 
@@ -59,8 +59,9 @@ def disconnect() -> None:
     """Stops making check-ins in this process."""
     global _zone
     _zone, launched_jobs.more_headers = None, None
-    enqueuer.observers[:] = [each for each in enqueuer.observers if each is not _decided]
-    publisher.observers[:] = [each for each in publisher.observers if each is not _publishing]
+    if _decided in enqueuer.observers:
+        enqueuer.observers.remove(_decided)
+        publisher.observers.remove(_publishing)
     signals.task_postrun.disconnect(_ended, dispatch_uid=__name__)
 
 
@@ -71,8 +72,8 @@ def _integration() -> Any:
     import sentry_sdk
     from sentry_sdk.integrations.celery import CeleryIntegration
 
-    found = sentry_sdk.get_client().get_integration(CeleryIntegration)
-    return found if found is not None and found.monitor_beat_tasks else None
+    integration = sentry_sdk.get_client().get_integration(CeleryIntegration)
+    return integration if integration is not None and integration.monitor_beat_tasks else None
 
 
 def _watch_beat(sender: Any, **kwargs: Any) -> None:
@@ -86,7 +87,7 @@ def _watch_beat(sender: Any, **kwargs: Any) -> None:
 
 
 def watch_tasks() -> None:
-    """Has this worker close the check-ins that Sentry leaves open."""
+    """Makes this worker close the check-ins that Sentry leaves open."""
     if _integration() is not None:
         signals.task_postrun.connect(_ended, weak=False, dispatch_uid=__name__)
 
@@ -114,7 +115,7 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
             if config is None:
                 continue
             ids: list[str | None] = [UUID(job_id).hex for job_id in tick.job_ids]
-            for check_in_id in ids or [None]:  # Sentry makes an id of its own
+            for check_in_id in ids or [None]:  # Sentry makes its own id
                 _check_in(schedule.name, check_in_id, _STATUS[tick.outcome], config)
         except Exception:
             logger.exception("A check-in of schedule '%s' is lost", schedule.name)
@@ -122,7 +123,7 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
 
 @contextmanager
 def _publishing(message: TaskMessage) -> Iterator[None]:
-    """Gives each launched task a trace of its own, as Sentry does for Celery's beat."""
+    """Gives each launched task its own trace, as Sentry does for Celery's beat."""
     import sentry_sdk
 
     with sentry_sdk.isolation_scope() as scope:

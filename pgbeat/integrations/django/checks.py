@@ -35,9 +35,9 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
             )
         ]
     try:
-        own = databases.url()
+        url = databases.url()
         loaded = schema.settings()
-        is_joined = is_own_broker(app.conf, own) and delays_in_table(app.conf)
+        is_joined = is_own_broker(app.conf, url) and delays_in_table(app.conf)
     except ConfigError as error:
         return [Error(f"pgbeat can't be used: {error}", id="pgbeat.E002")]
     driver = connections[databases.alias()].Database.__name__
@@ -78,7 +78,7 @@ def _warnings(app: Celery, *, is_joined: bool, where: str) -> Iterator[CheckMess
 
 def _misspelt(app: Celery) -> Iterator[CheckMessage]:
     """Yields a warning for each setting of pgbeat's that lacks the namespace of Celery's."""
-    known = {each.name for each in fields(Settings)}
+    known = {field.name for field in fields(Settings)}
     for name in dir(settings):
         if not name.startswith("PGBEAT_") or name == "PGBEAT_DATABASE":  # which is Django's
             continue
@@ -98,14 +98,14 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         if not any(schema.is_ours(using) for using in databases or ()):
             return []
         with sessions.engine(schema.settings().url, "pgbeat check").connect() as connection:
-            found = migrate.check(connection)
-            lacking = migrate.missing(connection, found.version)
+            installed = migrate.check(connection)
+            lacking = migrate.missing(connection, installed.version)
         if lacking:
             raise SchemaError(f"pgbeat's schema lacks {contents.listed(lacking)}")
     except ConfigError:
         return []  # `check_settings` tells it
     except (SchemaError, DBAPIError) as error:
-        said = sessions.first_line(error)
+        problem = sessions.first_line(error)
         # A warning, since `migrate` runs no further after an error.
-        return [Warning(f"{said}.", hint="`manage.py migrate` upgrades it.", id="pgbeat.W004")]
+        return [Warning(f"{problem}.", hint="`manage.py migrate` upgrades it.", id="pgbeat.W004")]
     return []

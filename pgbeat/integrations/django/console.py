@@ -38,8 +38,8 @@ async def console(request: Any, path: str = "") -> HttpResponseBase:
         "is_admin": await sync_to_async(user.has_perm)(ADMINISTER),
         "is_viewer": await sync_to_async(user.has_perm)(OBSERVE),
     }
-    app, made = await sync_to_async(_app)()
-    scope = _scope(request, path) | {_USER: made(user.get_username(), **rights)}
+    app, user_class = await sync_to_async(_app)()
+    scope = _scope(request, path) | {_USER: user_class(user.get_username(), **rights)}
     exchange = _Exchange(app, scope, request.body)
     return await exchange.response(is_streaming=isinstance(request, ASGIRequest))
 
@@ -57,11 +57,11 @@ def _app() -> tuple[Any, Any]:
     try:
         from pgbeat import web
     except ModuleNotFoundError as error:
-        said = "pgbeat's console needs packages: pip install 'pgbeat[django,web]'"
-        raise ImproperlyConfigured(said) from error
+        message = "pgbeat's console needs packages: pip install 'pgbeat[django,web]'"
+        raise ImproperlyConfigured(message) from error
     celery = databases.celery_app() or current_app._get_current_object()
-    made = web.create_app(celery, schema.settings(), authenticate=lambda asked: asked.scope[_USER])
-    return made, web.User
+    app = web.create_app(celery, schema.settings(), authenticate=lambda asked: asked.scope[_USER])
+    return app, web.User
 
 
 def _scope(request: Any, path: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def url_of(name: str, entry: Mapping[str, Any]) -> URL:
 
 def _query(name: str, options: Mapping[str, Any]) -> Mapping[str, str]:
     """Returns the options that libpq knows."""
-    found = {}
+    query = {}
     for option, value in options.items():
         if option in _DJANGOS or value is None:
             continue
@@ -90,5 +90,5 @@ def _query(name: str, options: Mapping[str, Any]) -> Mapping[str, str]:
                 f"DATABASES[{name!r}]['OPTIONS'][{option!r}] can't be written in a URL; set "
                 "CELERY_BROKER_URL to pgbeat+postgresql://user:password@host:5432/name"
             )
-        found[option] = str(value)
-    return found
+        query[option] = str(value)
+    return query

@@ -47,7 +47,7 @@ def is_installed() -> bool:
 
 
 def equip(app: Celery) -> None:
-    """Gives an app the defaults, behind all of its own settings."""
+    """Gives an app the defaults, behind all its settings."""
     if app.configured:
         _add(app.conf)
     else:
@@ -55,7 +55,7 @@ def equip(app: Celery) -> None:
 
 
 def _add(conf: Any) -> Mapping[str, Any]:
-    if not any(isinstance(each, DatabaseDefaults) for each in conf.maps):
+    if not any(isinstance(mapping, DatabaseDefaults) for mapping in conf.maps):
         # Last come Celery's own defaults.
         conf.maps.insert(len(conf.maps) - 1, DatabaseDefaults(conf))
     return {}

@@ -43,7 +43,7 @@ def settings() -> Settings:
 def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:
     """Brings the schema to the newest version, as `pgbeat migrate` does.
 
-    Before Django's own migrations, which may already send tasks, and on connections of its own.
+    It comes before Django's own migrations, which may already send tasks, on its own connections.
     """
     if using != databases.alias():
         return
@@ -52,10 +52,10 @@ def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -
             return
         loaded = settings()
         author = Author(loaded.namespace, actors.user(origin="cli").name, "cli")
-        found = installation.migrate(loaded, author, databases.celery_app())
+        done = installation.migrate(loaded, author, databases.celery_app())
         test_databases.release(connections[using])
     except PgbeatError as error:
         raise CommandError(f"pgbeat's schema: {error}") from error
-    if verbosity >= 1 and found.before != found.after:
-        was = f"from {found.before} " if found.before else ""
-        print(f"Migrated pgbeat's schema {was}to {found.after}.", file=stdout or sys.stdout)
+    if verbosity >= 1 and done.before != done.after:
+        was = f"from {done.before} " if done.before else ""
+        print(f"Migrated pgbeat's schema {was}to {done.after}.", file=stdout or sys.stdout)

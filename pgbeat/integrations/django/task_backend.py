@@ -105,7 +105,7 @@ class Backend(BaseTaskBackend):
         task = _tasks.get(first.task)
         if task is None:
             raise TaskResultDoesNotExist(f"job {result_id} is not one of Django's tasks")
-        attempts.sort(key=lambda each: each.started_at)
+        attempts.sort(key=lambda attempt: attempt.started_at)
         result = self._result(task, first, last, attempts)
         if result.status == TaskResultStatus.SUCCESSFUL and app.conf.result_backend:
             object.__setattr__(result, "_return_value", app.AsyncResult(str(last.id)).result)
@@ -125,13 +125,13 @@ class Backend(BaseTaskBackend):
             backend=self.alias,
             errors=[
                 TaskError(
-                    exception_class_path=each.metadata.get(_CLASS, "builtins.Exception"),
-                    traceback=each.traceback or each.error,
+                    exception_class_path=attempt.metadata.get(_CLASS, "builtins.Exception"),
+                    traceback=attempt.traceback or attempt.error,
                 )
-                for each in attempts
-                if each.error
+                for attempt in attempts
+                if attempt.error
             ],
-            worker_ids=[each.worker for each in attempts if each.worker],
+            worker_ids=[attempt.worker for attempt in attempts if attempt.worker],
         )
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
@@ -163,8 +163,8 @@ def _runner(task: Any) -> Callable[..., Any]:
             from pgbeat.worker.reporting import report
 
             report(**{_CLASS: path})
-            said = "".join(format_exception(error))
-            result.errors.append(TaskError(exception_class_path=path, traceback=said))
+            text = "".join(format_exception(error))
+            result.errors.append(TaskError(exception_class_path=path, traceback=text))
             _end(result, TaskResultStatus.FAILED)
             raise
         else:

@@ -13,7 +13,7 @@ _METHODS = ("clone_test_db", "destroy_test_db")
 
 
 def release(wrapper: Any) -> None:
-    """Has pgbeat's sessions end before the connection's database is copied or dropped by tests."""
+    """Ends pgbeat's sessions before tests copy or drop the connection's database."""
     creation = wrapper.creation
     for name in _METHODS:
         if name not in vars(creation):

@@ -25,7 +25,7 @@ from pgbeat.integrations.django import databases
 
 
 def connect() -> None:
-    """Has what is published inside `atomic()` join its transaction."""
+    """Makes messages that are published inside `atomic()` join its transaction."""
     if find not in transaction_blocks.finders:
         transaction_blocks.finders.append(find)
 
@@ -83,14 +83,14 @@ class AtomicTransaction:
 
     def channel_for(self, broker: Any) -> BlockChannel | None:
         """Returns the channel for messages to `broker`, if its database is the transaction's."""
-        wanted, own = broker.database_identity(), self.connection()
+        wanted, session = broker.database_identity(), self.connection()
         with _failing(self._alias):
-            if identity.cached(own) != wanted:
+            if identity.cached(session) != wanted:
                 return None
             joined = _known.get(self._raw)
-            if joined is None or joined.session is not own:
+            if joined is None or joined.session is not session:
                 app = current_app._get_current_object()
-                joined = _known[self._raw] = _Joined(own, app, self._alias)
+                joined = _known[self._raw] = _Joined(session, app, self._alias)
             return joined.channel_for(broker)
 
 

@@ -50,7 +50,7 @@ def mask(request: Any, row: Any) -> None:
 def work(request: Any) -> Iterator[UnitOfWork]:
     """Opens a unit of work for several changes by the request's user.
 
-    It has a connection of its own: a change is committed though the request may fail later.
+    It has its own connection: a change is committed though the request may fail later.
     """
     settings = schema.settings()
     engine = connections.engine(settings.url, "pgbeat admin")
@@ -106,7 +106,7 @@ def act(
     *,
     is_whole: bool = True,
 ) -> None:
-    """Does an action's verb with each row, and says what was done and what was refused.
+    """Applies an action's verb to each row, and shows what was done and what was refused.
 
     Each row is changed in its own transaction, which the verb opens itself unless it `is_whole`.
     The verb returns an error instead of raising it if it has recorded it.
@@ -125,8 +125,8 @@ def act(
     if done:
         named = ", ".join(done[:_MOST]) + (f" and {len(done) - _MOST} more" if done[_MOST:] else "")
         messages.success(request, f"{past}: {named}.")
-    for said in refused[:_MOST]:
-        messages.error(request, said)
+    for message in refused[:_MOST]:
+        messages.error(request, message)
     if refused[_MOST:]:
         messages.error(request, f"{len(refused) - _MOST} more were refused.")
 

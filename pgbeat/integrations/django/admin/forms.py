@@ -40,7 +40,7 @@ class LengthField(forms.Field):
 
 
 class CheckedForm(forms.ModelForm):
-    """Has the values checked by the function that saves them, without saving.
+    """Checks the values by the function that saves them, without saving.
 
     Its errors are shown beside their fields. The model's own checks are left out: they would say
     less, and differently.
@@ -61,7 +61,7 @@ class CheckedForm(forms.ModelForm):
     def given(self) -> dict[str, Any]:
         """Returns the values of a new row that were given, or those that were changed."""
         fields = self._meta.model._meta
-        found = {}
+        values = {}
         for name in self.changed_data:
             field, value = fields.get_field(name), self.cleaned_data.get(name)
             if isinstance(value, datetime) and timezone.is_naive(value):
@@ -70,8 +70,8 @@ class CheckedForm(forms.ModelForm):
                 if self.is_new:
                     continue
                 value = None if field.null else field.get_default()
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     def without_errors(self, values: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the values to check though fields have errors; `None` to check nothing then."""

@@ -22,7 +22,7 @@ class HistoryPage(Page):
     """Shows rows that people don't write."""
 
     def has_add_permission(self, request: Any) -> bool:
-        """Returns that nobody adds rows."""
+        """Returns `False`: rows can't be added."""
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
@@ -30,7 +30,7 @@ class HistoryPage(Page):
         return obj is None and super().has_change_permission(request)
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        """Returns that nobody deletes rows."""
+        """Returns `False`: rows can't be deleted."""
         return False
 
 
@@ -80,8 +80,8 @@ class TickAdmin(HistoryPage):
         """Returns the ticks of schedules with part of the name."""
         if not term.strip():
             return queryset, False
-        found = Schedule.objects.filter(name__icontains=term.strip()).values_list("id", flat=True)
-        return queryset.filter(schedule_id__in=list(found[:_NAMES])), False
+        ids = Schedule.objects.filter(name__icontains=term.strip()).values_list("id", flat=True)
+        return queryset.filter(schedule_id__in=list(ids[:_NAMES])), False
 
     @admin.display(description="decided")
     def decided(self, row: Any) -> Any:

@@ -117,10 +117,10 @@ class Page(admin.ModelAdmin):
     # -- saving
 
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        """Returns the form's class, which knows who asks."""
-        made = super().get_form(request, obj, change, **kwargs)
-        made.request = request
-        return made
+        """Returns the form's class, with the request."""
+        form_class = super().get_form(request, obj, change, **kwargs)
+        form_class.request = request
+        return form_class
 
     def save_form(self, request: Any, form: CheckedForm, change: bool) -> Any:
         """Returns the instance; `save_model` saves it."""
@@ -138,8 +138,8 @@ class Page(admin.ModelAdmin):
     def get_actions(self, request: Any) -> Any:
         """Returns the actions without Django's own deletion, which doesn't say what was refused."""
         return {
-            name: found
-            for name, found in super().get_actions(request).items()
+            name: action
+            for name, action in super().get_actions(request).items()
             if name != "delete_selected"
         }
 

@@ -150,8 +150,8 @@ class ScheduleAdmin(Page):
         for name in TIMETABLES:
             value = getattr(row, name)
             if value is not None:
-                said = span(value, units=4) if name == "every" else str(value)
-                return said if name == "cron" else f"{name.replace('_at', '')} {said}"
+                text = span(value, units=4) if name == "every" else str(value)
+                return text if name == "cron" else f"{name.replace('_at', '')} {text}"
         return "in the app's code"
 
     def key(self, row: Any) -> Any:

@@ -39,8 +39,8 @@ class Command(BaseCommand):
         except SystemExit as end:
             if end.code:
                 code = end.code if isinstance(end.code, int) else 1
-                said = f"pgbeat {' '.join(arguments)} failed with exit code {code}"
-                raise CommandError(said, returncode=code) from None
+                message = f"pgbeat {' '.join(arguments)} failed with exit code {code}"
+                raise CommandError(message, returncode=code) from None
 
 
 def _main(arguments: Sequence[str]) -> None:
