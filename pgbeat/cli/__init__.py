@@ -21,8 +21,8 @@ from pgbeat.integrations.django import follow_apps
 from pgbeat.suggest import did_you_mean, nearest
 from pgbeat.version import __version__
 
-#: Exit statuses of a command that Ctrl-C ended, and of one whose output nobody reads any more: as
-#: shells give them to programs that a signal ended.
+#: Exit statuses after Ctrl-C, and after the output's reader has gone: those that shells give to
+#: programs that a signal ended.
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
 #: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
@@ -145,8 +145,8 @@ class LazyGroup(CommandGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Returns the commands and options that begin so, without importing the commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=self.table[name][1]) for name in names]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        commands = [CompletionItem(name, help=self.table[name][1]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
 class Commands(LazyGroup):
@@ -167,8 +167,8 @@ class Commands(LazyGroup):
         for noun in ("jobs", "workers", "queues"):
             group = self.get_command(ctx, noun)
             below = group.list_commands(ctx) if isinstance(group, click.Group) else []
-            if found := nearest(name, below, cutoff=0.8):
-                return f"did you mean '{noun} {found}'?"
+            if near := nearest(name, below, cutoff=0.8):
+                return f"did you mean '{noun} {near}'?"
         return ""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -232,7 +232,7 @@ def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     known: list[str] = []
     if error.ctx is not None:
         for param in error.ctx.command.get_params(error.ctx):
-            known += [each for each in (*param.opts, *param.secondary_opts) if each[:2] == "--"]
+            known += [flag for flag in (*param.opts, *param.secondary_opts) if flag[:2] == "--"]
     hint = did_you_mean(error.option_name, known) or "--help lists the options"
     return click.UsageError(f"there is no option {error.option_name}; {hint}", error.ctx)
 

@@ -60,7 +60,7 @@ def _listed(error: InvalidInput) -> str:
     if len(error.problems) == 1 or isinstance(error, ConfigError | InvalidCalendar):
         return str(error)  # has its own lines
     heading = error.subject or "several mistakes"
-    return "\n  ".join([f"{heading}:", *(each.message for each in error.problems)])
+    return "\n  ".join([f"{heading}:", *(problem.message for problem in error.problems)])
 
 
 def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
     code, problems = "error", [Problem("", "error", sentence.message)]
     if isinstance(error, PgbeatError):
         code, problems = error.code, list(error.problems)
-    found = [each._asdict() for each in problems]
-    return {"error": {"code": code, "message": sentence.message, "problems": found}}
+    listed = [problem._asdict() for problem in problems]
+    return {"error": {"code": code, "message": sentence.message, "problems": listed}}
 
 
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:

@@ -18,7 +18,7 @@ else:
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Yields what waits some seconds for a key; it returns the key, or "" if none is pressed.
+    """Yields a function that waits some seconds for a key, and returns it, or "" without one.
 
     Keys are not shown, and Ctrl-C interrupts as ever. The end of input counts as a q. If standard
     input is no terminal, it only waits.

@@ -56,13 +56,13 @@ def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
     try:
         if wall.tzinfo is not None:
             return wall.astimezone(UTC)
-        found = wall.replace(tzinfo=local).astimezone(UTC)
-        shown = found.astimezone(local)
+        moment = wall.replace(tzinfo=local).astimezone(UTC)
+        shown = moment.astimezone(local)
     except OverflowError:
         problem = f"{wall.isoformat()} is not in the years 1 to 9999"
     else:
         if shown.replace(tzinfo=None) == wall:
-            return found
+            return moment
         problem = (
             f"{wall.isoformat()} doesn't exist in {local.key}, where the clock goes forward; "
             f"did you mean {shown:%H:%M}?"
@@ -72,30 +72,30 @@ def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
 
 def json_array(text: str) -> list[Any]:
     """Reads a JSON array."""
-    found: list[Any] = _json(text, list, "array", '[1, "two"]')
-    return found
+    values: list[Any] = _json(text, list, "array", '[1, "two"]')
+    return values
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Reads a JSON object."""
-    found: dict[str, Any] = _json(text, dict, "object", '{"area": "DK1"}')
-    return found
+    values: dict[str, Any] = _json(text, dict, "object", '{"area": "DK1"}')
+    return values
 
 
 def _json(text: str, kind: type, noun: str, example: str) -> Any:
     advice = f"write an {noun}, for example '{example}'"
     try:
-        found = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise click.BadParameter(f"{text!r} is not an {noun}; {advice}")
-    return found
+    return value
 
 
 def _finite(digits: str) -> float:
-    found = float(digits)
-    return found if isfinite(found) else _no_constant(digits)
+    number = float(digits)
+    return number if isfinite(number) else _no_constant(digits)
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -103,19 +103,19 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def read_labels(
-    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+    ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
 ) -> dict[str, str] | None:
     """Reads labels from `NAME=VALUE` pairs; `None` if there are none."""
-    found = {}
-    for pair in given:
+    labels = {}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise click.BadParameter(f"{pair!r} has no '='; write for example 'team=billing'")
-        found[name] = value
-    problem = details.labels_problem(found)
+        labels[name] = value
+    problem = details.labels_problem(labels)
     if problem is not None:
         raise click.BadParameter(f"labels {problem}")
-    return found or None
+    return labels or None
 
 
 #: Options that describe a schedule or a job.
@@ -181,8 +181,8 @@ _MISTAKES = "pgbeat.cli.mistakes"
 
 def wrong_values() -> dict[str, str]:
     """Returns the messages of the current command's wrong values, by parameter."""
-    found: dict[str, str] = click.get_current_context().meta.get(_MISTAKES, {})
-    return found
+    wrong: dict[str, str] = click.get_current_context().meta.get(_MISTAKES, {})
+    return wrong
 
 
 class Command(click.Command):

@@ -58,7 +58,7 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta[AS_JSON] = value
 
 
-#: Has a command print JSON, and its errors too; `is_json` says whether it was given.
+#: Makes a command print JSON, and its errors too; `is_json` says whether it was given.
 json_option = click.option(
     "--json",
     is_flag=True,
@@ -99,7 +99,7 @@ def json_line(value: Any) -> str:
 
 def _escaped(written: str) -> str:
     """Escapes the control characters that JSON admits in texts."""
-    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", written)
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def compact(value: Any) -> str:
@@ -248,13 +248,13 @@ def show_facts(title: str | None, *facts: tuple[str, Cell]) -> None:
     """Prints names and their values below a title; leaves out facts without a value."""
     if title is not None:
         click.secho(line(title), bold=True)
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in facts:
         if value is not None and value != "":
-            made.add_row(f"  {name}", text(value))
-    show(made)
+            table.add_row(f"  {name}", text(value))
+    show(table)
 
 
 # -- values
@@ -272,7 +272,7 @@ _CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def harmless(words: str) -> str:
     """Returns a text whose control characters move no cursor and give a terminal no order."""
-    return _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", words)
+    return _CONTROLS.sub(lambda match: match[1] or "\N{REPLACEMENT CHARACTER}", words)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -294,7 +294,7 @@ def local_times(moment: datetime, zone: ZoneInfo) -> dict[str, Cell]:
     """Returns cells with a time in a zone and in UTC, by the names of the zones."""
     zones = {zone.key: zone, "UTC": UTC}
     return {
-        name: f"{moment.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for name, own in zones.items()
+        name: f"{moment.astimezone(local):%a %Y-%m-%d %H:%M:%S %Z}" for name, local in zones.items()
     }
 
 
@@ -326,9 +326,9 @@ def when_and_who(moment: datetime | None, who: str | None, now: datetime) -> str
     return f"{shown}, by {who}" if shown and who else shown
 
 
-def labels(found: Mapping[str, str]) -> str:
+def labels(pairs: Mapping[str, str]) -> str:
     """Returns labels on one line."""
-    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(found.items()))
+    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(pairs.items()))
 
 
 # -- schedules
@@ -369,11 +369,11 @@ def state(row: Schedule) -> str:
     return f"retry {row.retry_count}/{row.max_retries}" if is_retrying else row.state
 
 
-def health(found: Health, *, in_full: bool = False) -> Text:
+def health(row: Health, *, in_full: bool = False) -> Text:
     """Returns a schedule's health in a word or two, or in a sentence."""
-    plain = found.code in ("new", "no_outcome", "skipping")
-    said = line(found.summary) if in_full else found.short
-    return Text(said, style="" if plain else STYLES[found.severity])
+    plain = row.code in ("new", "no_outcome", "skipping")
+    words = line(row.summary) if in_full else row.short
+    return Text(words, style="" if plain else STYLES[row.severity])
 
 
 def why(tick: Tick | Entry) -> str:

@@ -39,7 +39,7 @@ def wrapped(words: Text, width: int, *, breaks_words: bool = True) -> list[Text]
     """
     if "\n" not in words.plain and cell_len(words.plain) <= width:
         return [words]
-    found: list[Text] = []
+    result: list[Text] = []
     for row in words.split("\n", allow_blank=True):
         cuts, begin = [], 0
         for word in re.finditer("[^ ]+", row.plain):
@@ -53,10 +53,10 @@ def wrapped(words: Text, width: int, *, breaks_words: bool = True) -> list[Text]
                     break
                 cuts.append(begin := cut)
         lines = row.divide(cuts)
-        for each in lines:
-            each.rstrip()
-        found += lines
-    return found
+        for part in lines:
+            part.rstrip()
+        result += lines
+    return result
 
 
 def _sign(plain: str, begin: int, end: int) -> int:
@@ -121,7 +121,7 @@ def cut(
     `optional` ones are left out, the first first. Then names lose their middle.
     """
     widths = _natural(rows)
-    least = {name: min(own, names.get(name, own)) for name, own in widths.items()}
+    least = {name: min(natural, names.get(name, natural)) for name, natural in widths.items()}
     empty = [name for name in widths if not any(row[name] for row in rows)]
     for name in [*empty, *optional]:
         if name in widths and sum(least.values()) + _GAP * (len(least) - 1) > width:
@@ -149,11 +149,11 @@ def _natural(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _columns(widths: Mapping[str, int], numbers: Collection[str]) -> list[_Column]:
-    found, start = [], 0
-    for name, own in widths.items():
-        found.append(_Column(name, start, own, name in numbers))
-        start += own + _GAP
-    return found
+    columns, start = [], 0
+    for name, width in widths.items():
+        columns.append(_Column(name, start, width, name in numbers))
+        start += width + _GAP
+    return columns
 
 
 def _width(cell: Text) -> int:
@@ -204,12 +204,12 @@ class _Lengths:
     def __init__(self, name: str, rows: Sequence[Row]) -> None:
         self._least = max(cell_len(name), 1)
         self._cells = Counter((_width(row[name]), _longest_word(row[name])) for row in rows)
-        self._steps = sorted({length for each in self._cells for length in each} | {self._least})
+        self._steps = sorted({length for cell in self._cells for length in cell} | {self._least})
 
     def below(self, width: int) -> int | None:
         """Returns the next shorter length; `None` if there is none, or the header is as long."""
-        found = [step for step in self._steps if self._least <= step < width]
-        return found[-1] if found else None
+        shorter = [step for step in self._steps if self._least <= step < width]
+        return shorter[-1] if shorter else None
 
     def wrap(self, width: int) -> bool:
         """Returns whether a cell is broken at its blanks in a column of that width."""
@@ -235,7 +235,7 @@ def _row(
     for column in columns:
         cell = row[column.name]
         placed = wrapped(cell, column.width, breaks_words=column.name not in names)
-        if max(cell_len(each.plain) for each in placed) > column.width:
+        if max(cell_len(part.plain) for part in placed) > column.width:
             if column is columns[0]:  # it leads the row, above it
                 yield from _indented(cell, 0, width, is_whole=True)
                 placed = []
@@ -243,12 +243,12 @@ def _row(
                 spilled.append((column.start, cell))
                 placed = []
             else:
-                spilled += [(column.start, each) for each in placed[1:]]
+                spilled += [(column.start, part) for part in placed[1:]]
                 placed = placed[:1]
         cells.append((column, placed))
-    for number in range(max(len(each) for _, each in cells)):
+    for number in range(max(len(parts) for _, parts in cells)):
         yield _joined(
-            [(column, each[number] if number < len(each) else Text()) for column, each in cells]
+            [(column, parts[number] if number < len(parts) else Text()) for column, parts in cells]
         )
     for start, cell in spilled:
         indent = min(start, max(width - _width(cell), _GAP))
@@ -263,17 +263,17 @@ def _row(
 def _indented(cell: Text, indent: int, width: int, *, is_whole: bool) -> Iterator[Text]:
     """Yields the lines of a cell that has them for itself."""
     room = max(width - indent, _BELOW)
-    for each in wrapped(cell, room, breaks_words=not is_whole):
-        found = Text(" " * indent, no_wrap=True, overflow="ignore")
-        yield found.append_text(shortened(each, room) if is_whole else each)
+    for part in wrapped(cell, room, breaks_words=not is_whole):
+        text = Text(" " * indent, no_wrap=True, overflow="ignore")
+        yield text.append_text(shortened(part, room) if is_whole else part)
 
 
 def _joined(cells: list[tuple[_Column, Text]]) -> Text:
     """Returns a line of cells, without blanks at its end."""
-    found = Text(no_wrap=True, overflow="ignore")
+    text = Text(no_wrap=True, overflow="ignore")
     for column, cell in cells:
         if not cell:
             continue
         room = column.width - cell_len(cell.plain) if column.is_number else 0
-        found.append(" " * (column.start + room - cell_len(found.plain))).append_text(cell)
-    return found
+        text.append(" " * (column.start + room - cell_len(text.plain))).append_text(cell)
+    return text

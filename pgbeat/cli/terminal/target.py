@@ -163,9 +163,9 @@ class Target:
 
         Raises `InvalidSchedule` if it is in the code of an app that was not given.
         """
-        own = row.timetable(self.timezone)
-        if own is not None:
-            return own
+        timetable = row.timetable(self.timezone)
+        if timetable is not None:
+            return timetable
         app = self.registry
         if app is None:
             raise InvalidSchedule("its timetable is in the app's code; give the app with -A APP")
@@ -174,7 +174,7 @@ class Target:
         return entries.code_timetable(app, row, entries.built_in(app))
 
     def redactor(self, actor: Actor) -> Redactor:
-        """Returns what masks rows that are shown to the actor.
+        """Returns the masks of rows that are shown to the actor.
 
         For others than administrators, that loads the app's tasks, which may have rules.
         """
@@ -278,12 +278,12 @@ def _loading(name: str) -> Iterator[None]:
 def _unloadable(name: str, error: Exception) -> BadInput:
     place = ""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith("<")]
-    if own:
-        place = f" ({own[-1].filename}, line {own[-1].lineno})"
+    real_frames = [frame for frame in frames if not frame.filename.startswith("<")]
+    if real_frames:
+        place = f" ({real_frames[-1].filename}, line {real_frames[-1].lineno})"
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})"
         error = SyntaxError(error.msg)
-    if isinstance(error, AttributeError) and own and "/celery/" in own[-1].filename:
+    if isinstance(error, AttributeError) and real_frames and "/celery/" in real_frames[-1].filename:
         return BadInput(f"-A {name}: there is no Celery app in it")
     return BadInput(f"-A {name} can't be loaded: {type(error).__name__}: {error}{place}")
