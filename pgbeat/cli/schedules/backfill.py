@@ -70,16 +70,16 @@ def backfill_command(
         first = in_zone(start, local, "--from")
         last = now if end is None else in_zone(end, local, "--to")
         missed.check_period(first, last, now)
-        found = missed.find(connection, row, first, last, timezone=target.timezone, limit=limit)
+        period = missed.find(connection, row, first, last, timezone=target.timezone, limit=limit)
     done, was_interrupted = BackfillRun(), False
-    if found.times and not dry_run:
-        done, was_interrupted = _launch(target, name, found, quiet=printing.is_json())
+    if period.times and not dry_run:
+        done, was_interrupted = _launch(target, name, period, quiet=printing.is_json())
     if printing.is_json():
-        values = _json(row, first, last, found, done)
+        values = _json(row, first, last, period, done)
         flags = {"dry_run": dry_run, "interrupted": was_interrupted}
         printing.echo_json(values | flags)
-    elif dry_run or not found.times:
-        _show_missed(row, found, local.key)
+    elif dry_run or not period.times:
+        _show_missed(row, period, local.key)
     else:
         _show_done(done)
     if was_interrupted:
@@ -91,7 +91,7 @@ def backfill_command(
     ctx.exit(_INTERRUPTED if was_interrupted else _status(done))
 
 
-def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[BackfillRun, bool]:
+def _launch(target: Target, name: str, period: Missed, *, quiet: bool) -> tuple[BackfillRun, bool]:
     """Returns what was decided, and whether Ctrl-C ended it early."""
     target.require_app("a backfill needs the app, whose launchers and tasks it runs")
     shows = sys.stderr.isatty() and not quiet
@@ -100,10 +100,10 @@ def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[B
         def is_over(done: BackfillRun) -> bool:
             if shows:
                 at = utc(done.ticks[-1].due_at)
-                click.echo(f"\r{len(done.ticks)} of {len(found.times)}: {at}", err=True, nl=False)
+                click.echo(f"\r{len(done.ticks)} of {len(period.times)}: {at}", err=True, nl=False)
             return interrupted.is_set()
 
-        done = control.backfill(unit, name, found.times, job_source="user_cli", is_over=is_over)
+        done = control.backfill(unit, name, period.times, job_source="user_cli", is_over=is_over)
         if shows:
             click.echo(err=True)
         return done, interrupted.is_set() and done.remaining > 0
@@ -134,37 +134,37 @@ def _status(done: BackfillRun) -> int:
 
 
 def _json(
-    row: Schedule, start: datetime, end: datetime, found: Missed, done: BackfillRun
+    row: Schedule, start: datetime, end: datetime, period: Missed, done: BackfillRun
 ) -> dict[str, Any]:
     return {
         "schedule": row.name,
         "from": start,
         "to": end,
-        "launched_before": found.launched,
-        "excluded": found.excluded,
-        "pending": found.pending,
-        "times": found.times,
+        "launched_before": period.launched,
+        "excluded": period.excluded,
+        "pending": period.pending,
+        "times": period.times,
         "ticks": [made(tick) for tick in done.ticks],
     }
 
 
-def _show_missed(row: Schedule, found: Missed, zone_name: str) -> None:
-    rest = _rest(found)
-    if not found.times:
+def _show_missed(row: Schedule, period: Missed, zone_name: str) -> None:
+    rest = _rest(period)
+    if not period.times:
         click.echo(f"There is nothing to launch{': ' + rest if rest else ''}.")
         return
-    number = counted(len(found.times), "due time")
+    number = counted(len(period.times), "due time")
     click.echo(f"Would launch {row.name!r} for {number}{', but not for ' + rest if rest else ''}.")
     local = zone(zone_name)
-    printing.show_table([printing.local_times(moment, local) for moment in found.times])
+    printing.show_table([printing.local_times(moment, local) for moment in period.times])
 
 
-def _rest(found: Missed) -> str:
+def _rest(period: Missed) -> str:
     """Returns how many due times are not launched, and why."""
     words = (
-        (found.launched, "launched before"),
-        (found.excluded, "left out by its calendar"),
-        (found.pending, "for the beat to decide"),
+        (period.launched, "launched before"),
+        (period.excluded, "left out by its calendar"),
+        (period.pending, "for the beat to decide"),
     )
     parts = [f"{number} {word}" for number, word in words if number]
     return ", ".join(parts)

@@ -25,11 +25,11 @@ def _window(text: str) -> dict[str, Any]:
 
 
 def _country(text: str) -> list[dict[str, Any]]:
-    found = []
+    countries = []
     for word in _words(text):
         country, dash, subdivision = word.partition("-")
-        found.append({"country": country} | ({"subdivision": subdivision} if dash else {}))
-    return found
+        countries.append({"country": country} | ({"subdivision": subdivision} if dash else {}))
+    return countries
 
 
 def _market(text: str) -> list[dict[str, Any]]:
@@ -42,21 +42,21 @@ def _read(_: click.Context, __: click.Parameter, path: str | None) -> dict[str, 
         return None
     try:
         with click.open_file(path, encoding="utf-8") as file:
-            found = json.load(file, object_pairs_hook=_once)
+            definition = json.load(file, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path!r} is not JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(definition, dict):
         raise click.BadParameter(f"{path!r} is not an object; `pgbeat calendars show` prints one")
-    return found
+    return definition
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"it has the key {twice!r} twice")
-    return found
+    return values
 
 
 #: Adds an option for each rule.
@@ -104,26 +104,26 @@ clearing = adding(
 )
 
 
-def given_definition(given: dict[str, Any], before: dict[str, Any]) -> dict[str, Any] | None:
+def given_definition(options: dict[str, Any], before: dict[str, Any]) -> dict[str, Any] | None:
     """Applies the options to a definition; returns `None` if there are no options."""
     values = {
-        key: given[key] for key in ("timezone", "dates", "weekdays") if given[key] is not None
+        key: options[key] for key in ("timezone", "dates", "weekdays") if options[key] is not None
     }
-    holidays = (given["holidays"] or []) + (given["market"] or [])
+    holidays = (options["holidays"] or []) + (options["market"] or [])
     if holidays:
         values["holidays"] = holidays[0] if len(holidays) == 1 else holidays
-    if given["windows"]:
-        values["windows"] = list(given["windows"])
-    only = {"weekdays": given["only_weekdays"], "windows": list(given["only_windows"])}
+    if options["windows"]:
+        values["windows"] = list(options["windows"])
+    only = {"weekdays": options["only_weekdays"], "windows": list(options["only_windows"])}
     if any(only.values()):
         kept = before.get("only")
         kept = kept if isinstance(kept, dict) else {}
         values["only"] = kept | {key: value for key, value in only.items() if value}
-    cleared = [key for key in _CLEARABLE if given.get(f"no_{key}")]
-    if given["file"] is not None:
+    cleared = [key for key in _CLEARABLE if options.get(f"no_{key}")]
+    if options["file"] is not None:
         if values or cleared:
             raise click.UsageError("--file and the other options exclude each other")
-        return dict(given["file"])
+        return dict(options["file"])
     for key in cleared:
         if key in values:
             raise click.UsageError(f"--no-{key} excludes the options that set it")

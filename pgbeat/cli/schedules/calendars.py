@@ -114,8 +114,8 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
     moment = (now if at is None else in_zone(at, local, "--at")).astimezone(local)
     answer = views.calendar_check(row, moment, local.key)
     reason = answer["reason"]
-    said = "not excluded." if reason is None else f"excluded: {line(reason)}"
-    printing.result(answer, f"{moment:%a %Y-%m-%d %H:%M:%S %Z} is {said}")
+    verdict = "not excluded." if reason is None else f"excluded: {line(reason)}"
+    printing.result(answer, f"{moment:%a %Y-%m-%d %H:%M:%S %Z} is {verdict}")
     if reason is not None:
         raise click.exceptions.Exit(SKIPPED)
 
@@ -128,23 +128,23 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
 @json_option
 @pass_target
 def add_command(
-    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
     """Add a calendar: a name, and what it excludes."""
-    definition = given_definition(given, {})
+    definition = given_definition(options, {})
     if definition is None:
         raise click.UsageError("what does it exclude? Give at least one option (see --help)")
     try:
         with target.unit(dry_run=dry_run) as unit:
             row = calendar_control.add(unit, name, definition)
-        said = f"{'Would add' if dry_run else 'Added'} calendar {name!r}: {row.rules}."
+        message = f"{'Would add' if dry_run else 'Added'} calendar {name!r}: {row.rules}."
     except AlreadyExists:
         if not if_not_exists:
             raise
         with target.transaction() as connection:
             row = calendars.get(connection, name, namespace=target.namespace)
-        said = f"Calendar {name!r} exists already; it is left as it is."
-    printing.result(_json_now(target, row), said)
+        message = f"Calendar {name!r} exists already; it is left as it is."
+    printing.result(_json_now(target, row), message)
 
 
 @calendars_command.command("update")
@@ -154,18 +154,18 @@ def add_command(
 @dry_run_option
 @json_option
 @pass_target
-def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a calendar. Other rules stay; --file replaces all."""
     with target.unit(dry_run=dry_run) as unit:
         row = calendars.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-        definition = given_definition(given, row.definition)
+        definition = given_definition(options, row.definition)
         if definition is None:
             raise click.UsageError("nothing to change; give at least one option (see --help)")
-        said = f"Calendar {name!r} is like that already."
+        message = f"Calendar {name!r} is like that already."
         if definition != row.definition:
             row = calendar_control.edit(unit, name, definition)
-            said = f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}."
-    printing.result(_json_now(target, row), said)
+            message = f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}."
+    printing.result(_json_now(target, row), message)
 
 
 def _json_now(target: Target, row: Calendar) -> dict[str, Any]:

@@ -48,40 +48,39 @@ def check_command(target: Target, ctx: click.Context, name: str) -> None:
     if app is None and row.args is None:
         app = target.require_app(f"schedule {name!r} has its arguments in the app's code")
     with target.session() as connection:
-        found = dry_run(connection, app, target.settings, name)
+        result = dry_run(connection, app, target.settings, name)
     if printing.is_json():
-        printing.echo_json(_json(found))
+        printing.echo_json(_json(result))
     else:
-        _show(found)
-    _remark(target, found)
-    ctx.exit({"launched": 0, "failed": FAILED}.get(found.outcome, SKIPPED))
+        _show(result)
+    _remark(target, result)
+    ctx.exit({"launched": 0, "failed": FAILED}.get(result.outcome, SKIPPED))
 
 
-def _json(found: DryRun) -> dict[str, Any]:
-    outcome, why = _launcher_outcome(found.evaluation)
-    requests = _requests(found)
+def _json(result: DryRun) -> dict[str, Any]:
+    outcome, why = _launcher_outcome(result.evaluation)
+    requests = _requests(result)
     return {
-        "schedule": found.schedule.name,
-        "outcome": found.outcome,
-        "reason": found.reason,
-        "error": found.error,
-        "objections": [objection._asdict() for objection in found.objections],
-        "launcher": {"name": found.schedule.launcher, "outcome": outcome, "why": why},
+        "schedule": result.schedule.name,
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "error": result.error,
+        "objections": [objection._asdict() for objection in result.objections],
+        "launcher": {"name": result.schedule.launcher, "outcome": outcome, "why": why},
         "request": requests[0] if requests else None,
         "requests": requests,
-        "job": _job(found),
+        "job": _job(result),
     }
 
 
-def _requests(found: DryRun) -> list[dict[str, Any]]:
+def _requests(result: DryRun) -> list[dict[str, Any]]:
     """Returns the jobs to launch; values that are not JSON are as Python writes them."""
-    requests = found.evaluation.requests
+    requests = result.evaluation.requests
     # Jobs that can't be made are missing.
-    prepared: Sequence[PreparedJob | None] = found.prepared
+    prepared: Sequence[PreparedJob | None] = result.prepared
     prepared = prepared or [None] * len(requests)
-    return [
-        _call(found.schedule, request, job) for request, job in zip(requests, prepared, strict=True)
-    ]
+    pairs = zip(requests, prepared, strict=True)
+    return [_call(result.schedule, request, job) for request, job in pairs]
 
 
 def _call(row: Schedule, request: JobRequest, job: PreparedJob | None) -> dict[str, Any]:
@@ -100,18 +99,18 @@ def _call(row: Schedule, request: JobRequest, job: PreparedJob | None) -> dict[s
     }
 
 
-def _job(found: DryRun) -> dict[str, Any] | None:
+def _job(result: DryRun) -> dict[str, Any] | None:
     """Returns how its job would be queued and retried."""
-    if not found.prepared:
+    if not result.prepared:
         return None
-    job = found.prepared[0].job
+    job = result.prepared[0].job
     return {
         "lane": job.lane,
         "priority": job.priority or 0,
         "max_attempts": job.max_attempts,
         "unique_key": job.unique_key,
         "awaits_approval": bool(job.awaits_approval),
-        "waits_for": found.waits_for,
+        "waits_for": result.waits_for,
     }
 
 
@@ -130,27 +129,27 @@ def _launcher_outcome(evaluation: Evaluation) -> tuple[str, str | None]:
     return ("skipped", result.reason) if isinstance(result, Skip) else ("launched", None)
 
 
-def _show(found: DryRun) -> None:
-    why = found.reason or found.error
-    requests = _requests(found)
+def _show(result: DryRun) -> None:
+    why = result.reason or result.error
+    requests = _requests(result)
     about = "" if why is None else line(why)
-    if found.outcome == "launched" and len(requests) > 1:
+    if result.outcome == "launched" and len(requests) > 1:
         about = f"{len(requests)} jobs"
-    elif found.outcome == "launched":
+    elif result.outcome == "launched":
         about = line(_launch(requests[0]))
-    style = printing.STYLES[found.outcome]
-    printing.show(Text.assemble((_VERBS[found.outcome], style), f": {about}"))
-    if found.outcome == "launched" and len(requests) > 1:
-        printing.show_facts(None, *((line(each["run_key"]), _launch(each)) for each in requests))
-    if found.waits_for is not None:
+    style = printing.STYLES[result.outcome]
+    printing.show(Text.assemble((_VERBS[result.outcome], style), f": {about}"))
+    if result.outcome == "launched" and len(requests) > 1:
+        printing.show_facts(None, *((line(call["run_key"]), _launch(call)) for call in requests))
+    if result.waits_for is not None:
         noun = "Its first job" if len(requests) > 1 else "Its job"
-        click.echo(f"{noun} would wait for {line(found.waits_for)}.")
-    outcome, said = _launcher_outcome(found.evaluation)
-    others: list[tuple[str, str]] = [(o.policy, o.reason) for o in found.objections]
+        click.echo(f"{noun} would wait for {line(result.waits_for)}.")
+    outcome, reason = _launcher_outcome(result.evaluation)
+    others: list[tuple[str, str]] = [(o.policy, o.reason) for o in result.objections]
     if others:
-        word = "condition" if found.schedule.launcher == "GenericLauncher" else "launcher"
+        word = "condition" if result.schedule.launcher == "GenericLauncher" else "launcher"
         verb = {"launched": "would launch", "skipped": "says no", "failed": "fails"}[outcome]
-        others.append((word, f"{verb}: {said}" if said else verb))
+        others.append((word, f"{verb}: {reason}" if reason else verb))
         printing.show_facts(None, *others)
 
 
@@ -164,13 +163,13 @@ def _launch(request: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _remark(target: Target, found: DryRun) -> None:
-    row = found.schedule
+def _remark(target: Target, result: DryRun) -> None:
+    row = result.schedule
     if not row.enabled:
         printing.note(f"it is disabled ({line(row.disabled_reason)}), and not due.")
     elif row.paused_at is not None:
         printing.note("it is paused, and not due before it is resumed.")
-    if not target.has_app and found.outcome == "launched":
+    if not target.has_app and result.outcome == "launched":
         printing.note("whether there is such a task is not checked; with -A APP it would be.")
     if row.calendar is not None:
         target.note_zone(row)

@@ -30,8 +30,8 @@ def show_command(target: Target, name: str) -> None:
     """Show a schedule's cursor."""
     with target.transaction() as connection:
         row = schedules.get(connection, name, namespace=target.namespace)
-    said = "none" if row.cursor is None else printing.json_line(row.cursor)
-    printing.result({"name": name, "cursor": row.cursor}, said)
+    message = "none" if row.cursor is None else printing.json_line(row.cursor)
+    printing.result({"name": name, "cursor": row.cursor}, message)
 
 
 def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
@@ -66,7 +66,7 @@ def _set(target: Target, name: str, value: Any, *, dry_run: bool) -> None:
     with target.unit(dry_run=dry_run) as unit:
         kept = schedule_control.set_cursor(unit, name, value)
     verb = "Would set" if dry_run else "Set"
-    said = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
+    message = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
     if value is None:
-        said = f"{'Would clear' if dry_run else 'Cleared'} the cursor of schedule {name!r}."
-    printing.result({"name": name, "cursor": kept}, said)
+        message = f"{'Would clear' if dry_run else 'Cleared'} the cursor of schedule {name!r}."
+    printing.result({"name": name, "cursor": kept}, message)

@@ -49,15 +49,15 @@ _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 @json_option
 @pass_target
 def add_command(
-    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
     """Add a schedule: a name, a task or a template, and a timetable.
 
     With the app (-A), task, launcher and arguments are checked against what it has registered.
     Times without an offset are in the schedule's zone, else the app's.
     """
-    job, known = _policy(given)
-    values = {key: value for key, value in given.items() if value is not None}
+    job, known = _policy(options)
+    values = {key: value for key, value in options.items() if value is not None}
     values |= {"job_policy": job} if job else {}
     values["enabled"] = not values.pop("disabled")
     assumed = _localize(target, values, None, known)
@@ -77,13 +77,13 @@ def add_command(
             raise
         with target.transaction() as connection:
             row = schedules.get(connection, name, namespace=target.namespace)
-        said = f"Schedule {name!r} exists already; it is left as it is."
-        printing.result(views.schedule(row), said)
+        message = f"Schedule {name!r} exists already; it is left as it is."
+        printing.result(views.schedule(row), message)
         return
     verb = "Would add" if dry_run else "Added"
     state = {"disabled": ", disabled", "paused": ", paused"}.get(row.state, "")
-    said = f"{verb} schedule {name!r}{state}. {next_line(target, row)}".rstrip()
-    printing.result(views.schedule(row), said)
+    message = f"{verb} schedule {name!r}{state}. {next_line(target, row)}".rstrip()
+    printing.result(views.schedule(row), message)
     checks.remark(assumed, *missing)
 
 
@@ -96,15 +96,15 @@ def add_command(
 @dry_run_option
 @json_option
 @pass_target
-def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a schedule. A new timetable counts from now on.
 
     A new timetable (--cron, --every, --at …) replaces the old one. Times without an offset are in
     the schedule's zone, else the app's.
     """
-    job, known = _policy(given)
-    cleared = cleared_keys(given, job)
-    values = _changes(given)
+    job, known = _policy(options)
+    cleared = cleared_keys(options, job)
+    values = _changes(options)
     if not (values or job or cleared or known):
         raise click.UsageError("nothing to change; give at least one option (see --help)")
     checks = _Checks(target, values, job, known)
@@ -127,12 +127,12 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     # A template may have given it a task.
     changes = [key for key in {**values, "task": None} if getattr(before, key) != getattr(row, key)]
     if not changes:
-        said = f"Schedule {name!r} is like that already."
-        printing.result(views.schedule(row), said)
+        message = f"Schedule {name!r} is like that already."
+        printing.result(views.schedule(row), message)
         return
     verb = "Would change" if dry_run else "Changed"
-    said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
-    printing.result(views.schedule(row), said)
+    message = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
+    printing.result(views.schedule(row), message)
     if not printing.is_json():
         facts = [fact for key in changes for fact in _change(before, row, key)]
         printing.show_facts(None, *facts)
@@ -141,26 +141,26 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
 
 
-def _policy(given: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+def _policy(options: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
     """Takes the policy's options out of the parameters; returns it, and the mistakes in values."""
     known = Problems()
     for name, message in wrong_values().items():
         is_job = name.startswith("job_")
         known.add(f"job_policy.{name[4:]}" if is_job else name, "malformed", message)
     with known.within("job_policy"):
-        return given_policy(given), known
+        return given_policy(options), known
     return {}, known
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the columns that the options of `update` set or clear."""
     values = {
         key: value
-        for key, value in given.items()
+        for key, value in options.items()
         if value is not None and not key.startswith("no_")
     }
     for option, column in CLEARABLE.items():
-        if given[f"no_{option.replace('-', '_')}"]:
+        if options[f"no_{option.replace('-', '_')}"]:
             if column in values:
                 flag = column.replace("_", "-")
                 raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
@@ -174,18 +174,18 @@ def _localize(target: Target, values: dict[str, Any], timezone: str | None, know
     They are in the schedule's zone (`timezone` is its old one), or else in the app's. Adds mistakes
     to those that are known.
     """
-    given = {key: values[key] for key in MOMENTS if values.get(key) is not None}
+    moments = {key: values[key] for key in MOMENTS if values.get(key) is not None}
     name = values.get("timezone", timezone)
     local = ZoneInfo("UTC")
-    if given:
+    if moments:
         with known.within():
             local = zone(name or target.timezone)
-    for key, moment in given.items():
+    for key, moment in moments.items():
         try:
             values[key] = in_zone(moment, local, MOMENTS[key])
         except click.BadParameter as error:
             known.add(key, "malformed", error.format_message())
-    if name or target.has_app or all(moment.tzinfo for moment in given.values()):
+    if name or target.has_app or all(moment.tzinfo for moment in moments.values()):
         return ""
     return "times without an offset are taken as UTC; with -A APP, they are in the app's zone."
 
@@ -230,8 +230,8 @@ class _Checks:
         from pgbeat.schedules.registry import check, completed
 
         named = row.job_policy.get("template")
-        found = templates.load(connection, [named] if named else [], namespace=row.namespace)
-        whole = completed(row, found[named]) if named in found else row
+        by_name = templates.load(connection, [named] if named else [], namespace=row.namespace)
+        whole = completed(row, by_name[named]) if named in by_name else row
         if self._app is None:
             check_options(whole.options)
         else:

@@ -48,12 +48,12 @@ class _Explanation:
     def with_job(self, job: "_UnfinishedJob") -> "_Explanation":
         """Adds why the schedule's job has not ended, unless it is as it should be."""
         if self.cause == "overlap":
-            said = f"{self.summary} That one {line(job.where.sentence)}."
-            return replace(self, summary=said, advice=job.where.advice or self.advice)
+            summary = f"{self.summary} That one {line(job.where.sentence)}."
+            return replace(self, summary=summary, advice=job.where.advice or self.advice)
         if job.where.cause in _ON_ITS_WAY:
             return self
-        said = f"{self.summary} The job that it launched {line(job.where.sentence)}."
-        return replace(self, summary=said)._advised(job.where.advice)
+        summary = f"{self.summary} The job that it launched {line(job.where.sentence)}."
+        return replace(self, summary=summary)._advised(job.where.advice)
 
     def with_health(self, health: Health) -> "_Explanation":
         """Adds what is wrong with the schedule's jobs: they may fail although it is on time."""
@@ -140,26 +140,26 @@ def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
     with target.transaction() as connection:
         situation = _Situation.read(connection, name, target.settings)
-    found = _explain(situation)
+    explanation = _explain(situation)
     if situation.job is not None:
-        found = found.with_job(situation.job)
-    found = found.with_health(situation.health)
+        explanation = explanation.with_job(situation.job)
+    explanation = explanation.with_health(situation.health)
     if printing.is_json():
-        printing.echo_json(_json(situation, found))
+        printing.echo_json(_json(situation, explanation))
         return
-    click.echo(f"{line(situation.row.name)}: {found.summary}")
-    if found.advice:
-        click.echo(found.advice)
+    click.echo(f"{line(situation.row.name)}: {explanation.summary}")
+    if explanation.advice:
+        click.echo(explanation.advice)
     click.echo()
     _show(situation, target.timezone)
 
 
-def _json(situation: _Situation, found: _Explanation) -> dict[str, Any]:
+def _json(situation: _Situation, explanation: _Explanation) -> dict[str, Any]:
     return {
         "schedule": situation.row.name,
-        "cause": found.cause,
-        "summary": found.summary,
-        "advice": found.advice or None,
+        "cause": explanation.cause,
+        "summary": explanation.summary,
+        "advice": explanation.advice or None,
         "health": views.health(situation.health),
         "next_run": situation.row.next_run,
         "last_tick": situation.last and views.tick(situation.last),
@@ -226,7 +226,7 @@ def _unfinished(
     """Returns the job that the schedule waits for, else its last one, unless that has ended."""
     job_id = row.waiting_for
     if job_id is None and last is not None:
-        job_id = next((each.id for each in last.jobs if not each.has_ended), last.job_id)
+        job_id = next((outcome.id for outcome in last.jobs if not outcome.has_ended), last.job_id)
     job = None if job_id is None else retries.last_attempt(connection, job_id)
     if job is None or job.has_ended:
         return None

@@ -165,10 +165,10 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
 
 def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], dict[str, Schedule]]:
     """Returns the rows that a plan is about, by name."""
-    own = (*plan.calendars_added, *plan.calendars_changed)
+    calendar_names = (*plan.calendars_added, *plan.calendars_changed)
     names = (*plan.added, *plan.changed, *plan.adopted, *plan.removed, *plan.noted)
     return (
-        dict(calendars.load(connection, own, namespace=plan.namespace)),
+        dict(calendars.load(connection, calendar_names, namespace=plan.namespace)),
         schedules.named(connection, names, namespace=plan.namespace),
     )
 
@@ -177,7 +177,7 @@ def _show(file: File, plan: Plan) -> None:
     if not plan:
         return
     click.echo(f"Plan for {file.label} (namespace {plan.namespace!r}):")
-    written = [Text(f"  {sign} ", style).append(said, "") for sign, style, said in _lines(plan)]
+    written = [Text(f"  {sign} ", style).append(words, "") for sign, style, words in _lines(plan)]
     printing.show(Text("\n").join(written))
 
 
@@ -206,17 +206,17 @@ def _template(definition: Mapping[str, Any]) -> str:
 
 
 def _changed(change: FieldChange) -> str:
-    said = f"{change.field}: {_value(change.old)} → {_value(change.new)}"
+    text = f"{change.field}: {_value(change.old)} → {_value(change.new)}"
     if change.by_hand:
-        said += f" (drift: the last sync wrote {_value(change.was)})"
-    return said
+        text += f" (drift: the last sync wrote {_value(change.was)})"
+    return text
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "none"
-    said = line(printing.literal(value))
-    return said if len(said) <= 200 else f"{said[:199]}…"
+    text = line(printing.literal(value))
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _conclude(plan: Plan, is_plan: bool) -> None:
@@ -250,9 +250,9 @@ def _remark(target: Target, file: File, plan: Plan) -> None:
         printing.note(
             f"made elsewhere, and left alone: {shortened(taken, 20)}; --adopt takes them over."
         )
-    own = target.namespace
-    if target.has_app and file.namespace not in (None, own):
-        printing.note(f"the app's schedules are in namespace {own!r}, the file's are not.")
+    namespace = target.namespace
+    if target.has_app and file.namespace not in (None, namespace):
+        printing.note(f"the app's schedules are in namespace {namespace!r}, the file's are not.")
     if file.definitions and not target.has_app:
         printing.note("tasks and launchers are not checked; with -A APP they would be.")
 
@@ -299,11 +299,11 @@ def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
         else:
             rows = schedules.listing(connection, namespace=namespace)
         used = {row.calendar for row in rows}
-        found = calendars.listing(connection, namespace=namespace)
+        all_calendars = calendars.listing(connection, namespace=namespace)
     from_code = [row.name for row in rows if row.source == "code" and not names]
     declared = exports.document(
         [row for row in rows if names or row.source != "code"],
-        [calendar for calendar in found if not names or calendar.name in used],
+        [calendar for calendar in all_calendars if not names or calendar.name in used],
         namespace,
     )
     click.echo(_written(declared, form), nl=False)

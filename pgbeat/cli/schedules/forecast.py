@@ -77,57 +77,57 @@ def forecast_command(
             )
         except InvalidInput as error:
             raise BadInput(f"--from: {error}") from None
-    rows, found = stored.rows, stored.forecast
+    rows, forecast = stored.rows, stored.forecast
     if printing.is_json():
-        minutes = {"minutes": [load._asdict() for load in found.minutes]} if by_minute else {}
+        minutes = {"minutes": [load._asdict() for load in forecast.minutes]} if by_minute else {}
         printing.echo_json(stored.as_dict() | minutes)
     else:
         _show(stored, limit, by_minute=by_minute)
-    _remark(target, rows, found)
+    _remark(target, rows, forecast)
 
 
 def _show(stored: StoredForecast, limit: int, *, by_minute: bool) -> None:
-    rows, found = stored.rows, stored.forecast
-    length = span(found.end - found.start)
-    if not found.total and not found.after:
+    rows, forecast = stored.rows, stored.forecast
+    length = span(forecast.end - forecast.start)
+    if not forecast.total and not forecast.after:
         click.echo(f"Nothing is due in {length}.")
         return
     if by_minute:
-        _show_minutes(found)
+        _show_minutes(forecast)
     else:
         _show_times(stored, limit)
     names = len(rows) - sum(not row.enabled or row.paused_at is not None for row in rows)
     parts = [
         f"{number:,} {words}"
         for number, words in (
-            (found.launches, "launched"),
-            (found.uncertain, "uncertain"),
-            (found.skipped, "skipped"),
+            (forecast.launches, "launched"),
+            (forecast.uncertain, "uncertain"),
+            (forecast.skipped, "skipped"),
         )
         if number
     ]
     click.echo(
-        f"{found.total:,} due times in {length}, of {counted(names, 'schedule')}"
+        f"{forecast.total:,} due times in {length}, of {counted(names, 'schedule')}"
         + (f": {', '.join(parts)}." if parts else ".")
     )
-    if found.peak is not None:
-        click.echo(f"The most in a minute: {_load(found.peak)}, at {_minute(found.peak)} UTC.")
+    if (peak := forecast.peak) is not None:
+        click.echo(f"The most in a minute: {_load(peak)}, at {_minute(peak)} UTC.")
 
 
 def _show_times(stored: StoredForecast, limit: int) -> None:
-    found = stored.forecast
-    if not found.times and not found.after[:limit]:
+    forecast = stored.forecast
+    if not forecast.times and not forecast.after[:limit]:
         return
     rows: list[dict[str, Cell]] = [
         {"when (UTC)": utc(due.at), "schedule": due.schedule.name, "": _how(stored, due)}
-        for due in found.times
+        for due in forecast.times
     ]
     rows += [
         {"when (UTC)": printing.timetable(row), "schedule": row.name, "": "?"}
-        for row in found.after[:limit]
+        for row in forecast.after[:limit]
     ]
     printing.show_table(rows, names={"schedule"}, folding={""})
-    more = found.total - len(found.times) + max(0, len(found.after) - limit)
+    more = forecast.total - len(forecast.times) + max(0, len(forecast.after) - limit)
     if more:
         click.echo(f"… and {more:,} more (--limit)")
     click.echo()
@@ -149,20 +149,20 @@ def _how(stored: StoredForecast, due: Expected) -> Text:
     if due.note is not None:
         text.append(f"{'; ' if text else ''}{line(due.note)}")
     if due.skip is None and row.has_placeholders:
-        found, error = stored.call(due)
-        if found is None:
-            said = Text.assemble(("fails", printing.STYLES["failed"]), f": {line(error)}")
+        arguments, error = stored.call(due)
+        if arguments is None:
+            remark = Text.assemble(("fails", printing.STYLES["failed"]), f": {line(error)}")
         else:
-            shown = [printing.compact(value) for value in found if value]
-            said = Text(f"with {line(', '.join(shown))}")
-        text.append(Text.assemble("; " if text else "", said))
+            shown = [printing.compact(value) for value in arguments if value]
+            remark = Text(f"with {line(', '.join(shown))}")
+        text.append(Text.assemble("; " if text else "", remark))
     return text
 
 
-def _show_minutes(found: Forecast) -> None:
+def _show_minutes(forecast: Forecast) -> None:
     rows: list[dict[str, Cell]] = [
         {"minute (UTC)": _minute(load), "launched": load.launches, "uncertain": load.uncertain}
-        for load in found.minutes
+        for load in forecast.minutes
     ]
     printing.show_table(rows)
     click.echo()
@@ -178,7 +178,7 @@ def _load(load: MinuteLoad) -> str:
     return f"{total}, {uncertain}" if uncertain else total
 
 
-def _remark(target: Target, rows: Sequence[Schedule], found: Forecast) -> None:
+def _remark(target: Target, rows: Sequence[Schedule], forecast: Forecast) -> None:
     disabled = [row.name for row in rows if not row.enabled]
     paused = [row.name for row in rows if row.enabled and row.paused_at is not None]
     left_out = [
@@ -188,10 +188,10 @@ def _remark(target: Target, rows: Sequence[Schedule], found: Forecast) -> None:
     ]
     if left_out:
         printing.note(f"left out: {' and '.join(left_out)}.")
-    for name, why in list(found.unknown.items())[:_NAMED]:
+    for name, why in list(forecast.unknown.items())[:_NAMED]:
         printing.note(f"schedule {line(name)!r} is left out: {line(why)}")
-    if len(found.unknown) > _NAMED:
-        printing.note(f"so are {len(found.unknown) - _NAMED} more; --json names them.")
+    if len(forecast.unknown) > _NAMED:
+        printing.note(f"so are {len(forecast.unknown) - _NAMED} more; --json names them.")
     if not target.has_app and any(
         printing.is_local(row) and row.timezone is None for row in rows if row.enabled
     ):

@@ -89,15 +89,15 @@ def celery_command(
     conf = target.app.conf if target.app is not None else {}
     path = source or str(conf.get("beat_schedule_filename") or celery_file.DEFAULT)
     contents = celery_file.read(path)
-    found = celery_file.inventory(
+    inventory = celery_file.inventory(
         path, contents, timezone=timezone, from_code=target.app is not None
     )
-    if target.app is None and found.arrivals:
-        found.notes.append(
+    if target.app is None and inventory.arrivals:
+        inventory.notes.append(
             "entries of the app's code become rows, and pgbeat's beat ignores those of the code; "
             "with -A APP only their last runs are imported"
         )
-    _import(target, "celery", found, **how)
+    _import(target, "celery", inventory, **how)
 
 
 @import_command.command("django-celery-beat")
@@ -135,8 +135,8 @@ def redbeat_command(
     prefix = prefix or _redbeats(conf, "key_prefix") or redbeat.PREFIX
     contents = redbeat.read(url, prefix)
     app_zone = target.timezone if target.app is not None else None
-    found = redbeat.inventory(redbeat.place(url), contents, timezone=timezone or app_zone)
-    _import(target, "redbeat", found, **how)
+    inventory = redbeat.inventory(redbeat.place(url), contents, timezone=timezone or app_zone)
+    _import(target, "redbeat", inventory, **how)
 
 
 def _redbeats(conf: Mapping[str, Any], name: str) -> str:
@@ -162,18 +162,20 @@ def _import_tables(
     target: Target, beat: str, url: Any, tasks: Any, *, timezone: str | None, **how: bool
 ) -> None:
     place = periodic_tasks.place(url)
-    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
-    _import(target, beat, found, **how)
+    inventory = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
+    _import(target, beat, inventory, **how)
 
 
-def _import(target: Target, name: str, found: Inventory, *, dry_run: bool, overwrite: bool) -> None:
+def _import(
+    target: Target, name: str, inventory: Inventory, *, dry_run: bool, overwrite: bool
+) -> None:
     settings, app, namespace = target.settings, target.registry, target.namespace
     wanted = [] if app is None else entries.from_app(app, entries.built_in(app))
     defaults = writes.defaults(settings)
     with target.unit(dry_run=dry_run) as unit:
         connection = unit.connection
         code = frozenset(entry.name for entry in wanted)
-        candidates = rows.wanted_names(found)
+        candidates = rows.wanted_names(inventory)
         of_code: set[str] = set()
         if code & candidates:
             known = schedules.listing(connection, namespace=namespace)
@@ -194,19 +196,19 @@ def _import(target: Target, name: str, found: Inventory, *, dry_run: bool, overw
             code_timetable=None if app is None else target.timetable,
             overwrite=overwrite,
         )
-        steps = plan.plan(found, circumstances)
+        steps = plan.plan(inventory, circumstances)
         steps = rows.apply(connection, steps, namespace=namespace, **defaults)
         after = schedules.named(connection, touched, namespace=namespace)
         unit.record_all(audit.compared(before, after))
     if printing.is_json():
-        printing.echo_json(_json(name, found, steps, dry_run))
+        printing.echo_json(_json(name, inventory, steps, dry_run))
     else:
-        _show(found, steps, circumstances, dry_run)
-    for note in found.notes:
+        _show(inventory, steps, circumstances, dry_run)
+    for note in inventory.notes:
         printing.note(f"{note}.")
     if any(step.action in _WRITTEN for step in steps) and not dry_run:
         printing.note(
-            f"stop {found.beat} before pgbeat's beat starts, or both launch these schedules; "
+            f"stop {inventory.beat} before pgbeat's beat starts, or both launch these schedules; "
             "import again if it ran meanwhile."
         )
 
@@ -219,9 +221,9 @@ _WRITTEN = {
 _LEFT = {Action.CONFLICT: "Left as they are", Action.REFUSE: "Not imported"}
 
 
-def _show(found: Inventory, steps: list[ImportStep], now: Circumstances, dry_run: bool) -> None:
+def _show(inventory: Inventory, steps: list[ImportStep], now: Circumstances, dry_run: bool) -> None:
     count = Counter(step.action for step in steps)
-    click.echo(f"{counted(len(steps), 'schedule')} of {found.beat} in {found.place}.")
+    click.echo(f"{counted(len(steps), 'schedule')} of {inventory.beat} in {inventory.place}.")
     for action, verbs in _WRITTEN.items():
         if count[action]:
             click.echo(f"{verbs[dry_run]} {counted(count[action], 'schedule')}:")
@@ -268,10 +270,12 @@ def _next(step: ImportStep, now: Circumstances) -> str:
     return when(step.values["next_run"], now.now) or "when beat starts"
 
 
-def _json(name: str, found: Inventory, steps: list[ImportStep], dry_run: bool) -> dict[str, Any]:
+def _json(
+    name: str, inventory: Inventory, steps: list[ImportStep], dry_run: bool
+) -> dict[str, Any]:
     return {
         "source": name,
-        "from": found.place,
+        "from": inventory.place,
         "dry_run": dry_run,
         "schedules": [
             {

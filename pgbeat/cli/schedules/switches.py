@@ -21,7 +21,7 @@ from pgbeat.views.schedules import schedule
 
 
 def _switch(whole: str, reason: str) -> Callable[[F], F]:
-    """Adds a name and `--all`, with their options, of which `_or_all` takes `given`."""
+    """Returns a decorator that adds a name or `--all`, with their options, for `_or_all`."""
     return adding(
         click.argument("name", required=False),
         click.option("--all", "everything", is_flag=True, help=f"{whole}; needs --admin."),
@@ -39,13 +39,13 @@ def _or_all(
     change: Callable[..., list[Switched]],
     name: str | None,
     reason: str | None,
-    given: Any,
+    options: Any,
 ) -> str | None:
     """Returns the name, or else changes all schedules, if the user is sure, and returns `None`.
 
     Tries it in a dry run first, for errors and the number.
     """
-    everything, actor, yes, dry_run = map(given.pop, ("everything", "actor", "yes", "dry_run"))
+    everything, actor, yes, dry_run = map(options.pop, ("everything", "actor", "yes", "dry_run"))
     if (name is not None) == everything:
         raise click.UsageError("which schedule? Give its name, or --all")
     if not everything:
@@ -54,89 +54,89 @@ def _or_all(
         return name
     past = f"{verb.removesuffix('e')}ed"
     with target.unit(actor, dry_run=True) as unit:
-        made = change(unit, reason)
-    what = printing.counted(len(made), "schedule")
-    if not made or sure(verb, past, what, yes=yes, dry_run=dry_run):
+        switched = change(unit, reason)
+    what = printing.counted(len(switched), "schedule")
+    if not switched or sure(verb, past, what, yes=yes, dry_run=dry_run):
         with target.unit(actor) as unit:
-            made = change(unit, reason)
-        what = printing.counted(len(made), "schedule")
-        printing.result([schedule(each.after) for each in made], f"{past.capitalize()} {what}.")
+            switched = change(unit, reason)
+        what = printing.counted(len(switched), "schedule")
+        printing.result([schedule(row.after) for row in switched], f"{past.capitalize()} {what}.")
     elif printing.is_json():
-        printing.echo_json([schedule(each.after) for each in made] if dry_run else [])
+        printing.echo_json([schedule(row.after) for row in switched] if dry_run else [])
     return None
 
 
 @click.command("enable")
 @_switch("All that are disabled", "With --all: only those that were disabled for this reason.")
-def enable_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+def enable_command(target: Target, name: str | None, reason: str | None, **options: Any) -> None:
     """Enable a disabled schedule, or all. It is due at the next time of its timetable.
 
     --all enables none that is completed.
     """
-    name = _or_all(target, "enable", schedule_control.enable_all, name, reason, given)
+    name = _or_all(target, "enable", schedule_control.enable_all, name, reason, options)
     if name is None:
         return
     if reason is not None:
         raise click.UsageError("--reason goes with --all")
     with target.unit() as unit:
         before, row = schedule_control.enable(unit, name)
-    said = f"Schedule {name!r} is enabled already."
+    message = f"Schedule {name!r} is enabled already."
     if not before.enabled:
-        said = f"Enabled schedule {name!r}. {next_line(target, row)}"
-    printing.result(schedule(row), said)
+        message = f"Enabled schedule {name!r}. {next_line(target, row)}"
+    printing.result(schedule(row), message)
     if row.paused_at is not None:
         printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
 
 
 @click.command("disable")
 @_switch("All that are enabled", "Why, for the record.")
-def disable_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+def disable_command(target: Target, name: str | None, reason: str | None, **options: Any) -> None:
     """Disable a schedule, or all, until it is enabled again. Its jobs go on."""
-    name = _or_all(target, "disable", schedule_control.disable_all, name, reason, given)
+    name = _or_all(target, "disable", schedule_control.disable_all, name, reason, options)
     if name is None:
         return
     with target.unit() as unit:
         row = schedule_control.disable(unit, name, reason).after
-    said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
-    printing.result(schedule(row), said)
+    message = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
+    printing.result(schedule(row), message)
 
 
 @click.command("pause")
 @_switch("All that aren't paused", "Why, for the record.")
-def pause_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+def pause_command(target: Target, name: str | None, reason: str | None, **options: Any) -> None:
     """Pause a schedule, or all. Due times until it is resumed are not made up for.
 
     --all doesn't pause schedules that are added later.
     """
-    name = _or_all(target, "pause", schedule_control.pause_all, name, reason, given)
+    name = _or_all(target, "pause", schedule_control.pause_all, name, reason, options)
     if name is None:
         return
     with target.unit() as unit:
         before, row = schedule_control.pause(unit, name, reason)
         now = connections.now(unit.connection)
-    said = f"Paused schedule {name!r}."
+    message = f"Paused schedule {name!r}."
     if before.paused_at is not None:
-        said = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
-    printing.result(schedule(row), said)
+        message = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
+    printing.result(schedule(row), message)
     if not row.enabled:
         printing.note("it is disabled, too.")
 
 
 @click.command("resume")
 @_switch("All that are paused", "With --all: only those that were paused for this reason.")
-def resume_command(target: Target, name: str | None, reason: str | None, **given: Any) -> None:
+def resume_command(target: Target, name: str | None, reason: str | None, **options: Any) -> None:
     """Resume a paused schedule, or all. It is due at the next time of its timetable."""
-    name = _or_all(target, "resume", schedule_control.resume_all, name, reason, given)
+    name = _or_all(target, "resume", schedule_control.resume_all, name, reason, options)
     if name is None:
         return
     if reason is not None:
         raise click.UsageError("--reason goes with --all")
     with target.unit() as unit:
         before, row = schedule_control.resume(unit, name)
-    said = f"Schedule {name!r} is not paused."
+    message = f"Schedule {name!r} is not paused."
     if before.paused_at is not None:
-        said = f"Resumed schedule {name!r}. {next_line(target, row)}"
-    printing.result(schedule(row), said)
+        message = f"Resumed schedule {name!r}. {next_line(target, row)}"
+    printing.result(schedule(row), message)
     if not row.enabled:
         printing.note(f"it is disabled; `pgbeat enable {name}` enables it.")
 

@@ -81,8 +81,8 @@ def history_command(target: Target, name: str, limit: int, results: bool) -> Non
         entries = [_with_result(app, entry) for entry in entries]
     if printing.is_json():
         shown = [views.tick(entry) for entry in entries]
-        found = {"schedule": row.name, "stats": views.outcomes(stats), "ticks": shown}
-        printing.echo_json(found)
+        view = {"schedule": row.name, "stats": views.outcomes(stats), "ticks": shown}
+        printing.echo_json(view)
         return
     if not entries:
         click.echo(f"Schedule {row.name!r} has no ticks yet; `pgbeat explain` says why.")
@@ -109,7 +109,7 @@ _SOON = timedelta(minutes=1)
 
 def _wide_cells(entry: Entry, now: datetime) -> dict[str, Cell]:
     ids = [job.id for job in entry.jobs] if len(entry.jobs) > 1 else [entry.job_id]
-    jobs = Text("\n".join(str(printing.short_id(each) or "") for each in ids))
+    jobs = Text("\n".join(str(printing.short_id(job_id) or "") for job_id in ids))
     return _outcome(entry) | {
         "trigger": entry.trigger,
         "why": printing.why(entry),
@@ -153,16 +153,16 @@ def _ending(entry: Entry, now: datetime) -> Text:
 
 def _standing(entry: Entry, now: datetime) -> str:
     """Returns the attempt, unless it is the first, and what the job waits for."""
-    said = []
+    parts = []
     if entry.job_attempt is not None and entry.job_attempt > 1:
-        said.append(f"attempt {entry.job_attempt} of {entry.job_max_attempts}")
+        parts.append(f"attempt {entry.job_attempt} of {entry.job_max_attempts}")
     if entry.job_state == "scheduled" and entry.job_run_at is not None:
-        said.append(printing.relative(entry.job_run_at, now))
+        parts.append(printing.relative(entry.job_run_at, now))
     if entry.duration_ms is not None:
-        said.append(f"took {printing.lasting(timedelta(milliseconds=entry.duration_ms))}")
+        parts.append(f"took {printing.lasting(timedelta(milliseconds=entry.duration_ms))}")
     if _is_in_line(entry):
-        said.append(f"in the line of lane {line(entry.job_lane)}")
-    return f" ({', '.join(said)})" if said else ""
+        parts.append(f"in the line of lane {line(entry.job_lane)}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _is_in_line(entry: Entry) -> bool:

@@ -41,7 +41,7 @@ _TROUBLES = 5
 def list_command(
     target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str
 ) -> None:
-    """List the schedules: when they are due, their state, and how their jobs fare."""
+    """List the schedules: when they are due, their state, and the health of their jobs."""
     with target.transaction() as connection:
         now = connections.now(connection)
         rows = schedules.listing(
@@ -68,13 +68,13 @@ def list_command(
 
 
 def _cells(row: Schedule, health: Health, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
-    state, found = styled(printing.state(row)), printing.health(health)
+    state, health_text = styled(printing.state(row)), printing.health(health)
     last = _last(row, now)
     cells: dict[str, Cell] = {
         "schedule": glued(line(row.name)),
         "timetable": _timetable(row),
         "state": state,
-        "health": found,
+        "health": health_text,
         "next": _next(row, now, is_wide=is_wide),
         "last": styled(last),
     }
@@ -83,19 +83,19 @@ def _cells(row: Schedule, health: Health, now: datetime, *, is_wide: bool) -> di
     del cells["health"]  # unless there is something wrong
     is_worse = row.state == "active" and health.severity != "ok"
     return cells | {
-        "state": found if is_worse else state,
+        "state": health_text if is_worse else state,
         "last": styled(last.removesuffix(" ago")),
     }
 
 
 def _timetable(row: Schedule) -> Text:
     """Returns the timetable, and its zone, which may go on the next line."""
-    said, zone = printing.timetable(row), f" ({row.timezone})"
-    return glued(said.removesuffix(zone)) + Text(zone if said.endswith(zone) else "")
+    text, suffix = printing.timetable(row), f" ({row.timezone})"
+    return glued(text.removesuffix(suffix)) + Text(suffix if text.endswith(suffix) else "")
 
 
-def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
-    bad = [(row, health) for row, health in found if health.severity == "fail"]
+def _show_troubles(rows: list[tuple[Schedule, Health]]) -> None:
+    bad = [(row, health) for row, health in rows if health.severity == "fail"]
     if bad:
         click.echo()
     for row, health in bad[:_TROUBLES]:
@@ -146,9 +146,9 @@ def status_command(target: Target, name: str) -> None:
         check_in = check_ins.last(connection, row.id)
         patience = beats.patience(target.settings)
         health = schedule_health.of_schedule(connection, row, patience)
-        found = views.detail(connection, row, health, last)
+        view = views.detail(connection, row, health, last)
     if printing.is_json():
-        printing.echo_json(found)
+        printing.echo_json(view)
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
@@ -163,10 +163,10 @@ def status_command(target: Target, name: str) -> None:
     )
 
 
-def _check_in(found: CheckIn, now: datetime) -> Text:
-    error = f": {line(found.error)}" if found.error else ""
-    said = f"{found.words}, {when(found.created_at, now)}{error}"
-    return Text(said, "red" if error else "")
+def _check_in(check_in: CheckIn, now: datetime) -> Text:
+    error = f": {line(check_in.error)}" if check_in.error else ""
+    text = f"{check_in.words}, {when(check_in.created_at, now)}{error}"
+    return Text(text, "red" if error else "")
 
 
 def _facts(
@@ -228,9 +228,9 @@ def _pauses_after(row: Schedule) -> str | None:
 
 
 def _next_run(row: Schedule, now: datetime) -> str | None:
-    found = when(row.next_run, now)
+    text = when(row.next_run, now)
     nominal = "" if row.due_at is None else f"; by its timetable {printing.utc(row.due_at)} UTC"
-    return found and f"{found}{nominal}"
+    return text and f"{text}{nominal}"
 
 
 def _catch_up(row: Schedule) -> str | None:
@@ -307,8 +307,8 @@ def next_command(target: Target, name: str, count: int) -> None:
         times = list(islice(of_schedule(connection, start, timetable, now, target.timezone), count))
     local = zone(row.timezone or target.timezone)
     if printing.is_json():
-        found = [views.upcoming(due, now) for due in times]
-        printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})
+        upcoming = [views.upcoming(due, now) for due in times]
+        printing.echo_json({"schedule": row.name, "timezone": local.key, "times": upcoming})
     elif times:
         cells: list[dict[str, Cell]] = [
             printing.local_times(due.at, local) | {"": printing.relative(due.at, now)}
