@@ -72,25 +72,25 @@ def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
     )
 
 
-def is_asked(ids: tuple[str, ...], given: dict[str, Any]) -> bool:
+def is_asked(ids: tuple[str, ...], selection: dict[str, Any]) -> bool:
     """Returns whether a filter is given. Raises `UsageError` unless it is either that or ids."""
-    has_filter = any(given[name] for name in _NAMES)
+    has_filter = any(selection[name] for name in _NAMES)
     if ids and has_filter:
         raise click.UsageError("give IDs or a filter, not both")
     if not ids and not has_filter:
         raise click.UsageError("which jobs? Give IDs, or a filter such as --state or --task")
-    if ids and given["dry_run"]:
+    if ids and selection["dry_run"]:
         raise click.UsageError("--dry-run goes with a filter")
     return has_filter
 
 
-def take(given: dict[str, Any]) -> dict[str, Any]:
+def take(options: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of `filtered` out of a command's parameters, and returns them."""
-    return {name: given.pop(name) for name in (*_NAMES, "yes", "dry_run")}
+    return {name: options.pop(name) for name in (*_NAMES, "yes", "dry_run")}
 
 
 def apply(
-    target: Target, actor: Actor, verb: BulkVerb, options: dict[str, Any], given: dict[str, Any]
+    target: Target, actor: Actor, verb: BulkVerb, options: dict[str, Any], selection: dict[str, Any]
 ) -> None:
     """Shows what matches, asks, and changes it with progress."""
     target.require_app("the jobs' messages are in the app's broker")
@@ -99,15 +99,15 @@ def apply(
     order = bulk.Order(verb, options)
     done = bulk.Progress(None, 0, {}, [], None)
     with target.work(actor) as unit:
-        which = _which(target, actor, unit.connection, given)
+        which = _which(target, actor, unit.connection, selection)
         seen = bulk.preview(unit.connection, actor, order, which)
         what = bulk.counted(seen.number)
         if not printing.is_json():
             _show(target.redactor(actor).rows(seen.first), seen)
-        if said := seen.of_others(verb):
-            printing.note(f"{said} (--admin).")
+        if remark := seen.of_others(verb):
+            printing.note(f"{remark} (--admin).")
         if seen.number and sure(
-            verb, _PAST[verb].lower(), what, yes=given["yes"], dry_run=given["dry_run"]
+            verb, _PAST[verb].lower(), what, yes=selection["yes"], dry_run=selection["dry_run"]
         ):
             with _bar(seen.number) as advance:
                 try:
@@ -119,11 +119,11 @@ def apply(
             if not printing.is_json():
                 click.echo(_said(verb, done.done, done.left, done.problems))
     if printing.is_json():
-        found = done._asdict() | {"verb": verb, "matched": seen.number}
-        found["others"] = seen.others
-        found["problems"] = [each._asdict() for each in done.problems]
-        del found["position"]
-        printing.echo_json(found)
+        result = done._asdict() | {"verb": verb, "matched": seen.number}
+        result["others"] = seen.others
+        result["problems"] = [problem._asdict() for problem in done.problems]
+        del result["position"]
+        printing.echo_json(result)
 
 
 def _show(first: list[Job], seen: Any) -> None:
@@ -138,14 +138,14 @@ def _show(first: list[Job], seen: Any) -> None:
         click.echo(f"… and {least}{seen.number - len(first):,} more.")
 
 
-def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any]) -> Filter:
+def _which(target: Target, actor: Actor, connection: Any, selection: dict[str, Any]) -> Filter:
     """Returns the filter that the options say. Raises `NotFound`."""
     now = connections.now(connection)
     schedule_id = None
-    if given["schedule"] is not None:
-        row = schedules.get(connection, given["schedule"], namespace=target.namespace)
+    if selection["schedule"] is not None:
+        row = schedules.get(connection, selection["schedule"], namespace=target.namespace)
         schedule_id = row.id
-    group_id = given["group_id"]
+    group_id = selection["group_id"]
     if group_id is not None:
         group_id = str(find_group(connection, target, actor, group_id).id)
 
@@ -154,25 +154,25 @@ def _which(target: Target, actor: Actor, connection: Any, given: dict[str, Any])
 
     which = Filter(
         target.namespace,
-        state=given["state"],
-        task=given["task"],
-        error=given["error"],
+        state=selection["state"],
+        task=selection["task"],
+        error=selection["error"],
         schedule_id=schedule_id,
-        template=given["template"],
-        lane=given["of_lane"],
-        queue=given["queue"],
+        template=selection["template"],
+        lane=selection["of_lane"],
+        queue=selection["queue"],
         group_id=group_id,
-        created_by=given["created_by"],
-        labels=given["labels"] or None,
-        created_from=ago(given["since"]),
-        created_until=ago(given["before"]),
+        created_by=selection["created_by"],
+        labels=selection["labels"] or None,
+        created_from=ago(selection["since"]),
+        created_until=ago(selection["before"]),
     )
     return target.visible(replace(actor, is_viewer=True), which)  # the verb takes less
 
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many jobs were looked at, on a terminal; yields what tells the number."""
+    """Shows on a terminal how many jobs were looked at; yields the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda number: None
         return
@@ -183,9 +183,9 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _said(verb: str, done: int, left: dict[str, int], problems: Sequence[Any]) -> str:
-    said = f"{_PAST[verb]} {done:,} job{'' if done == 1 else 's'}."
+    message = f"{_PAST[verb]} {done:,} job{'' if done == 1 else 's'}."
     if number := sum(left.values()):
-        said += f" Left {number:,} alone:"
-        said += "".join(f"\n  {each.message}" for each in problems)
-        said += f"\n  … and {number - len(problems):,} more" * (number > len(problems))
-    return said
+        message += f" Left {number:,} alone:"
+        message += "".join(f"\n  {problem.message}" for problem in problems)
+        message += f"\n  … and {number - len(problems):,} more" * (number > len(problems))
+    return message

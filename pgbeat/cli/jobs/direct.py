@@ -57,7 +57,7 @@ from pgbeat.errors import InvalidJob, NotFound, PgbeatError
 @json_option
 @click.pass_context
 @pass_target
-def direct_command(target: Target, ctx: click.Context, /, task: str, **given: Any) -> None:
+def direct_command(target: Target, ctx: click.Context, /, task: str, **options: Any) -> None:
     """Run a task here and now, in a lane's next slot, and print its result.
 
     It goes before all waiting jobs, and interrupts none. It is not a job: it has no history and no
@@ -67,22 +67,22 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **given: An
     from pgbeat.jobs.submitting import direct
 
     with target.unit() as unit:
-        lane, tags, resources = given["lane"], given["tags"], dict(given["resources"])
+        lane, tags, resources = options["lane"], options["tags"], dict(options["resources"])
         try:
             execution = direct.request(unit, task, lane=lane, tags=tags, resources=resources)
         except NotFound as error:
             raise InvalidJob.of("lane", "unknown", str(error)) from None
     try:
         result = execution.run(
-            given["args"], given["kwargs"], timeout=given["timeout"].total_seconds()
+            options["args"], options["kwargs"], timeout=options["timeout"].total_seconds()
         )
     except (PgbeatError, click.ClickException):
         raise
     except Exception as error:
         if isinstance(error, DBAPIError) and connections.is_lost(error):
             raise
-        said = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
-        click.echo(f"Error: {said}", err=True)
+        message = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
+        click.echo(f"Error: {message}", err=True)
         ctx.exit(FAILED)
     if printing.is_json():
         try:

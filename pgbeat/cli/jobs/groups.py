@@ -173,7 +173,7 @@ def run_command(
     wait: bool,
     actor: Actor,
     dry_run: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Make a group of the jobs in a JSON FILE (- for standard input).
 
@@ -184,7 +184,7 @@ def run_command(
     `depends_on` (keys, positions or ids) and the other options of `pgbeat jobs run`. All jobs are
     made, or none. Needs the app.
     """
-    values = _read(file) | {key: value for key, value in given.items() if value is not None}
+    values = _read(file) | {key: value for key, value in options.items() if value is not None}
     members = values.pop("jobs")
     target.require_app("the app knows the tasks and their queues")
     from pgbeat.jobs.submitting import submit_group
@@ -201,8 +201,8 @@ def run_command(
             click.echo(f"Would make a {mode} group of {counted(len(members), 'job')}{also}.")
             return
         with unit.transaction():
-            made = submit_group.submit(unit, members, **values, job_source="user_cli")
-        group, number = made.group, counted(len(made.jobs), "job")
+            submitted = submit_group.submit(unit, members, **values, job_source="user_cli")
+        group, number = submitted.group, counted(len(submitted.jobs), "job")
         if not printing.is_json():
             hint = "" if wait else f"; `pgbeat groups show {str(group.id)[:8]}` shows its progress"
             click.echo(f"Made a {group.mode} group of {number}: {group.id}{hint}")
@@ -222,20 +222,20 @@ def run_command(
 def _read(file: TextIO) -> dict[str, Any]:
     """Reads the file of a group."""
     try:
-        found = json.load(file)
+        content = json.load(file)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file.name} is not JSON: {error}") from None
-    if isinstance(found, list):
-        found = {"jobs": found}
-    if not isinstance(found, Mapping) or not isinstance(found.get("jobs"), list):
+    if isinstance(content, list):
+        content = {"jobs": content}
+    if not isinstance(content, Mapping) or not isinstance(content.get("jobs"), list):
         raise BadInput(
             f"{file.name} is not a group; write a list of jobs, or an object such as "
             '{"mode": "sequential", "jobs": [{"task": "shop.load"}, …]}'
         )
-    for key in found:
+    for key in content:
         if key not in _KEYS:
             raise BadInput(f"{file.name}: a group has no {key!r}; its keys are {', '.join(_KEYS)}")
-    return dict(found)
+    return dict(content)
 
 
 @groups_command.command("cancel")
@@ -251,22 +251,22 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
         counts = groups.progress(connection, [group.id])[group.id].counts
     if dry_run:
         waiting = sum(counts.get(state, 0) for state in ("pending", "scheduled", "paused"))
-        said = f"Would cancel group {group.id}: {counted(waiting, 'job')} that wait, "
-        said += f"{counts.get('running', 0)} that run."
+        message = f"Would cancel group {group.id}: {counted(waiting, 'job')} that wait, "
+        message += f"{counts.get('running', 0)} that run."
         if group.state != "running":
-            said = f"Group {group.id} {job_views.HAS[group.state]}."
-        click.echo(said, err=printing.is_json())
+            message = f"Group {group.id} {job_views.HAS[group.state]}."
+        click.echo(message, err=printing.is_json())
     else:
         target.require_app("the jobs' messages are in the app's broker")
         from pgbeat.jobs.submitting import submit_group
 
         with target.work(actor) as unit:
             done = submit_group.cancel(unit, group.id)
-        said = f"Cancelled group {group.id}: {counted(done.ended, 'job')} ended."
+        message = f"Cancelled group {group.id}: {counted(done.ended, 'job')} ended."
         if done.asked:
-            said += f"\nRequested the end of {counted(done.asked, 'running job')}."
+            message += f"\nRequested the end of {counted(done.asked, 'running job')}."
         if not printing.is_json():
-            click.echo(said)
+            click.echo(message)
     if printing.is_json():
         with target.transaction() as connection:
             progress = groups.progress(connection, [group.id])[group.id]

@@ -22,19 +22,19 @@ def logs_command(target: Target, job_id: str, execution: int | None, actor: Acto
     redactor = target.redactor(actor)
     with target.transaction() as connection:
         job = find(connection, target, actor, job_id)
-        found = task_logs.of_job(connection, redactor, job, number=execution)
-    found.reverse()
+        logs = task_logs.of_job(connection, redactor, job, number=execution)
+    logs.reverse()
     if printing.is_json():
-        printing.echo_json([views.log(each) for each in found])
+        printing.echo_json([views.log(log) for log in logs])
         return
-    if not found:
+    if not logs:
         click.echo("It has logged nothing that was kept.")
-    for each in found:
-        click.secho(f"Execution {each.number}, {each.state}", bold=True)
-        if each.omitted:
-            click.echo(f"… {printing.counted(each.omitted, 'line')} before these")
-        for own in each.lines:
-            head = f"{printing.utc(own.at)} {line(own.level)} {line(own.logger)}: "
-            for row in own.message.splitlines() or [""]:
+    for log in logs:
+        click.secho(f"Execution {log.number}, {log.state}", bold=True)
+        if log.omitted:
+            click.echo(f"… {printing.counted(log.omitted, 'line')} before these")
+        for entry in log.lines:
+            head = f"{printing.utc(entry.at)} {line(entry.level)} {line(entry.logger)}: "
+            for row in entry.message.splitlines() or [""]:
                 click.echo(f"{head}{printing.code(row)}")
                 head = "  "

@@ -35,12 +35,12 @@ def amount(text: str) -> tuple[str, float]:
     """Reads an amount of a resource, `gpu` or `gpu=0.5`."""
     name, _, number = text.partition("=")
     try:
-        found = float(number or 1)
+        value = float(number or 1)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is not an amount of a resource; write for example 'gpu' or 'gpu=0.5'"
         ) from None
-    return name.strip(), int(found) if found.is_integer() else found
+    return name.strip(), int(value) if value.is_integer() else value
 
 
 _VALUES: dict[str, dict[str, Any]] = {
@@ -146,26 +146,26 @@ policy_clearing = adding(
 )
 
 
-def cleared_keys(given: dict[str, Any], changes: Collection[str]) -> set[str]:
+def cleared_keys(options: dict[str, Any], changes: Collection[str]) -> set[str]:
     """Takes the flags of `policy_clearing` out of a command's parameters; returns their keys."""
-    cleared = {key for key in KEYS.values() if given.pop(f"no_job_{key}")}
+    cleared = {key for key in KEYS.values() if options.pop(f"no_job_{key}")}
     for key in cleared & set(changes):
         name = flag(key, of_schedule=True)
         raise click.UsageError(f"{name} and --no-{name[2:]} exclude each other")
     return cleared
 
 
-def given_policy(given: dict[str, Any]) -> dict[str, Any]:
+def given_policy(options: dict[str, Any]) -> dict[str, Any]:
     """Takes the policy's options out of a command's parameters; returns the policy as JSON.
 
     Raises `InvalidJob`, which lists every mistake.
     """
-    found: dict[str, Any] = {}
+    policy: dict[str, Any] = {}
     for key in KEYS.values():
-        value = given.pop(f"job_{key}", None)
+        value = options.pop(f"job_{key}", None)
         if value is not None and value != ():
-            found[key] = dict(value) if key == "resources" else value
-    return job_policies.parse(found).as_json()
+            policy[key] = dict(value) if key == "resources" else value
+    return job_policies.parse(policy).as_json()
 
 
 def in_words(job: Mapping[str, Any]) -> str:

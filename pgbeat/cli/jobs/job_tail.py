@@ -83,8 +83,8 @@ def _changing(
         fresh = [job for job in newest if job.created_at > since and job.id not in old]
         running = jobs.listing(connection, which._replace(state="running"), limit=_MANY)
         open_ones = [job_id for job_id, seen in seen_by_id.items() if not seen.has_ended]
-        found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
-        yield from sorted(found.values(), key=lambda job: job.created_at)
+        changed = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
+        yield from sorted(changed.values(), key=lambda job: job.created_at)
         since = now - _LATE
         for job_id in [i for i, seen in seen_by_id.items() if seen.has_ended]:
             del seen_by_id[job_id]
@@ -123,9 +123,9 @@ def _print_change(
         parts.insert(0, f"on {job.worker}")
     if job.state == "scheduled" and job.run_at is not None:
         parts.append(f"{printing.relative(job.run_at, connections.now(connection))}")
-    said = "; ".join(line(part) for part in parts if part)
+    text = "; ".join(line(part) for part in parts if part)
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     at = printing.utc(connections.now(connection))[11:]
     head = f"{at} {str(job.id)[:8]} {line(job.task)}{attempt}: "
-    printing.show(Text.assemble(head, styled(seen.state), f": {said}" if said else ""))
+    printing.show(Text.assemble(head, styled(seen.state), f": {text}" if text else ""))
     return seen

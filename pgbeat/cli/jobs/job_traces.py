@@ -11,11 +11,11 @@ from pgbeat.jobs.explaining.trace import Phase, Trace
 
 def in_words(trace: Trace, now: datetime) -> Text | None:
     """Returns what took how long, such as `in queue 2 s, running on w1 5 s (failed)`."""
-    phases = [each for each in trace.phases if not each.is_moment]
-    attempts = [list(those) for _, those in groupby(phases, lambda each: each.job_id)]
+    phases = [phase for phase in trace.phases if not phase.is_moment]
+    attempts = [list(those) for _, those in groupby(phases, lambda phase: phase.job_id)]
     lines = [
         (f"{those[0].attempt}: " if len(attempts) > 1 else "")
-        + ", ".join(_phase(each, now) for each in those)
+        + ", ".join(_phase(phase, now) for phase in those)
         for those in attempts
     ]
     return Text("\n".join(map(printing.line, lines))) if lines else None

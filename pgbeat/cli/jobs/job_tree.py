@@ -42,16 +42,16 @@ def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> No
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
     with target.transaction() as connection:
         job = find(connection, target, actor, job_id)
-        found = tree.of_job(connection, actor, job, prefix=prefix, siblings=siblings)
+        job_tree = tree.of_job(connection, actor, job, prefix=prefix, siblings=siblings)
         now = connections.now(connection)
-    target.redactor(actor).mask_errors(found.root.all())
+    target.redactor(actor).mask_errors(job_tree.root.all())
     if printing.is_json():
-        printing.echo_json(asdict(found))
+        printing.echo_json(asdict(job_tree))
         return
-    drawing = Drawing(_Label(found.root, now), guide_style="dim")
-    _draw(drawing, found.root, now)
+    drawing = Drawing(_Label(job_tree.root, now), guide_style="dim")
+    _draw(drawing, job_tree.root, now)
     printing.show(drawing)
-    if not found.is_whole:
+    if not job_tree.is_whole:
         printing.note("the tree has more than 10,000 jobs; some are left out.")
 
 
@@ -72,36 +72,36 @@ class _Label:
 
 
 def _label(node: Node, now: datetime) -> Text:
-    """Returns a node in a line, or in two if something is to be said of it."""
-    found = Text(_BEFORE[node.relation], style="dim")
+    """Returns a node's line, and lines for its error and for what it waits for."""
+    label = Text(_BEFORE[node.relation], style="dim")
     if node.kind == "more":
         shown = ", ".join(f"{number:,} {state}" for state, number in node.counts.items())
         if node.state is not None:
-            return found.append(f"and {shown}", "dim")
-        return found.append(f"and {sum(node.counts.values()):,} more: {shown}", "dim")
+            return label.append(f"and {shown}", "dim")
+        return label.append(f"and {sum(node.counts.values()):,} more: {shown}", "dim")
     if node.kind == "hidden":
-        return found.append("a job of others ", "dim").append_text(styled(str(node.state)))
+        return label.append("a job of others ", "dim").append_text(styled(str(node.state)))
     if node.kind in _KINDS:
-        found.append(_KINDS[node.kind], "bold")
+        label.append(_KINDS[node.kind], "bold")
     name = line(node.name) or (f"task {node.id}" if node.kind == "task" else "")
-    found.append(f" {name}" if node.kind in _KINDS and name else name)
+    label.append(f" {name}" if node.kind in _KINDS and name else name)
     if node.state is not None:
-        found.append(" ").append_text(styled(node.state))
+        label.append(" ").append_text(styled(node.state))
     if node.counts:
-        found.append(" " + ", ".join(f"{n:,} {state}" for state, n in node.counts.items()), "dim")
+        label.append(" " + ", ".join(f"{n:,} {state}" for state, n in node.counts.items()), "dim")
     if node.started_at is not None:
-        found.append(f" {printing.span((node.finished_at or now) - node.started_at)}", "dim")
+        label.append(f" {printing.span((node.finished_at or now) - node.started_at)}", "dim")
     if node.kind == "job":
-        found.append(f" {str(node.id)[:8]}", "bold" if node.is_asked else "dim")
+        label.append(f" {str(node.id)[:8]}", "bold" if node.is_asked else "dim")
     if node.is_asked:
-        found.append(" ←", "bold")
+        label.append(" ←", "bold")
     if node.error is not None:
-        found.append(f"\n{_short(node.error)}", "red")
+        label.append(f"\n{_short(node.error)}", "red")
     if node.where is not None and node.state != "running":
-        found.append(f"\n{_short(node.where)}", "yellow")
-    return found
+        label.append(f"\n{_short(node.where)}", "yellow")
+    return label
 
 
 def _short(words: str) -> str:
-    found = line(words)
-    return found if len(found) <= 200 else found[:199] + "…"
+    text = line(words)
+    return text if len(text) <= 200 else text[:199] + "…"

@@ -29,7 +29,7 @@ def _each(
     ids: tuple[str, ...],
     verb: Verb,
     done: Callable[[Job, Job], str],
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Applies a verb to each job in its own transaction, even if it fails for others.
 
@@ -45,14 +45,14 @@ def _each(
             try:
                 before = find(unit.connection, target, actor, job_id, verb)
                 with unit.transaction():
-                    made = act(unit, before.id, **given)
+                    changed = act(unit, before.id, **options)
             except PgbeatError as error:
                 if len(ids) == 1:
                     raise
                 failed = True
                 click.echo(f"Error: {printing.harmless(str(error))}", err=True)
             else:
-                after = jobs.get(unit.connection, made.id)
+                after = jobs.get(unit.connection, changed.id)
                 after = redactor.row(after, after.task)
                 rows.append(views.job(after))
                 if not printing.is_json():
@@ -76,11 +76,11 @@ _priority = click.IntRange(0, 255)
 @json_option
 @pass_target
 def cancel_command(
-    target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **given: Any
+    target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **selection: Any
 ) -> None:
     """Cancel jobs. Waiting jobs end now; workers end running jobs. Needs the app."""
-    if bulk.is_asked(ids, given):
-        bulk.apply(target, actor, "cancel", {"reason": reason}, given)
+    if bulk.is_asked(ids, selection):
+        bulk.apply(target, actor, "cancel", {"reason": reason}, selection)
         return
 
     def done(before: Job, after: Job) -> str:
@@ -100,9 +100,9 @@ def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Comm
     @as_admin
     @json_option
     @pass_target
-    def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
-        if bulk.is_asked(ids, given):
-            bulk.apply(target, actor, verb, {}, given)
+    def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **selection: Any) -> None:
+        if bulk.is_asked(ids, selection):
+            bulk.apply(target, actor, verb, {}, selection)
         else:
             _each(target, actor, ids, verb, lambda _, after: done(after))
 
@@ -143,20 +143,20 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @json_option
 @pass_target
 def retry_command(
-    target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **given: Any
+    target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **selection: Any
 ) -> None:
     """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app.
 
     With a filter but no --state, those that failed.
     """
     options = {"job_source": "user_cli", "priority": priority}
-    if bulk.is_asked(ids, given):
-        bulk.apply(target, actor, "retry", options, given)
+    if bulk.is_asked(ids, selection):
+        bulk.apply(target, actor, "retry", options, selection)
         return
 
     def done(before: Job, after: Job) -> str:
-        said = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
-        return f"{said}: job {after.id}: {job_views.now_is(after)}"
+        message = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
+        return f"{message}: job {after.id}: {job_views.now_is(after)}"
 
     _each(target, actor, ids, "retry", done, **options)
 
@@ -184,12 +184,12 @@ def retry_command(
 @json_option
 @pass_target
 def update_command(
-    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
+    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **options: Any
 ) -> None:
     """Change waiting jobs: priority, time, retries or lane. Needs the app."""
-    asked = bulk.take(given)
+    asked = bulk.take(options)
     is_bulk = bulk.is_asked(ids, asked)
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in options.items() if value is not None}
     if sum((now, "run_at" in values, "countdown" in values)) > 1:
         raise click.UsageError("--at, --in and --now exclude each other")
     if no_lane and "lane" in values:
@@ -236,9 +236,9 @@ def move_command(
             # An actor may know the other jobs in the line, whoever made them.
             anchor = find(unit.connection, target, replace(actor, is_admin=True), other).id
         moved, place = control.move(unit, job.id, where, anchor, priority=priority)
-    said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
+    message = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
     moved = target.redactor(actor).row(moved, moved.task)
-    printing.result(views.job(moved) | {"place": place}, said)
+    printing.result(views.job(moved) | {"place": place}, message)
 
 
 @click.command("delete", cls=Command)
@@ -247,26 +247,26 @@ def move_command(
 @as_admin
 @json_option
 @pass_target
-def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **given: Any) -> None:
+def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **selection: Any) -> None:
     """Delete jobs that have ended, with their executions: all of the IDs, or none."""
-    yes, dry_run = given["yes"], given["dry_run"]
-    if bulk.is_asked(ids, given | {"dry_run": False}):
-        bulk.apply(target, actor, "delete", {}, given)
+    yes, dry_run = selection["yes"], selection["dry_run"]
+    if bulk.is_asked(ids, selection | {"dry_run": False}):
+        bulk.apply(target, actor, "delete", {}, selection)
         return
     from pgbeat.jobs.verbs import control
 
     with target.unit(actor, dry_run=True) as unit:
-        found = [find(unit.connection, target, actor, job_id, "delete") for job_id in ids]
-        for job in found:
+        rows = [find(unit.connection, target, actor, job_id, "delete") for job_id in ids]
+        for job in rows:
             control.delete(unit, job.id)
-    what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
+    what = f"job {rows[0].id}" if len(rows) == 1 else printing.counted(len(rows), "job")
     is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run)
     if is_deleted:
         with target.unit(actor) as unit:
-            for job in found:
+            for job in rows:
                 control.delete(unit, job.id)
     if is_deleted or printing.is_json():
-        deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
+        deleted = [{"id": job.id, "deleted": is_deleted} for job in rows]
         printing.result(deleted, f"Deleted {what}.")
 
 

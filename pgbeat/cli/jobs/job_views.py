@@ -95,20 +95,20 @@ def nothing(*, is_filtered: bool) -> str:
 def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     """Returns all about a job, for JSON."""
     now = connections.now(connection)
-    found = trace_rows.of_job(connection, job, now)
-    return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(found, now)}
+    trace = trace_rows.of_job(connection, job, now)
+    return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(trace, now)}
 
 
 def _artifacts(connection: Connection, job: Job, redactor: Redactor) -> list[str]:
-    made = executions.artifacts(connection, [job.id]).get(job.id, [])
-    return redactor.artifacts(job.task, made)
+    artifacts = executions.artifacts(connection, [job.id]).get(job.id, [])
+    return redactor.artifacts(job.task, artifacts)
 
 
 def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     """Prints all about a job."""
     now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
-    made = _artifacts(connection, job, redactor)
+    artifacts = _artifacts(connection, job, redactor)
     attempts = f"{job.attempt} of {job.max_attempts}"
     if job.max_attempts > 1:
         base, cap = printing.span(job.retry_base), printing.span(job.retry_cap)
@@ -140,7 +140,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("depends on", _parents(connection, job)),
         ("unique key", job.unique_key),
         ("attempt", attempts),
-        ("artifacts", Text("\n".join(map(line, made))) if made else None),
+        ("artifacts", Text("\n".join(map(line, artifacts))) if artifacts else None),
         ("made", when_and_who(job.created_at, job.created_by, now)),
         ("not before", when(job.run_at, now)),
         ("must start", when(job.must_start_by, now)),
@@ -185,8 +185,8 @@ def _group(job: Job) -> str | None:
 def _parents(connection: Connection, job: Job) -> Text | None:
     """Returns a line for each job on which this one depends, up to 20."""
     parents = dependencies.of_jobs(connection, [job.id], limit=21).get(job.id, [])
-    said = [f"{each.id} {each.outcome or 'has not ended'}" for each in parents[:20]]
-    return Text("\n".join(said + ["…"] * (len(parents) > 20))) if said else None
+    lines = [f"{parent.id} {parent.outcome or 'has not ended'}" for parent in parents[:20]]
+    return Text("\n".join(lines + ["…"] * (len(parents) > 20))) if lines else None
 
 
 def _show_chain(chain: list[Job], job_id: UUID, now: datetime) -> None:

@@ -78,40 +78,40 @@ def list_command(
     query: tuple[str, ...],
     schedule: str | None,
     limit: int,
-    **given: Any,
+    **filters: Any,
 ) -> None:
     """List jobs, the newest first: all, or those that a QUERY finds.
 
     A QUERY is for example: state:failed task:'shop.*' error:503 arg.site=x since:2h
     """
     asked = parse(" ".join(query))
-    given["is_system_job"] = given.pop("system") or None
-    given["late"] = given["late"] or None
+    filters["is_system_job"] = filters.pop("system") or None
+    filters["late"] = filters["late"] or None
     with target.transaction() as connection:
         now = connections.now(connection)
-        if given["group_id"] is not None:
-            group = find_group(connection, target, actor, given["group_id"])
-            given["group_id"] = str(group.id)
+        if filters["group_id"] is not None:
+            group = find_group(connection, target, actor, filters["group_id"])
+            filters["group_id"] = str(group.id)
         if schedule := schedule or asked.get("schedule"):
-            given["schedule_id"] = schedules.get(
+            filters["schedule_id"] = schedules.get(
                 connection, schedule, namespace=target.namespace
             ).id
         which = asked.filter(target.namespace, now)
-        which = which._replace(**{key: each for key, each in given.items() if each is not None})
+        which = which._replace(**{k: value for k, value in filters.items() if value is not None})
         which = target.visible(actor, which)
-        found = search.page(connection, which, limit=limit)
+        page = search.page(connection, which, limit=limit)
         redactor = target.redactor(actor)
-        rows = redactor.rows(found.rows)
+        rows = redactor.rows(page.rows)
         shown = views.listed(connection, rows, redactor) if printing.is_json() else []
     if printing.is_json():
         printing.echo_json(shown)
     elif rows:
         job_views.show_list(rows, now)
     else:
-        kind = any(value is not None for value in (schedule or None, *given.values()))
+        kind = any(value is not None for value in (schedule or None, *filters.values()))
         click.echo(job_views.nothing(is_filtered=kind or bool(query)))
-    if found.is_cut and found.next:
-        before = found.next[0].isoformat(timespec="seconds")
+    if page.is_cut and page.next:
+        before = page.next[0].isoformat(timespec="seconds")
         printing.note(f"older jobs were not searched; go on with 'before:{before}'")
 
 
@@ -140,8 +140,8 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
         job = redactor.row(job, job.task)
         result = redactor.row(lookup.find(connection, str(job.id), prefix=prefix), job.task)
         if printing.is_json():
-            found = None if result is None else result._asdict()
-            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": found})
+            columns = None if result is None else result._asdict()
+            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": columns})
             return
         job_views.show_one(connection, job, redactor)
         if result is not None:
@@ -176,10 +176,10 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
             overview = statistics.of_all(connection, namespace)
             figures = overview.runs
     if printing.is_json():
-        found = views.figures(figures)
+        view = views.figures(figures)
         if overview is not None:
-            found = {"jobs": overview.jobs, "executions": found, "counters": overview.counters}
-        printing.echo_json(found)
+            view = {"jobs": overview.jobs, "executions": view, "counters": overview.counters}
+        printing.echo_json(view)
         return
     if overview is not None:
         job_views.show_overview(overview)
@@ -253,25 +253,25 @@ def run_command(
     wait: bool,
     actor: Actor,
     dry_run: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Make a job of a task, from a template or like another job. It is yours. Needs the app.
 
     With --like, --kwargs and --options are added to those of the job.
     """
-    policy = job_policies.parse(given_policy(given))
+    policy = job_policies.parse(given_policy(options))
     app = target.require_app("the app knows the tasks and their queues")
     from pgbeat.jobs.preparing import likeness, prepare
     from pgbeat.jobs.preparing.defaults import JobDefaults
     from pgbeat.jobs.verbs import control
 
-    if given["run_at"] is not None:
-        given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
+    if options["run_at"] is not None:
+        options["run_at"] = in_zone(options["run_at"], zone(target.timezone), "--at")
     for name in ("kwargs", "options", "labels", "metadata"):
-        given[name] = given[name] or {}
-    spec = prepare.JobSpec(task, policy=policy, **given)
+        options[name] = options[name] or {}
+    spec = prepare.JobSpec(task, policy=policy, **options)
     with target.work(actor) as unit:
-        parents = [find(unit.connection, target, actor, each).id for each in spec.depends_on]
+        parents = [find(unit.connection, target, actor, key).id for key in spec.depends_on]
         spec = spec._replace(depends_on=parents)
         if like is not None:
             other = find(unit.connection, target, actor, like)
@@ -282,12 +282,12 @@ def run_command(
             click.echo(f"Would make a job of task {prepared.job.task!r}.")
             return
         with unit.transaction():
-            made = control.submit(unit, spec, job_source="user_cli")
+            submitted = control.submit(unit, spec, job_source="user_cli")
         redactor = target.redactor(actor)
-        job = redactor.row(jobs.get(unit.connection, made.job.id), made.job.task)
+        job = redactor.row(jobs.get(unit.connection, submitted.job.id), submitted.job.task)
         if not (wait and printing.is_json()):
-            said = job_views.made(job, is_new=made.is_new, follows=wait)
-            printing.result(views.job(job) | {"is_new": made.is_new}, said)
+            message = job_views.made(job, is_new=submitted.is_new, follows=wait)
+            printing.result(views.job(job) | {"is_new": submitted.is_new}, message)
         if wait:
             ctx.exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
 
@@ -311,8 +311,8 @@ def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) 
     with target.work(actor) as unit, unit.transaction(dry_run=dry_run):
         ids = submit_many.submit(unit, _lines(file), JobPolicy(), job_source="user_cli")
     verb = "Would make" if dry_run else "Made"
-    found = {"dry_run": dry_run, "jobs": [] if dry_run else ids}
-    printing.result(found, f"{verb} {printing.counted(len(ids), 'job')}.")
+    view = {"dry_run": dry_run, "jobs": [] if dry_run else ids}
+    printing.result(view, f"{verb} {printing.counted(len(ids), 'job')}.")
 
 
 def _lines(file: TextIO) -> Iterator[Any]:

@@ -102,11 +102,11 @@ def show_command(target: Target, name: str, limit: int) -> None:
     )
     if holders:
         click.echo()
-        printing.show_table([_slot(each, now) for each in holders], names={"task", "by"})
+        printing.show_table([_slot(holder, now) for holder in holders], names={"task", "by"})
     if waiting:
         click.echo()
         printing.show_table(
-            [_waits(each, now) for each in waiting], names={"task", "of"}, folding={"why"}
+            [_waits(job, now) for job in waiting], names={"task", "of"}, folding={"why"}
         )
     if lane.policy not in (None, *concurrency.registered()) and not target.has_app:
         printing.note(f"policy {lane.policy!r} is in the app's code; give the app with -A.")
@@ -212,7 +212,7 @@ _limits = adding(
 @dry_run_option
 @json_option
 @pass_target
-def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a lane, or change what the options name.
 
     A new lane needs --limit, --rate or --policy, or else --no-limit.
@@ -220,7 +220,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
     Jobs that the new limits admit are dispatched by this command if it has the app (-A), else by
     beat. Running jobs go on. A policy in the app's code needs the app.
     """
-    changes = _changes(given)
+    changes = _changes(options)
     _import_policies(target)
     with target.unit(dry_run=dry_run) as unit:
         try:
@@ -228,16 +228,16 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
         except InvalidJob as error:
             if error.problems[0].code != "required":
                 raise
-            said = f"{error}: --limit N, --rate, --policy or --no-limit"
-            raise InvalidJob.of("max_running", "required", said) from None
+            message = f"{error}: --limit N, --rate, --policy or --no-limit"
+            raise InvalidJob.of("max_running", "required", message) from None
     verbs = ("Would make", "Made") if is_new else ("Would change", "Changed")
-    said = f"{verbs[not dry_run]} lane {name!r}: {_words(lane)}."
+    message = f"{verbs[not dry_run]} lane {name!r}: {_words(lane)}."
     if before is not None and before._replace(updated_at=lane.updated_at) == lane:
-        said = f"Lane {name!r} is like that already: {_words(lane)}."
-    printing.result(views.lane(lane), said)
+        message = f"Lane {name!r} is like that already: {_words(lane)}."
+    printing.result(views.lane(lane), message)
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
     """Returns what the options say, as columns."""
     for option, other in (
         ("limit", "limit"),
@@ -250,24 +250,24 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
         ("fair_by", "fair"),
         ("limit_per", "fair"),
     ):
-        if given[f"no_{other}"] and given[option] is not None:
+        if options[f"no_{other}"] and options[option] is not None:
             flag = option.strip("_").replace("_", "-")
             raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
-    if given["fair_by"] is not None and given["limit_per"] is not None:
+    if options["fair_by"] is not None and options["limit_per"] is not None:
         raise click.UsageError("--fair-by and --limit-per exclude each other")
     names = ("rate", "rate_key", "rate_unit", "policy", "options", "fair_by")
-    asked = {name: given[name] for name in names if given[name] is not None}
-    asked |= {name: None for name in ("rate", "policy") if given[f"no_{name}"]}
-    if given["no_fair"]:
+    asked = {name: options[name] for name in names if options[name] is not None}
+    asked |= {name: None for name in ("rate", "policy") if options[f"no_{name}"]}
+    if options["no_fair"]:
         asked["fair_by"] = None
-    if given["limit"] is not None or given["no_limit"]:
-        asked["max_running"] = given["limit"]
-    if given["for_"] is not None:
-        asked["rate_for"] = given["for_"]
-    if given["fair_by"] is not None:
+    if options["limit"] is not None or options["no_limit"]:
+        asked["max_running"] = options["limit"]
+    if options["for_"] is not None:
+        asked["rate_for"] = options["for_"]
+    if options["fair_by"] is not None:
         asked["max_per_key"] = None
-    if given["limit_per"] is not None:
-        asked["fair_by"], asked["max_per_key"] = given["limit_per"]
+    if options["limit_per"] is not None:
+        asked["fair_by"], asked["max_per_key"] = options["limit_per"]
     try:
         return lane_control.read_changes(asked)
     except InvalidJob as error:
@@ -303,8 +303,8 @@ def _remove(unit: UnitOfWork, name: str, *, force: bool) -> None:
     try:
         lane_control.remove(unit, name, force=force)
     except InvalidJob as error:
-        said = f"{error}; --force removes it, and dispatches what waits without a limit"
-        raise InvalidJob.of("", error.problems[0].code, said) from None
+        message = f"{error}; --force removes it, and dispatches what waits without a limit"
+        raise InvalidJob.of("", error.problems[0].code, message) from None
 
 
 @lanes_command.command("pause")
@@ -328,8 +328,8 @@ def resume_command(target: Target, name: str) -> None:
     """Dispatch what waits: by this command if it has the app (-A), else by beat."""
     with target.unit() as unit:
         lane, was_paused = lane_control.resume(unit, name)
-    said = f"Resumed lane {name!r}." if was_paused else f"Lane {name!r} is not paused."
-    printing.result(views.lane(lane), said)
+    message = f"Resumed lane {name!r}." if was_paused else f"Lane {name!r} is not paused."
+    printing.result(views.lane(lane), message)
 
 
 def _import_policies(target: Target) -> None:

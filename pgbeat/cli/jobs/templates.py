@@ -87,21 +87,21 @@ def show_command(target: Target, name: str) -> None:
 @dry_run_option
 @json_option
 @pass_target
-def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a template, or replace the one of that name.
 
     With the app (-A), the task must be one that it has registered.
     """
-    job = given_policy(given)
-    values = {key: value for key, value in given.items() if value is not None} | {"job_policy": job}
+    options["job_policy"] = given_policy(options)
+    values = {key: value for key, value in options.items() if value is not None}
     with target.unit(dry_run=dry_run) as unit:
         row, before = template_control.put(unit, name, **values)
         users = templates.users(unit.connection, namespace=unit.namespace)
-    said = f"Template {name!r} is like that already."
+    message = f"Template {name!r} is like that already."
     if before is None or before._replace(updated_at=row.updated_at) != row:
         verbs = ("Would make", "Made") if before is None else ("Would change", "Changed")
-        said = f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}."
-    printing.result(views.template(row, users), said)
+        message = f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}."
+    printing.result(views.template(row, users), message)
     if not target.has_app:
         printing.note("the task is not checked; with -A APP it would be.")
 
