@@ -40,13 +40,13 @@ def list_command(target: Target, queue: str | None, limit: int) -> None:
     with target.transaction() as connection:
         now = connections.now(connection)
         target.require_broker(connection)
-        found = dead_letters.find(connection, queue=queue, limit=limit + 1)
-        if not found and queue is not None:
+        rows = dead_letters.find(connection, queue=queue, limit=limit + 1)
+        if not rows and queue is not None:
             queues.get(connection, queue)
     # Narrow terminals have one column for what describes a message.
     is_wide = printing.is_wide(150)
     printing.show_listing(
-        found,
+        rows,
         json_of=views.dead_letter,
         cells_of=lambda row: _cells(row, now, is_wide=is_wide),
         names={"queue", _NARROW, *_WIDE[:2]},

@@ -98,8 +98,8 @@ def resume_command(target: Target, name: str) -> None:
     with target.unit() as unit:
         target.require_broker(unit.connection)
         row, was_paused = control.resume(unit, name)
-    said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
-    printing.result(views.queue(row), said)
+    message = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
+    printing.result(views.queue(row), message)
 
 
 @queues_command.command("purge")

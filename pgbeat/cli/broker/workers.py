@@ -64,9 +64,9 @@ def _cells(row: WorkerUsage, now: datetime) -> dict[str, Cell]:
 
 def _send(target: Target, name: str, order: WorkerCommand) -> None:
     with target.work() as unit:
-        said = worker_control.send(unit, name, order)
-    if said:
-        printing.result({"worker": name, "reply": said}, f"{name} answers: {said}.")
+        reply = worker_control.send(unit, name, order)
+    if reply:
+        printing.result({"worker": name, "reply": reply}, f"{name} answers: {reply}.")
     else:
         printing.result({"worker": name, "reply": None}, f"Told {name} to shut down.")
 

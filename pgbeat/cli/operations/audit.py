@@ -80,15 +80,15 @@ def _subject(
 
 def _change(before: Any, after: Any) -> Text:
     """Returns `key: old → new` for each changed column; the values of a new or deleted row."""
-    found = []
-    for each in audit_words.changes(before, after):
-        values = (each.before, each.after)
+    parts = []
+    for change in audit_words.changes(before, after):
+        values = (change.before, change.after)
         shown = " → ".join(_glued(value) for value in values if value is not None)
-        found.append(f"{line(each.column)}: {shown}")
-    return Text(", ".join(found))
+        parts.append(f"{line(change.column)}: {shown}")
+    return Text(", ".join(parts))
 
 
-def _glued(said: str) -> str:
+def _glued(value: str) -> str:
     """Returns a value that stays on one line if it is as short as a cron."""
-    said = line(said)
-    return glued(said).plain if len(said) <= _SHORT else said
+    value = line(value)
+    return glued(value).plain if len(value) <= _SHORT else value

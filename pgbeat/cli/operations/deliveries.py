@@ -31,10 +31,10 @@ def deliveries_command(target: Target, name: str, state: str | None, limit: int)
     with target.transaction() as connection:
         now = connections.now(connection)
         webhook = webhooks.get(connection, name, namespace=target.namespace)
-        found = deliveries.listing(connection, webhook.id, state=state, limit=limit + 1)
+        rows = deliveries.listing(connection, webhook.id, state=state, limit=limit + 1)
     which = f"{state} deliveries" if state else "deliveries"
     printing.show_listing(
-        found,
+        rows,
         json_of=views.delivery,
         cells_of=lambda row: _cells(row, now),
         folding={"attempts"},
@@ -91,12 +91,12 @@ def redeliver_command(
         if failed_of is not None:
             count = control.redeliver_failed(unit, failed_of)
         else:
-            found = [
-                deliveries.find(unit.connection, each, namespace=unit.namespace) for each in ids
+            selected = [
+                deliveries.find(unit.connection, key, namespace=unit.namespace) for key in ids
             ]
-            count = control.redeliver(unit, found)
+            count = control.redeliver(unit, selected)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
-    said = f"No delivery of webhook {failed_of!r} failed."
+    message = f"No delivery of webhook {failed_of!r} failed."
     if count:
-        said = f"{what} {'to be ' if dry_run else ''}tried again."
-    printing.result({"redelivered": count}, said)
+        message = f"{what} {'to be ' if dry_run else ''}tried again."
+    printing.result({"redelivered": count}, message)

@@ -22,19 +22,19 @@ def doctor_command(target: Target, ctx: click.Context) -> None:
 
     With the app (-A), its broker is checked, too.
     """
-    found: list[Check] = []
+    results: list[Check] = []
     try:
-        found.extend(checks(target.settings, target.app))
+        results.extend(checks(target.settings, target.app))
     except DBAPIError as error:
         if not connections.is_lost(error):
             raise
         advice = "Is it running, and is the URL right?"
-        found.append(Check("server", "fail", unreachable(error, target), advice))
-    is_well = all(check.result != "fail" for check in found)
+        results.append(Check("server", "fail", unreachable(error, target), advice))
+    is_well = all(check.result != "fail" for check in results)
     if printing.is_json():
-        printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in found]})
+        printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in results]})
     else:
-        printing.show_table([_cells(check) for check in found], folding={"what was found"})
+        printing.show_table([_cells(check) for check in results], folding={"what was found"})
     ctx.exit(0 if is_well else FAILED)
 
 

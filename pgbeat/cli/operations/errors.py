@@ -52,35 +52,35 @@ def errors_command(
     """
     redactor = target.redactor(actor)
     with target.transaction(dry_run=True) as connection:
-        found = errors(
+        result = errors(
             connection, target.namespace, task=task, since=since, limit=limit, mask=redactor.error
         )
     if printing.is_json():
-        printing.echo_json(_as_json(found))
+        printing.echo_json(_as_json(result))
         return
     about = "" if task is None else f" of {line(task)}"
-    if not found.groups:
-        click.echo(f"No job{about} failed since {utc(found.since)} UTC.")
+    if not result.groups:
+        click.echo(f"No job{about} failed since {utc(result.since)} UTC.")
         return
-    least = "At least " if found.is_lower_bound else ""
-    jobs = f"{found.jobs:,} job{'' if found.jobs == 1 else 's'}"
-    click.secho(f"{least}{jobs}{about} failed since {utc(found.since)} UTC", bold=True)
-    _show(found)
-    if found.has_more:
+    least = "At least " if result.is_lower_bound else ""
+    jobs = f"{result.jobs:,} job{'' if result.jobs == 1 else 's'}"
+    click.secho(f"{least}{jobs}{about} failed since {utc(result.since)} UTC", bold=True)
+    _show(result)
+    if result.has_more:
         printing.note(f"there are more than these {limit} errors; --limit shows them.")
 
 
-def _as_json(found: Errors) -> dict[str, Any]:
-    return found._asdict() | {"groups": [group._asdict() for group in found.groups]}
+def _as_json(result: Errors) -> dict[str, Any]:
+    return result._asdict() | {"groups": [group._asdict() for group in result.groups]}
 
 
-def _show(found: Errors) -> None:
-    made = Table.grid(padding=(0, 2))
-    made.add_column(justify="right", no_wrap=True)
-    made.add_column(overflow="fold")
-    for group in found.groups:
-        made.add_row(f"{group.jobs:,} ×", _told(group, found.until))
-    printing.show(made)
+def _show(result: Errors) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for group in result.groups:
+        table.add_row(f"{group.jobs:,} ×", _told(group, result.until))
+    printing.show(table)
 
 
 def _told(group: ErrorGroup, now: datetime) -> Text:
@@ -93,7 +93,7 @@ def _told(group: ErrorGroup, now: datetime) -> Text:
     if group.schedules:
         lines.append(_named("schedule", group.schedules, has_more=group.has_more_schedules))
     lines.append(f"last job {str(group.job_id)[:8]}")
-    return Text.assemble((line(group.pattern), "red"), *(f"\n{each}" for each in lines))
+    return Text.assemble((line(group.pattern), "red"), *(f"\n{row}" for row in lines))
 
 
 def _named(noun: str, names: Sequence[str], *, has_more: bool = False) -> str:

@@ -50,22 +50,22 @@ def load_command(
     over.
     """
     with target.transaction(dry_run=True) as connection:
-        found = load(
+        result = load(
             connection, target.namespace, task=task, lane=lane, queue=queue, since=since, step=step
         )
     if printing.is_json():
-        printing.echo_json(_as_json(found))
+        printing.echo_json(_as_json(result))
         return
-    what = f"{found.kind} {found.name}" if found.name else "all jobs"
+    what = f"{result.kind} {result.name}" if result.name else "all jobs"
     printing.show_facts(
-        f"Load of {what}, {_clock(found.since)} to {_clock(found.until)} UTC",
-        *[(label, _line(found, of, shown)) for label, of, shown in _LINES],
+        f"Load of {what}, {_clock(result.since)} to {_clock(result.until)} UTC",
+        *[(label, _line(result, of, shown)) for label, of, shown in _LINES],
     )
 
 
-def _as_json(found: Load) -> dict[str, object]:
-    points = [point._asdict() for point in found.points]
-    return found._asdict() | {"total": found.total._asdict(), "points": points}
+def _as_json(result: Load) -> dict[str, object]:
+    points = [point._asdict() for point in result.points]
+    return result._asdict() | {"total": result.total._asdict(), "points": points}
 
 
 def _clock(moment: datetime) -> str:
@@ -76,7 +76,7 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else span(timedelta(seconds=value), units=1)
 
 
-#: Each line: its label, its value at a point, and what is said of the whole.
+#: Each line: its label, its value at a point, and its total in words.
 _LINES: tuple[tuple[str, Callable[[Point], float | None], Callable[[Point], str]], ...] = (
     ("completed", lambda p: p.completed, lambda p: f"{p.completed:,}"),
     ("failed", lambda p: p.failed, lambda p: f"{p.failed:,}"),
@@ -91,17 +91,17 @@ _LINES: tuple[tuple[str, Callable[[Point], float | None], Callable[[Point], str]
 
 
 def _line(
-    found: Load, of: Callable[[Point], float | None], shown: Callable[[Point], str]
+    result: Load, of: Callable[[Point], float | None], shown: Callable[[Point], str]
 ) -> str | None:
-    """Returns the bars of a value, then what is said of the whole; `None` if there is none."""
-    if not of(found.total):
+    """Returns the bars of a value, then its total in words; `None` without a total."""
+    if not of(result.total):
         return None
-    return f"{sparkline([of(point) or 0 for point in found.points])}  {shown(found.total)}"
+    return f"{sparkline([of(point) or 0 for point in result.points])}  {shown(result.total)}"
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     """Returns a bar for each value, or for the greatest of several if there are too many."""
-    each = -(-len(values) // width) or 1
-    greatest = [max(values[start : start + each]) for start in range(0, len(values), each)]
+    size = -(-len(values) // width) or 1
+    greatest = [max(values[start : start + size]) for start in range(0, len(values), size)]
     top = max(greatest, default=0) or 1
     return "".join(" " if not v else _BARS[min(7, int(v / top * 8))] for v in greatest)

@@ -89,12 +89,12 @@ def _check(ctx: click.Context, connection: Connection) -> None:
         usable = False
         if not printing.is_json():
             raise
-    found = migrate.installed(connection)
-    current = found.version if found else None
+    schema = migrate.installed(connection)
+    current = schema.version if schema else None
     lacking = migrate.missing(connection, current) if usable and current else []
     is_done = usable and current is not None and current >= newest and not lacking
     if printing.is_json():
-        minimum = found.oldest_program if found else None
+        minimum = schema.oldest_program if schema else None
         printing.echo_json(
             {
                 "current": current,

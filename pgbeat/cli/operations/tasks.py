@@ -24,18 +24,18 @@ def tasks_command(target: Target, search: str, limit: int) -> None:
     leading beat counts jobs a minute after they ended.
     """
     with target.transaction() as connection:
-        found = tasks.listing(connection, target.namespace, search=search, limit=limit)
+        usage = tasks.listing(connection, target.namespace, search=search, limit=limit)
     printing.show_listing(
-        found.rows,
+        usage.rows,
         json_of=lambda row: row._asdict(),
         cells_of=_cells,
         names={"task"},
         none="No such task ran." if search else "No task ran in the last 24 hours.",
     )
-    if found.untracked and not printing.is_json():
+    if usage.untracked and not printing.is_json():
         setting = spelling(target.app, "track")
         printing.note(
-            f"{counted(found.untracked, 'task')} ran untracked; set {setting} to 'all' to track "
+            f"{counted(usage.untracked, 'task')} ran untracked; set {setting} to 'all' to track "
             "them."
         )
 

@@ -119,11 +119,11 @@ def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
         is_new = row.revoked_at == now
         if is_new:
             unit.record("revoke", row, None)
-    said = f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC."
+    message = f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC."
     if is_new:
         verb = "Would revoke" if dry_run else "Revoked"
-        said = f"{verb} token {row.id} of {line(row.actor)} ({row.scope})."
-    printing.result(_json(row, now), said)
+        message = f"{verb} token {row.id} of {line(row.actor)} ({row.scope})."
+    printing.result(_json(row, now), message)
 
 
 def _json(row: Token, now: datetime) -> dict[str, Any]:

@@ -60,19 +60,19 @@ def top_command(target: Target, interval: float, once: bool, actor: Actor) -> No
     date at once. If the output is not a terminal, and with --json, it is shown once.
     """
     if once or printing.is_json() or not sys.stdout.isatty():
-        found = _look(target, actor)
+        snapshot = _look(target, actor)
         if printing.is_json():
-            printing.echo_json(_as_json(found))
+            printing.echo_json(_as_json(snapshot))
         else:
-            _show(found)
+            _show(snapshot)
         return
     _follow(target, actor, interval)
 
 
-def _show(found: Snapshot) -> None:
+def _show(snapshot: Snapshot) -> None:
     """Prints the page, whole."""
-    printing.show(*top_page.header(found))
-    shown = top_page.blocks(found)
+    printing.show(*top_page.header(snapshot))
+    shown = top_page.blocks(snapshot)
     for block in shown:
         click.echo()
         printing.show_table(block.rows, names=block.names)
@@ -92,9 +92,9 @@ class _Page:
         width, height = console.size
         problem = [Text(self.problem, "red")] if self.problem else []
         page = [] if self.found is None else top_page.page(self.found, width, height - len(problem))
-        for each in [*problem, *page]:
-            each.no_wrap, each.overflow = True, "ellipsis"
-            yield each
+        for line in [*problem, *page]:
+            line.no_wrap, line.overflow = True, "ellipsis"
+            yield line
 
 
 def _follow(target: Target, actor: Actor, interval: float) -> None:
@@ -110,7 +110,7 @@ def _follow(target: Target, actor: Actor, interval: float) -> None:
 
 
 def _goes_on(screen: Live, page: _Page, wait: Callable[[float], str], interval: float) -> bool:
-    """Shows the page until it is to be brought up to date; returns `False` if it is to end.
+    """Shows the page until the interval is over or a key is pressed; returns whether to go on.
 
     It is drawn again when the terminal gets another size.
     """
@@ -150,30 +150,28 @@ def _queues(target: Target, connection: Connection) -> list[QueueSummary]:
         target.require_broker(connection)
     except NotFound:  # the broker is elsewhere
         return []
-    return [each for each in queues.all_queues(connection) if not each.is_internal]
+    return [row for row in queues.all_queues(connection) if not row.is_internal]
 
 
-def _as_json(found: Snapshot) -> dict[str, Any]:
-    beat = found.beat
+def _as_json(snapshot: Snapshot) -> dict[str, Any]:
+    beat, runs = snapshot.beat, snapshot.executions
     return {
-        "at": found.now,
+        "at": snapshot.now,
         "leader": None if beat.leader is None else beat.leader.label,
-        "standbys": [each.label for each in beat.standbys],
+        "standbys": [standby.label for standby in beat.standbys],
         "troubles": beat.troubles,
-        "workers": [worker(each) for each in found.workers],
-        "jobs": found.counts,
+        "workers": [worker(row) for row in snapshot.workers],
+        "jobs": snapshot.counts,
         "running": [
             {
                 "id": job.id,
                 "task": job.task,
                 "worker": job.worker,
                 "started_at": job.started_at,
-                "progress": (
-                    progress_of(found.executions[job.id]) if job.id in found.executions else None
-                ),
+                "progress": progress_of(runs[job.id]) if job.id in runs else None,
             }
-            for job in found.running
+            for job in snapshot.running
         ],
-        "lanes": [usage(each) for each in found.lanes],
-        "queues": [queue(each) for each in found.queues],
+        "lanes": [usage(row) for row in snapshot.lanes],
+        "queues": [queue(row) for row in snapshot.queues],
     }

@@ -50,61 +50,57 @@ class Block(NamedTuple):
     optional: Sequence[str]
 
 
-def blocks(found: Snapshot) -> list[Block]:
+def blocks(snapshot: Snapshot) -> list[Block]:
     """Returns the tables that have rows: running jobs, lanes, queues, workers."""
-    made = [
+    now = snapshot.now
+    all_blocks = [
         Block(
-            [_running(found, job) for job in found.running],
+            [_running(snapshot, job) for job in snapshot.running],
             {"task": 30, "progress": 12, "worker": 16},
             ("worker", "progress"),
         ),
-        Block([_lane(each, found.now) for each in found.lanes], {"Lanes": 20}, ("for", "limit")),
+        Block([_lane(row, now) for row in snapshot.lanes], {"Lanes": 20}, ("for", "limit")),
         Block(
-            [_queue(each) for each in found.queues],
+            [_queue(row) for row in snapshot.queues],
             {"Queues": 20},
             ("claimed", "delayed", "oldest", "dead"),
         ),
-        Block(
-            [_worker(each, found.now) for each in found.workers],
-            {"Workers": 20},
-            ("up for", "pool"),
-        ),
+        Block([_worker(row, now) for row in snapshot.workers], {"Workers": 20}, ("up for", "pool")),
     ]
-    return [each for each in made if each.rows]
+    return [block for block in all_blocks if block.rows]
 
 
-def page(found: Snapshot, width: int, height: int) -> list[Text]:
+def page(snapshot: Snapshot, width: int, height: int) -> list[Text]:
     """Returns the lines of the page, as many as the terminal has at most."""
-    head = [line for each in header(found) for line in tables.wrapped(each, width)]
+    head = [line for text in header(snapshot) for line in tables.wrapped(text, width)]
     quit_hint = Text("q quits", "dim")
     room = width - head[0].cell_len - len(quit_hint)
     if room > 0:
         head[0] = head[0] + Text(" " * room) + quit_hint
-    shown, left = blocks(_without_domain(found)), height - len(head)
+    shown, left = blocks(_without_domain(snapshot)), height - len(head)
     if not shown:
         return [*head, Text(), Text(NOTHING)][:height]
-    beside = shown[1:] if found.running else []
+    beside = shown[1:] if snapshot.running else []
     if width < _WIDE or not beside:
         return [*head, *_stacked(shown, width, left)][:height]
-    right = min(
-        max(tables.natural_width(printing.texts(each.rows)) for each in beside), int(width * _SHARE)
-    )
+    widest = max(tables.natural_width(printing.texts(block.rows)) for block in beside)
+    right = min(widest, int(width * _SHARE))
     columns = _stacked(shown[:1], width - right - _BETWEEN, left), _stacked(beside, right, left)
     return [*head, *_side_by_side(*columns, width - right)][:height]
 
 
-def _without_domain(found: Snapshot) -> Snapshot:
+def _without_domain(snapshot: Snapshot) -> Snapshot:
     """Returns the same without the domain of the workers' hosts, if they all have the same one."""
-    names = {each.name for each in found.workers}
+    names = {row.name for row in snapshot.workers}
     domains = {name.partition("@")[2].partition(".")[2] for name in names}
     if len(names) < 2 or len(domains) > 1:
-        return found
+        return snapshot
     domain = f".{domains.pop()}"
-    return found._replace(
-        workers=[each._replace(name=each.name.removesuffix(domain)) for each in found.workers],
+    return snapshot._replace(
+        workers=[row._replace(name=row.name.removesuffix(domain)) for row in snapshot.workers],
         running=[
-            each._replace(worker=each.worker and each.worker.removesuffix(domain))
-            for each in found.running
+            job._replace(worker=job.worker and job.worker.removesuffix(domain))
+            for job in snapshot.running
         ],
     )
 
@@ -112,30 +108,30 @@ def _without_domain(found: Snapshot) -> Snapshot:
 NOTHING = "Nothing runs, and there are no lanes, queues and workers."
 
 
-def header(found: Snapshot) -> Iterable[Text]:
+def header(snapshot: Snapshot) -> Iterable[Text]:
     """Yields the lines above the tables: beats, each trouble, and the numbers of jobs."""
-    beat, living = found.beat, sum(each.missing_since is None for each in found.workers)
-    said = Text(f"{printing.utc(found.now)} UTC   ")
-    said.append(counted(living, "worker"), style="" if living else "red")
+    beat, living = snapshot.beat, sum(row.missing_since is None for row in snapshot.workers)
+    text = Text(f"{printing.utc(snapshot.now)} UTC   ")
+    text.append(counted(living, "worker"), style="" if living else "red")
     if beat.leader is not None:
-        said.append("   ").append(f"beat {beat.leader.label} leads", style="green")
+        text.append("   ").append(f"beat {beat.leader.label} leads", style="green")
     if beat.standbys:
-        said.append(f", {counted(len(beat.standbys), 'standby', 'standbys')}")
-    yield said
+        text.append(f", {counted(len(beat.standbys), 'standby', 'standbys')}")
+    yield text
     for trouble in beat.troubles:
         yield Text(printing.line(trouble), "red")
-    yield _counts(found.counts)
+    yield _counts(snapshot.counts)
 
 
 def _counts(counts: Mapping[str, int]) -> Text:
-    said = Text("jobs: ")
+    text = Text("jobs: ")
     shown = [(state, count) for state, count in counts.items() if count]
     for number, (state, count) in enumerate(shown):
         most = gauges.OVER if state in jobs.ENDED else gauges.MOST
         plus = "+" if count >= most else ""
-        said.append(", " if number else "").append(f"{count:,}{plus}{tables.GLUE}")
-        said.append(styled(state))
-    return said if shown else said.append("none")
+        text.append(", " if number else "").append(f"{count:,}{plus}{tables.GLUE}")
+        text.append(styled(state))
+    return text if shown else text.append("none")
 
 
 # -- laid out
@@ -144,7 +140,7 @@ def _counts(counts: Mapping[str, int]) -> Text:
 def _stacked(shown: list[Block], width: int, height: int) -> list[Text]:
     """Returns tables below each other, each with a share of the lines."""
     shares = share([len(block.rows) for block in shown], height - _AROUND * len(shown))
-    found: list[Text] = []
+    stack: list[Text] = []
     for block, most in zip(shown, shares, strict=True):
         lines = tables.cut(
             printing.texts(block.rows)[:most],
@@ -161,8 +157,8 @@ def _stacked(shown: list[Block], width: int, height: int) -> list[Text]:
                 lines[0] = lines[0] + Text(" " * room + note, "dim")
             elif most > 1:
                 lines[-1] = Text(f"… {left_out + 1} more", "dim")
-        found += [Text(), *lines]
-    return found
+        stack += [Text(), *lines]
+    return stack
 
 
 def share(wanted: Sequence[int], room: int) -> list[int]:
@@ -170,13 +166,13 @@ def share(wanted: Sequence[int], room: int) -> list[int]:
 
     Each gets one at least.
     """
-    given = [1] * len(wanted)
+    shares = [1] * len(wanted)
     room -= len(wanted)
-    while room > 0 and (hungry := [n for n, most in enumerate(wanted) if given[n] < most]):
+    while room > 0 and (hungry := [n for n, most in enumerate(wanted) if shares[n] < most]):
         for number in hungry[:room]:
-            given[number] += 1
+            shares[number] += 1
         room -= len(hungry)
-    return given
+    return shares
 
 
 def _side_by_side(left: list[Text], right: list[Text], start: int) -> Iterable[Text]:
@@ -188,12 +184,12 @@ def _side_by_side(left: list[Text], right: list[Text], start: int) -> Iterable[T
 # -- the tables
 
 
-def _running(found: Snapshot, job: Job) -> dict[str, Cell]:
+def _running(snapshot: Snapshot, job: Job) -> dict[str, Cell]:
     return {
         "Running": str(job.id)[:8],
         "task": job.task,
-        "for": span(found.now - (job.started_at or job.created_at), units=1),
-        "progress": progress(found.executions.get(job.id)),
+        "for": span(snapshot.now - (job.started_at or job.created_at), units=1),
+        "progress": progress(snapshot.executions.get(job.id)),
         "worker": job.worker,
     }
 
@@ -208,39 +204,39 @@ def progress(run: Execution | None) -> str | None:
     return f"{done} {run.progress_message or ''}".strip()
 
 
-def _lane(each: LaneUsage, now: datetime) -> dict[str, Cell]:
-    since = None if each.waiting_since is None else span(now - each.waiting_since, units=1)
+def _lane(row: LaneUsage, now: datetime) -> dict[str, Cell]:
+    since = None if row.waiting_since is None else span(now - row.waiting_since, units=1)
     return {
-        "Lanes": each.lane.name,
-        "running": each.running,
-        "limit": each.lane.max_running,
-        "waiting": each.waiting,
+        "Lanes": row.lane.name,
+        "running": row.running,
+        "limit": row.lane.max_running,
+        "waiting": row.waiting,
         "for": since,
-        "": styled("paused") if each.lane.paused_at is not None else None,
+        "": styled("paused") if row.lane.paused_at is not None else None,
     }
 
 
-def _queue(each: QueueSummary) -> dict[str, Cell]:
-    remark = Text("no consumer", style="red") if each.is_unserved else None
+def _queue(row: QueueSummary) -> dict[str, Cell]:
+    remark = Text("no consumer", style="red") if row.is_unserved else None
     return {
-        "Queues": each.name,
-        "waiting": each.waiting,
-        "delayed": each.delayed,
-        "claimed": each.claimed,
-        "dead": Text(str(each.dead), style="red" if each.dead else ""),
-        "consumers": each.consumers,
-        "oldest": None if each.age is None else span(each.age, units=1),
-        "": styled("paused") if each.paused_at is not None else remark,
+        "Queues": row.name,
+        "waiting": row.waiting,
+        "delayed": row.delayed,
+        "claimed": row.claimed,
+        "dead": Text(str(row.dead), style="red" if row.dead else ""),
+        "consumers": row.consumers,
+        "oldest": None if row.age is None else span(row.age, units=1),
+        "": styled("paused") if row.paused_at is not None else remark,
     }
 
 
-def _worker(each: WorkerUsage, now: datetime) -> dict[str, Cell]:
-    missing = each.missing_since and f"missing for {span(now - each.missing_since, units=1)}"
+def _worker(row: WorkerUsage, now: datetime) -> dict[str, Cell]:
+    missing = row.missing_since and f"missing for {span(now - row.missing_since, units=1)}"
     return {
-        "Workers": each.name,
-        "running": each.running,
-        "of": each.concurrency,
-        "pool": each.pool,
-        "up for": span(now - each.started_at, units=1),
+        "Workers": row.name,
+        "running": row.running,
+        "of": row.concurrency,
+        "pool": row.pool,
+        "up for": span(now - row.started_at, units=1),
         "": Text(missing, style="red") if missing else None,
     }

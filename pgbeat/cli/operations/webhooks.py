@@ -183,9 +183,9 @@ def update_command(
         row = control.edit(unit, name, **changes)
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     is_new = new_secret and not dry_run
-    said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
+    message = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
     shown = views.counted(row, count) | ({"secret": changes["secret"]} if is_new else {})
-    printing.result(shown, said)
+    printing.result(shown, message)
     if is_new and not printing.is_json():
         click.echo(f"Its new secret, which is not shown again: {changes['secret']}")
 
@@ -223,8 +223,8 @@ def enable_command(target: Target, name: str) -> None:
         row, is_new = control.enable(unit, name)
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     failed = count["failed"] if is_new else 0
-    said = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
-    printing.result(views.counted(row, count), said)
+    message = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
+    printing.result(views.counted(row, count), message)
     if failed:
         printing.note(
             f"{_counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
@@ -261,10 +261,10 @@ def test_command(target: Target, name: str) -> None:
     with target.unit() as unit:
         webhook, signed_with = control.begin_test(unit, name)
     key, answer = webhook_outbox.send_test(webhook, signed_with, target.settings)
-    said = f"Delivered: it answered {answer.status} in {answer.ms:.0f} ms."
+    message = f"Delivered: it answered {answer.status} in {answer.ms:.0f} ms."
     if not answer.is_delivered:
-        said = f"Not delivered, after {answer.ms:.0f} ms: {line(answer.error)}."
-    printing.result(views.tested(key, answer), said)
+        message = f"Not delivered, after {answer.ms:.0f} ms: {line(answer.error)}."
+    printing.result(views.tested(key, answer), message)
     if not webhook.enabled:
         printing.note(f"it is disabled; `pgbeat webhooks enable {name}` enables it.")
     if not answer.is_delivered:
