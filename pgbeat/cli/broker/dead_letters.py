@@ -13,8 +13,8 @@ from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, sure
 from pgbeat.cli.terminal.options import adding, duration, newest_option
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, line, span
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted, line, span
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.views import broker as views
 
@@ -33,8 +33,7 @@ _queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue
 @dead_command.command("list")
 @_queue
 @newest_option
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target, queue: str | None, limit: int) -> None:
     """List dead letters, the newest first."""
     with target.transaction() as connection:
@@ -82,8 +81,7 @@ _selecting = adding(
 @dead_command.command("requeue")
 @_selecting
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def requeue_command(
     target: Target, ids: tuple[int, ...], queue: str | None, everything: bool, dry_run: bool
 ) -> None:
@@ -116,8 +114,7 @@ def requeue_command(
     help="Only those that died longer ago: 7d, '12 hours'.",
 )
 @asking
-@json_option
-@pass_target
+@on_target
 def drop_command(
     target: Target,
     ids: tuple[int, ...],

@@ -10,8 +10,8 @@ from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import CommandGroup
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, span
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted, span
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.config import delays_in_table
 from pgbeat.database import connections
 from pgbeat.views import broker as views
@@ -21,9 +21,8 @@ from pgbeat.views import broker as views
 @click.option(
     "--all", "with_internal", is_flag=True, help="Also those of remote control, events and replies."
 )
-@json_option
 @click.pass_context
-@pass_target
+@on_target
 def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> None:
     """Show the queues; pause, resume or purge one.
 
@@ -74,8 +73,7 @@ def _remark(target: Target, about_stock: str) -> None:
 
 @queues_command.command("pause")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def pause_command(target: Target, name: str) -> None:
     """Keep consumers from claiming a queue's messages. Claimed messages are finished."""
     with target.unit() as unit:
@@ -91,8 +89,7 @@ def pause_command(target: Target, name: str) -> None:
 
 @queues_command.command("resume")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def resume_command(target: Target, name: str) -> None:
     """Let consumers claim a queue's messages again."""
     with target.unit() as unit:
@@ -105,8 +102,7 @@ def resume_command(target: Target, name: str) -> None:
 @queues_command.command("purge")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a queue's waiting and delayed messages. Claimed and dead ones stay."""
     with target.transaction() as connection:

@@ -7,8 +7,8 @@ import click
 from pgbeat.cli import CommandGroup
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
-from pgbeat.cli.terminal.printing import Cell, json_option, span
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, span
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
@@ -18,9 +18,8 @@ from pgbeat.views import broker as views
 
 
 @click.group("workers", cls=CommandGroup, invoke_without_command=True)
-@json_option
 @click.pass_context
-@pass_target
+@on_target
 def workers_command(target: Target, ctx: click.Context) -> None:
     """Show the workers; shut one down, or change its pool or queues.
 
@@ -74,8 +73,7 @@ def _send(target: Target, name: str, order: WorkerCommand) -> None:
 @workers_command.command("shutdown")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
     target.require_app("workers are told by the app's broker")
@@ -91,8 +89,7 @@ _by = click.argument("by", type=click.IntRange(1, 1000), default=1)
 @workers_command.command("grow")
 @click.argument("name")
 @_by
-@json_option
-@pass_target
+@on_target
 def grow_command(target: Target, name: str, by: int) -> None:
     """Let a worker run more at once: by 1, or BY. Needs the app."""
     _send(target, name, WorkerCommand("grow", by))
@@ -101,8 +98,7 @@ def grow_command(target: Target, name: str, by: int) -> None:
 @workers_command.command("shrink")
 @click.argument("name")
 @_by
-@json_option
-@pass_target
+@on_target
 def shrink_command(target: Target, name: str, by: int) -> None:
     """Let a worker run less at once: by 1, or BY. Needs the app."""
     _send(target, name, WorkerCommand("shrink", by))
@@ -111,8 +107,7 @@ def shrink_command(target: Target, name: str, by: int) -> None:
 @workers_command.command("add-consumer")
 @click.argument("name")
 @click.argument("queue")
-@json_option
-@pass_target
+@on_target
 def add_consumer_command(target: Target, name: str, queue: str) -> None:
     """Let a worker consume from a QUEUE, too, until it ends. Needs the app."""
     _send(target, name, WorkerCommand("add-consumer", queue=queue))
@@ -121,8 +116,7 @@ def add_consumer_command(target: Target, name: str, queue: str) -> None:
 @workers_command.command("cancel-consumer")
 @click.argument("name")
 @click.argument("queue")
-@json_option
-@pass_target
+@on_target
 def cancel_consumer_command(target: Target, name: str, queue: str) -> None:
     """Let a worker consume no longer from a QUEUE, until it ends. Needs the app."""
     _send(target, name, WorkerCommand("cancel-consumer", queue=queue))

@@ -9,8 +9,7 @@ from pgbeat.cli.jobs.job_options import amount
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import duration, json_array, json_object
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, PgbeatError
 
@@ -54,10 +53,8 @@ from pgbeat.errors import InvalidJob, NotFound, PgbeatError
     metavar="NAME[=AMOUNT]",
     help="How much of a resource it uses; may be repeated.",
 )
-@json_option
-@click.pass_context
-@pass_target
-def direct_command(target: Target, ctx: click.Context, /, task: str, **options: Any) -> None:
+@on_target
+def direct_command(target: Target, /, task: str, **options: Any) -> None:
     """Run a task here and now, in a lane's next slot, and print its result.
 
     It goes before all waiting jobs, and interrupts none. It is not a job: it has no history and no
@@ -83,7 +80,7 @@ def direct_command(target: Target, ctx: click.Context, /, task: str, **options: 
             raise
         message = printing.harmless(f"{task} raised {type(error).__name__}: {error}")
         click.echo(f"Error: {message}", err=True)
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED) from None
     if printing.is_json():
         try:
             printing.echo_json(result)

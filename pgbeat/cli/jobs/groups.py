@@ -16,8 +16,8 @@ from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find_group
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import newest_option
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, styled, when, when_and_who
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted, styled, when, when_and_who
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
@@ -56,8 +56,7 @@ def groups_command() -> None:
 @click.option("--created-by", metavar="WHO", help="Only groups made by this actor: user:alice.")
 @newest_option
 @as_onlooker
-@json_option
-@pass_target
+@on_target
 def list_command(
     target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
 ) -> None:
@@ -93,8 +92,7 @@ def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]
 @groups_command.command("show")
 @click.argument("group_id", metavar="ID")
 @as_onlooker
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, group_id: str, actor: Actor) -> None:
     """Show all about a group: its progress, and its jobs in their order."""
     with target.transaction() as connection:
@@ -162,18 +160,9 @@ def _remark(job: Job) -> str | None:
 @click.option("--wait", is_flag=True, help="Wait until it has ended.")
 @as_admin
 @dry_run_option
-@json_option
-@click.pass_context
-@pass_target
+@on_target
 def run_command(
-    target: Target,
-    ctx: click.Context,
-    /,
-    file: TextIO,
-    wait: bool,
-    actor: Actor,
-    dry_run: bool,
-    **options: Any,
+    target: Target, /, file: TextIO, wait: bool, actor: Actor, dry_run: bool, **options: Any
 ) -> None:
     """Make a group of the jobs in a JSON FILE (- for standard input).
 
@@ -216,7 +205,7 @@ def run_command(
         elif wait:
             click.echo(f"It {job_views.HAS[group.state]}: {_counts(progress)}.")
     if wait:
-        ctx.exit(0 if group.state == "completed" else FAILED)
+        raise click.exceptions.Exit(0 if group.state == "completed" else FAILED)
 
 
 def _read(file: TextIO) -> dict[str, Any]:
@@ -242,8 +231,7 @@ def _read(file: TextIO) -> dict[str, Any]:
 @click.argument("group_id", metavar="ID")
 @dry_run_option
 @as_admin
-@json_option
-@pass_target
+@on_target
 def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
     """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
     with target.transaction() as connection:

@@ -22,8 +22,7 @@ from pgbeat.cli.terminal.options import (
     newest_option,
     read_moment,
 )
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
@@ -69,8 +68,7 @@ def jobs_command() -> None:
 @label_filter
 @newest_option
 @as_onlooker
-@json_option
-@pass_target
+@on_target
 def list_command(
     target: Target,
     /,
@@ -118,8 +116,7 @@ def list_command(
 @jobs_command.command("show")
 @click.argument("job_id", metavar="ID")
 @as_onlooker
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, job_id: str, actor: Actor) -> None:
     """Show all about a job: where it is, its executions, its retries and its result.
 
@@ -153,8 +150,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
 @as_onlooker
-@json_option
-@pass_target
+@on_target
 def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
     """Show outcomes and durations of executions.
 
@@ -196,12 +192,8 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
     help="Without ID: how many jobs to begin with.",
 )
 @as_onlooker
-@json_option
-@click.pass_context
-@pass_target
-def tail_command(
-    target: Target, ctx: click.Context, job_id: str | None, limit: int, actor: Actor
-) -> None:
+@on_target
+def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -> None:
     """Follow a job and its retries until the last has ended, or all jobs until you press Ctrl-C.
 
     For one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
@@ -213,7 +205,9 @@ def tail_command(
             job_tail.follow_all(connection, which, target.redactor(actor), limit=limit)
             return
         job = find(connection, target, actor, job_id)
-        ctx.exit(ENDS[job_tail.follow(connection, job, target.redactor(actor)).state])
+        raise click.exceptions.Exit(
+            ENDS[job_tail.follow(connection, job, target.redactor(actor)).state]
+        )
 
 
 @jobs_command.command("run", cls=Command)
@@ -241,12 +235,9 @@ def tail_command(
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
 @as_admin
 @click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
-@json_option
-@click.pass_context
-@pass_target
+@on_target
 def run_command(
     target: Target,
-    ctx: click.Context,
     /,
     task: str | None,
     like: str | None,
@@ -289,15 +280,14 @@ def run_command(
             message = job_views.made(job, is_new=submitted.is_new, follows=wait)
             printing.result(views.job(job) | {"is_new": submitted.is_new}, message)
         if wait:
-            ctx.exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
+            raise click.exceptions.Exit(ENDS[job_tail.follow(unit.connection, job, redactor).state])
 
 
 @jobs_command.command("run-many")
 @click.argument("file", type=click.File(encoding="utf-8"))
 @as_admin
 @click.option("--dry-run", is_flag=True, help="Check them, and make nothing.")
-@json_option
-@pass_target
+@on_target
 def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) -> None:
     """Make the jobs in a FILE (- for standard input), all or none. They are yours.
 

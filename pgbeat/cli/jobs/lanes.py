@@ -12,8 +12,8 @@ from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.options import adding, json_object
-from pgbeat.cli.terminal.printing import Cell, json_option, line, short_id, span
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, line, short_id, span
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes import concurrency, occupancy
@@ -34,8 +34,7 @@ def lanes_command() -> None:
 
 
 @lanes_command.command("list")
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target) -> None:
     """List the lanes: their limits, how many jobs run in each, and how many wait."""
     with target.transaction() as connection:
@@ -71,8 +70,7 @@ def _cells(row: LaneUsage, now: datetime) -> dict[str, Cell]:
 @click.option(
     "--limit", type=click.IntRange(0, 10_000), default=20, help="How many waiting jobs to show."
 )
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, name: str, limit: int) -> None:
     """Show all about a lane: its slots, and the waiting jobs with the reason.
 
@@ -210,8 +208,7 @@ _limits = adding(
 @click.argument("name")
 @_limits
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a lane, or change what the options name.
 
@@ -292,8 +289,7 @@ def _words(lane: Lane) -> str:
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Even if jobs wait in it: dispatch them all.")
 @asking
-@json_option
-@pass_target
+@on_target
 def remove_command(target: Target, name: str, force: bool, yes: bool, dry_run: bool) -> None:
     """Delete a lane that no job waits in, and that no schedule or template names."""
     remove(target, "lane", name, partial(_remove, force=force), yes=yes, dry_run=dry_run)
@@ -309,8 +305,7 @@ def _remove(unit: UnitOfWork, name: str, *, force: bool) -> None:
 
 @lanes_command.command("pause")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def pause_command(target: Target, name: str) -> None:
     """Dispatch no more jobs of a lane. Running jobs go on; schedules skip, with the reason."""
     with target.unit() as unit:
@@ -322,8 +317,7 @@ def pause_command(target: Target, name: str) -> None:
 
 @lanes_command.command("resume")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def resume_command(target: Target, name: str) -> None:
     """Dispatch what waits: by this command if it has the app (-A), else by beat."""
     with target.unit() as unit:

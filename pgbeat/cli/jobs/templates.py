@@ -9,8 +9,8 @@ from pgbeat.cli.jobs.job_options import call_options, given_policy, in_words, po
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.options import Command
-from pgbeat.cli.terminal.printing import compact, json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import compact
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
@@ -27,8 +27,7 @@ def templates_command() -> None:
 
 
 @templates_command.command("list")
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target) -> None:
     """List the templates: their task and policy, and how many schedules name them."""
     with target.transaction() as connection:
@@ -52,8 +51,7 @@ def list_command(target: Target) -> None:
 
 @templates_command.command("show")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a template."""
     with target.transaction() as connection:
@@ -85,8 +83,7 @@ def show_command(target: Target, name: str) -> None:
 @click.option("--description", metavar="TEXT", help="What it is for.")
 @policy_options(template=False)
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a template, or replace the one of that name.
 
@@ -109,8 +106,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
 @templates_command.command("remove")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a template that no schedule names. Jobs that were made from it go on."""
     remove(target, "template", name, template_control.remove, yes=yes, dry_run=dry_run)

@@ -10,9 +10,9 @@ from pgbeat.access import audit, audit_words
 from pgbeat.access.actors import user
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import find, find_group
-from pgbeat.cli.terminal.printing import json_option, line, utc
+from pgbeat.cli.terminal.printing import line, utc
 from pgbeat.cli.terminal.tables import glued
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import NotFound
 
 #: Longer values may be broken.
@@ -35,8 +35,7 @@ _SHORT = 40
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=20, help="How many, the newest first."
 )
-@json_option
-@pass_target
+@on_target
 def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
     """Show who changed what, by API, console or command line; the newest first."""
     if actor is not None and ":" not in actor:

@@ -9,8 +9,8 @@ from rich.text import Text
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.options import newest_option
-from pgbeat.cli.terminal.printing import Cell, json_option, line, styled
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, line, styled
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
@@ -24,8 +24,7 @@ _STATES = ("pending", "delivered", "failed")
 @click.argument("name")
 @click.option("--state", type=click.Choice(_STATES), help="Only deliveries in this state.")
 @newest_option
-@json_option
-@pass_target
+@on_target
 def deliveries_command(target: Target, name: str, state: str | None, limit: int) -> None:
     """Show a webhook's deliveries, newest first, each with its attempts."""
     with target.transaction() as connection:
@@ -75,8 +74,7 @@ def _entry(entry: dict[str, Any]) -> str:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--failed", "failed_of", metavar="NAME", help="All failed ones of this webhook.")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def redeliver_command(
     target: Target, ids: tuple[str, ...], failed_of: str | None, dry_run: bool
 ) -> None:

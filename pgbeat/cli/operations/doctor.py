@@ -6,18 +6,16 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, unreachable
-from pgbeat.cli.terminal.printing import Cell, json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.monitoring.checks.doctor import checks
 from pgbeat.monitoring.checks.server_checks import Check
 
 
 @click.command("doctor")
-@json_option
-@click.pass_context
-@pass_target
-def doctor_command(target: Target, ctx: click.Context) -> None:
+@on_target
+def doctor_command(target: Target) -> None:
     """Check the database, the beat and the broker, and say what to do. Exits with 1 on a failure.
 
     With the app (-A), its broker is checked, too.
@@ -35,7 +33,7 @@ def doctor_command(target: Target, ctx: click.Context) -> None:
         printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in results]})
     else:
         printing.show_table([_cells(check) for check in results], folding={"what was found"})
-    ctx.exit(0 if is_well else FAILED)
+    raise click.exceptions.Exit(0 if is_well else FAILED)
 
 
 def _cells(check: Check) -> dict[str, Cell]:

@@ -7,8 +7,8 @@ import click
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import duration
-from pgbeat.cli.terminal.printing import json_option, span
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import span
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.monitoring.rollups.load import Load, Point, load
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -34,8 +34,7 @@ _WIDTH = 45
     metavar="DURATION",
     help="Length of a step, whole minutes; further back than a day, whole hours.",
 )
-@json_option
-@pass_target
+@on_target
 def load_command(
     target: Target,
     task: str | None,

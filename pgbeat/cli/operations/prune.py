@@ -8,8 +8,8 @@ from pgbeat.beat.verbs import control
 from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.printing import counted, json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import counted
+from pgbeat.cli.terminal.target import Target, on_target
 
 #: The nouns of tables whose rows are not called like the table.
 _NOUNS = {
@@ -32,8 +32,7 @@ _NOUNS = {
     help="Keep each schedule's newest N; by default pgbeat_retention_count.",
 )
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def prune_command(target: Target, days: float | None, count: int | None, dry_run: bool) -> None:
     """Delete history that is older than the retention.
 

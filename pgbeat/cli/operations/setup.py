@@ -6,8 +6,7 @@ from sqlalchemy import Connection
 from pgbeat.broker import installation
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
@@ -21,12 +20,9 @@ from pgbeat.errors import SchemaError
 @click.option("--queue-table", metavar="NAME", help="Rename this table to kombu_queue before.")
 @click.option("--message-table", metavar="NAME", help="Rename this one to kombu_message.")
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
-@json_option
-@click.pass_context
-@pass_target
+@on_target
 def migrate_command(
     target: Target,
-    ctx: click.Context,
     check: bool,
     sql: bool,
     queue_table: str | None,
@@ -47,7 +43,7 @@ def migrate_command(
     newest = migrate.newest()
     if check:
         with target.transaction() as connection:
-            _check(ctx, connection)
+            _check(connection)
         return
 
     names = {queue_table: "kombu_queue", message_table: "kombu_message"}
@@ -79,7 +75,7 @@ def migrate_command(
         click.echo("The broker's tables and queues are there.")
 
 
-def _check(ctx: click.Context, connection: Connection) -> None:
+def _check(connection: Connection) -> None:
     """Prints whether the schema is whole and of a usable version; exits with 1 if not."""
     newest = migrate.newest()
     try:
@@ -114,7 +110,7 @@ def _check(ctx: click.Context, connection: Connection) -> None:
     else:
         click.echo(f"The schema is at {current}, which works; `pgbeat migrate` makes it {newest}.")
     if not is_done:
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _place(version: str) -> str:
@@ -126,8 +122,7 @@ def _place(version: str) -> str:
 
 @click.command("demo")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time.")
-@click.pass_context
-def demo_command(ctx: click.Context, seconds: float | None) -> None:
+def demo_command(seconds: float | None) -> None:
     """Show pgbeat at work: its own Postgres, a worker, two beats, and the ticks as they come.
 
     Ctrl-C ends it. With --seconds it exits with 0 only if it saw launched, skipped and failed
@@ -135,4 +130,4 @@ def demo_command(ctx: click.Context, seconds: float | None) -> None:
     """
     from pgbeat import demo
 
-    ctx.exit(demo.run(seconds))
+    raise click.exceptions.Exit(demo.run(seconds))

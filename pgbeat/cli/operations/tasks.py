@@ -3,8 +3,8 @@
 import click
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.printing import Cell, counted, json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.config import spelling
 from pgbeat.monitoring.rollups import tasks
 from pgbeat.monitoring.rollups.tasks import TaskUsage
@@ -15,8 +15,7 @@ from pgbeat.monitoring.rollups.tasks import TaskUsage
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, help="How many, the most frequent first."
 )
-@json_option
-@pass_target
+@on_target
 def tasks_command(target: Target, search: str, limit: int) -> None:
     """Show how often each task ran in 24 hours, and how long it took.
 

@@ -11,8 +11,8 @@ from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.options import duration
-from pgbeat.cli.terminal.printing import Cell, json_option, line, styled, utc
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, line, styled, utc
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 
 
@@ -44,8 +44,7 @@ def tokens_command() -> None:
     help="How long it is valid: '30 days', '8h', never.",
 )
 @click.option("--note", help="What it is for.")
-@json_option
-@pass_target
+@on_target
 def create_command(
     target: Target, actor: str, scope: Scope, expires: timedelta, note: str | None
 ) -> None:
@@ -75,8 +74,7 @@ def create_command(
 @click.option(
     "--all", "show_all", is_flag=True, help="Also those that have expired or been revoked."
 )
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target, show_all: bool) -> None:
     """List tokens, the newest first: their users, and when they were used."""
     with target.transaction() as connection:
@@ -108,8 +106,7 @@ def _cells(row: Token, now: datetime) -> dict[str, Cell]:
 @tokens_command.command("revoke")
 @click.argument("token_id", metavar="TOKEN")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
     """Revoke a token for good. TOKEN is what `list` shows, or the whole token."""
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]

@@ -12,8 +12,8 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import F, adding
-from pgbeat.cli.terminal.printing import counted, json_option, line
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import counted, line
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
@@ -36,8 +36,7 @@ webhooks_command.add_command(redeliver_command)
 
 
 @webhooks_command.command("list")
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target) -> None:
     """List the webhooks: URL, events, and how many deliveries are pending or failed."""
     with target.transaction() as connection:
@@ -66,8 +65,7 @@ def _cells(row: Webhook, count: Mapping[str, int]) -> dict[str, printing.Cell]:
 
 @webhooks_command.command("show")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a webhook, except its secret."""
     with target.transaction() as connection:
@@ -132,9 +130,8 @@ def _definition(*, required: bool) -> Callable[[F], F]:
 @webhooks_command.command("add")
 @click.argument("name")
 @_definition(required=True)
-@json_option
 @dry_run_option
-@pass_target
+@on_target
 def add_command(
     target: Target,
     name: str,
@@ -164,8 +161,7 @@ def add_command(
 @_definition(required=False)
 @click.option("--new-secret", is_flag=True, help="Replace the secret by a new random one.")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def update_command(
     target: Target,
     name: str,
@@ -197,8 +193,7 @@ def _read(secret_file: Any) -> str | None:
 @webhooks_command.command("remove")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a webhook with its deliveries."""
     with target.transaction() as connection:
@@ -215,8 +210,7 @@ def _counted_deliveries(count: int) -> str:
 
 @webhooks_command.command("enable")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def enable_command(target: Target, name: str) -> None:
     """Enable a disabled webhook: events from now on are sent to it."""
     with target.unit() as unit:
@@ -235,8 +229,7 @@ def enable_command(target: Target, name: str) -> None:
 @webhooks_command.command("disable")
 @click.argument("name")
 @click.option("--reason", help="Why, for the record.")
-@json_option
-@pass_target
+@on_target
 def disable_command(target: Target, name: str, reason: str | None) -> None:
     """Disable a webhook: its pending deliveries fail."""
     with target.unit() as unit:
@@ -254,8 +247,7 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
 
 @webhooks_command.command("test")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def test_command(target: Target, name: str) -> None:
     """Send a signed `webhook.test` event now. The exit status is 1 if it isn't accepted."""
     with target.unit() as unit:

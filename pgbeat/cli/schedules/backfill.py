@@ -19,8 +19,8 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
 from pgbeat.cli.terminal.options import in_zone, read_moment
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, styled, utc
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted, styled, utc
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
@@ -44,17 +44,9 @@ _INTERRUPTED = 130
 @click.option("--to", "end", type=read_moment, metavar="WHEN", help="The last; by default now.")
 @click.option("--limit", type=click.IntRange(1), default=1000, help="Refuse to launch more.")
 @dry_run_option
-@json_option
-@click.pass_context
-@pass_target
+@on_target
 def backfill_command(
-    target: Target,
-    ctx: click.Context,
-    name: str,
-    start: datetime,
-    end: datetime | None,
-    limit: int,
-    dry_run: bool,
+    target: Target, name: str, start: datetime, end: datetime | None, limit: int, dry_run: bool
 ) -> None:
     """Launch the due times that a schedule missed.
 
@@ -88,7 +80,7 @@ def backfill_command(
         printing.note(f"it stopped after {counted(done.failures, 'failure')} in a row.")
     if printing.is_local(row):
         target.note_zone(row)
-    ctx.exit(_INTERRUPTED if was_interrupted else _status(done))
+    raise click.exceptions.Exit(_INTERRUPTED if was_interrupted else _status(done))
 
 
 def _launch(target: Target, name: str, period: Missed, *, quiet: bool) -> tuple[BackfillRun, bool]:

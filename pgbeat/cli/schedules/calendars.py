@@ -12,8 +12,8 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.options import in_zone, read_moment
-from pgbeat.cli.terminal.printing import json_option, line
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import line
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.schedules.calendars import control as calendar_control
@@ -33,8 +33,7 @@ def calendars_command() -> None:
 
 
 @calendars_command.command("list")
-@json_option
-@pass_target
+@on_target
 def list_command(target: Target) -> None:
     """List the calendars: their rules, and how many schedules name them."""
     with target.transaction() as connection:
@@ -57,8 +56,7 @@ def list_command(target: Target) -> None:
 
 @calendars_command.command("show")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a calendar."""
     with target.transaction() as connection:
@@ -103,8 +101,7 @@ def _zone(row: Calendar) -> str:
     metavar="ZONE",
     help="The schedule's zone, for a calendar without one; by default the app's.",
 )
-@json_option
-@pass_target
+@on_target
 def check_command(target: Target, name: str, at: datetime | None, timezone: str | None) -> None:
     """Say whether a calendar excludes a time, and why. If it does, the exit status is 3."""
     with target.transaction() as connection:
@@ -125,8 +122,7 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
 @rules
 @click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
@@ -152,8 +148,7 @@ def add_command(
 @rules
 @clearing
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a calendar. Other rules stay; --file replaces all."""
     with target.unit(dry_run=dry_run) as unit:
@@ -177,8 +172,7 @@ def _json_now(target: Target, row: Calendar) -> dict[str, Any]:
 @calendars_command.command("remove")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a calendar that no schedule names."""
     remove(target, "calendar", name, calendar_control.remove, yes=yes, dry_run=dry_run)

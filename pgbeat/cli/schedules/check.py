@@ -11,8 +11,8 @@ from pgbeat.beat.evaluation import Evaluation, Failure
 from pgbeat.beat.verbs.dry_run import DryRun, dry_run
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
-from pgbeat.cli.terminal.printing import json_option, line
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import line
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import model as schedules
@@ -29,10 +29,8 @@ _VERBS = {
 
 @click.command("check")
 @click.argument("name")
-@json_option
-@click.pass_context
-@pass_target
-def check_command(target: Target, ctx: click.Context, name: str) -> None:
+@on_target
+def check_command(target: Target, name: str) -> None:
     """Say what would happen to a schedule now; launch nothing.
 
     Evaluates its policies, and its launcher or condition, as if it were due. Exits as `trigger`
@@ -54,7 +52,7 @@ def check_command(target: Target, ctx: click.Context, name: str) -> None:
     else:
         _show(result)
     _remark(target, result)
-    ctx.exit({"launched": 0, "failed": FAILED}.get(result.outcome, SKIPPED))
+    raise click.exceptions.Exit({"launched": 0, "failed": FAILED}.get(result.outcome, SKIPPED))
 
 
 def _json(result: DryRun) -> dict[str, Any]:

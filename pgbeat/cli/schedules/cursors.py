@@ -8,8 +8,7 @@ import click
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 
@@ -24,8 +23,7 @@ def cursor_command() -> None:
 
 @cursor_command.command("show")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def show_command(target: Target, name: str) -> None:
     """Show a schedule's cursor."""
     with target.transaction() as connection:
@@ -45,8 +43,7 @@ def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
 @click.argument("name")
 @click.argument("value", metavar="JSON", callback=_read)
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
     """Set a schedule's cursor, from which its launcher goes on."""
     _set(target, name, value, dry_run=dry_run)
@@ -55,8 +52,7 @@ def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
 @cursor_command.command("clear")
 @click.argument("name")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def clear_command(target: Target, name: str, dry_run: bool) -> None:
     """Clear a schedule's cursor: its launcher starts over."""
     _set(target, name, None, dry_run=dry_run)

@@ -21,8 +21,7 @@ from pgbeat.cli.terminal.options import (
     in_zone,
     wrong_values,
 )
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies as job_policies
@@ -46,8 +45,7 @@ _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 @click.option("--paused", is_flag=True, help="Pause it until `pgbeat resume`.")
 @click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
@@ -94,8 +92,7 @@ def add_command(
 @clearing
 @policy_clearing
 @dry_run_option
-@json_option
-@pass_target
+@on_target
 def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a schedule. A new timetable counts from now on.
 

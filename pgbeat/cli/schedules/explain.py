@@ -10,8 +10,8 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.printing import json_option, line, relative, span, when
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import line, relative, span, when
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.locks import advisory_locks
@@ -134,8 +134,7 @@ class _Situation:
 
 @click.command("explain")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
     with target.transaction() as connection:

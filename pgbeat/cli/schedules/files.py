@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access import audit
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import SKIPPED
-from pgbeat.cli.terminal.printing import counted, json_option, line, shortened
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import counted, line, shortened
+from pgbeat.cli.terminal.target import Target, on_target, pass_target
 from pgbeat.database.locks import lock_waits
 from pgbeat.errors import Busy, ConfigError, PgbeatError
 from pgbeat.schedules import model as schedules
@@ -46,17 +46,9 @@ _TIMES = 5
 @click.option("--prune", is_flag=True, help="Remove what came from a file and is not in this one.")
 @click.option("--adopt", is_flag=True, help="Take over schedules that were made elsewhere.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of files, for editors.")
-@json_option
-@click.pass_context
-@pass_target
+@on_target
 def sync_command(
-    target: Target,
-    ctx: click.Context,
-    path: str | None,
-    is_plan: bool,
-    prune: bool,
-    adopt: bool,
-    schema: bool,
+    target: Target, path: str | None, is_plan: bool, prune: bool, adopt: bool, schema: bool
 ) -> None:
     """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
 
@@ -89,7 +81,7 @@ def sync_command(
         _conclude(plan, is_plan)
     _remark(target, file, plan)
     if is_plan and plan:
-        ctx.exit(PENDING)
+        raise click.exceptions.Exit(PENDING)
 
 
 def _file(target: Target, path: str) -> File:

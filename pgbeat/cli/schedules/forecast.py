@@ -9,8 +9,8 @@ from rich.text import Text
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import in_zone, read_moment
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, line, span, utc
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, counted, line, span, utc
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import InvalidInput
 from pgbeat.schedules.forecast import Expected, Forecast, MinuteLoad, is_certain
 from pgbeat.schedules.model import Schedule
@@ -45,8 +45,7 @@ _NAMED = 5
     metavar="N",
     help="How many times to list; all are counted.",
 )
-@json_option
-@pass_target
+@on_target
 def forecast_command(
     target: Target,
     names: tuple[str, ...],

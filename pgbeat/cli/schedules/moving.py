@@ -12,9 +12,9 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import F, adding
-from pgbeat.cli.terminal.printing import Cell, counted, json_option, line, when
+from pgbeat.cli.terminal.printing import Cell, counted, line, when
 from pgbeat.cli.terminal.tables import glued
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules import entries, sync, writes
@@ -63,7 +63,7 @@ def _importing(metavar: str, default: str) -> Callable[[F], F]:
         ),
         click.option("--overwrite", is_flag=True, help="Replace rows of an earlier import."),
         dry_run_option,
-        json_option,
+        on_target,
     )
 
 
@@ -75,7 +75,6 @@ def _from_tables(default: str) -> Callable[[F], F]:
 
 @import_command.command("celery")
 @_importing("FILE", f"the app's beat_schedule_filename, {celery_file.DEFAULT}")
-@pass_target
 def celery_command(
     target: Target, /, source: str | None, timezone: str | None, **how: bool
 ) -> None:
@@ -102,7 +101,6 @@ def celery_command(
 
 @import_command.command("django-celery-beat")
 @_from_tables("pgbeat's own database")
-@pass_target
 def django_command(target: Target, /, source: str | None, schema: str | None, **how: Any) -> None:
     """django-celery-beat: its tables in any database that SQLAlchemy can open."""
     url = source or target.settings.url
@@ -117,7 +115,6 @@ def django_command(target: Target, /, source: str | None, schema: str | None, **
     metavar="TEXT",
     help=f"How its keys begin; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
 )
-@pass_target
 def redbeat_command(
     target: Target, /, source: str | None, prefix: str | None, timezone: str | None, **how: bool
 ) -> None:
@@ -147,7 +144,6 @@ def _redbeats(conf: Mapping[str, Any], name: str) -> str:
 
 @import_command.command("sqlalchemy-celery-beat")
 @_from_tables("the app's beat_dburi, else pgbeat's own database")
-@pass_target
 def sqlalchemy_command(
     target: Target, /, source: str | None, schema: str | None, **how: Any
 ) -> None:

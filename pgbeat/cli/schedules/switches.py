@@ -9,8 +9,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin
 from pgbeat.cli.terminal.asking import asking, remove, sure
 from pgbeat.cli.terminal.options import F, adding
-from pgbeat.cli.terminal.printing import json_option
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
@@ -28,8 +27,7 @@ def _switch(whole: str, reason: str) -> Callable[[F], F]:
         click.option("--reason", help=reason),
         as_admin,
         asking,
-        json_option,
-        pass_target,
+        on_target,
     )
 
 
@@ -144,8 +142,7 @@ def resume_command(target: Target, name: str | None, reason: str | None, **optio
 @click.command("remove")
 @click.argument("name")
 @asking
-@json_option
-@pass_target
+@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. Its ticks and jobs stay for as long as history is kept."""
     with target.transaction() as connection:

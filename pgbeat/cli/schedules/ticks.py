@@ -11,8 +11,8 @@ from pgbeat.beat.verbs import control
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.terminal.options import newest_option
-from pgbeat.cli.terminal.printing import Cell, json_option, line, styled, utc
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.printing import Cell, line, styled, utc
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
@@ -34,10 +34,8 @@ _STATES = {
 
 @click.command("trigger")
 @click.argument("name")
-@json_option
-@click.pass_context
-@pass_target
-def trigger_command(target: Target, ctx: click.Context, name: str) -> None:
+@on_target
+def trigger_command(target: Target, name: str) -> None:
     """Evaluate a schedule now, whatever its timetable says; even a disabled or paused one.
 
     Its conditions are checked as always. Exits with 0 if it launched, 3 if it was skipped, 1 if it
@@ -54,15 +52,14 @@ def trigger_command(target: Target, ctx: click.Context, name: str) -> None:
             noun = "job" if tick.more_job_ids is None else f"{len(tick.job_ids)} jobs:"
             why = f"{noun} {', '.join(tick.job_ids)}"
         printing.show(Text.assemble(styled(tick.outcome), f": {why}"))
-    ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
+    raise click.exceptions.Exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
 
 
 @click.command("history")
 @click.argument("name")
 @newest_option
 @click.option("--results", is_flag=True, help="Ask the result backend about pending jobs.")
-@json_option
-@pass_target
+@on_target
 def history_command(target: Target, name: str, limit: int, results: bool) -> None:
     """Show a schedule's last ticks: outcome, reason or job, and how that or its last retry ended.
 

@@ -10,9 +10,9 @@ from rich.text import Text
 from pgbeat.cli.jobs.job_options import in_words
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import label_filter
-from pgbeat.cli.terminal.printing import Cell, compact, json_option, line, styled, when
+from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when
 from pgbeat.cli.terminal.tables import glued
-from pgbeat.cli.terminal.target import Target, pass_target
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
@@ -36,8 +36,7 @@ _TROUBLES = 5
 @click.option(
     "--sort", type=click.Choice(["name", "health"]), default="name", help="By health: worst first."
 )
-@json_option
-@pass_target
+@on_target
 def list_command(
     target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str
 ) -> None:
@@ -133,8 +132,7 @@ def _what(row: Schedule) -> str:
 
 @click.command("status")
 @click.argument("name")
-@json_option
-@pass_target
+@on_target
 def status_command(target: Target, name: str) -> None:
     """Show all about a schedule."""
     with target.transaction() as connection:
@@ -290,8 +288,7 @@ def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
 @click.option(
     "-n", "--limit", "count", type=click.IntRange(1, 10_000), default=10, help="How many times."
 )
-@json_option
-@pass_target
+@on_target
 def next_command(target: Target, name: str, count: int) -> None:
     """Show when a schedule is due next, in its own time zone and in UTC.
 

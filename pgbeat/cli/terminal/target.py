@@ -22,6 +22,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
+from pgbeat.cli.terminal.options import adding
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Passes the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
+#: Adds `--json` to a command, and passes it the `Target`.
+on_target = adding(printing.json_option, pass_target)
 
 #: What a command's sessions and transactions set: how long they wait for a lock on a row.
 _LIMITS = {"lock_timeout": "5s", "jit": "off"}
