@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: Passes the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 #: Adds `--json` to a command, and passes it the `Target`.
-on_target = adding(printing.json_option, pass_target)
+on_target: Callable[[Any], Any] = adding(printing.json_option, pass_target)
 
 #: What a command's sessions and transactions set: how long they wait for a lock on a row.
 _LIMITS = {"lock_timeout": "5s", "jit": "off"}
