@@ -15,7 +15,6 @@ from pgbeat.cli.terminal.asking import asking, dry_run_option, sure
 from pgbeat.cli.terminal.options import adding, duration, newest_option
 from pgbeat.cli.terminal.printing import Cell, counted, line, span
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.views import broker as views
 
 
@@ -36,8 +35,7 @@ _queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue
 @on_target
 def list_command(target: Target, queue: str | None, limit: int) -> None:
     """List dead letters, the newest first."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         target.require_broker(connection)
         rows = dead_letters.find(connection, queue=queue, limit=limit + 1)
         if not rows and queue is not None:

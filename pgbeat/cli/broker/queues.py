@@ -33,8 +33,7 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> N
         if with_internal or printing.is_json():
             raise click.UsageError(f"--all and --json don't go with {ctx.invoked_subcommand!r}")
         return
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         target.require_broker(connection)
         everything = queues.all_queues(connection)
     rows = [row for row in everything if with_internal or not row.is_internal]

@@ -9,7 +9,6 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
 from pgbeat.cli.terminal.printing import Cell, span
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
@@ -30,8 +29,7 @@ def workers_command(target: Target, ctx: click.Context) -> None:
         if printing.is_json():
             raise click.UsageError(f"--json doesn't go with {ctx.invoked_subcommand!r}")
         return
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         rows = worker_usage.listing(connection, target.namespace)
     printing.show_listing(
         rows,

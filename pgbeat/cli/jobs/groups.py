@@ -18,7 +18,6 @@ from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import newest_option
 from pgbeat.cli.terminal.printing import Cell, counted, styled, when, when_and_who
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.rows.model import Job
@@ -61,8 +60,7 @@ def list_command(
     target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
 ) -> None:
     """List groups, the newest first."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         rows = groups.listing(
             connection, target.namespace, state=state, created_by=created_by, limit=limit
         )
@@ -95,8 +93,7 @@ def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]
 @on_target
 def show_command(target: Target, group_id: str, actor: Actor) -> None:
     """Show all about a group: its progress, and its jobs in their order."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         group = find_group(connection, target, actor, group_id)
         members = target.redactor(actor).rows(groups.members(connection, group.id))
         progress = groups.progress(connection, [group.id])[group.id]

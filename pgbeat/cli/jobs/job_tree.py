@@ -15,7 +15,6 @@ from pgbeat.cli.terminal.actors import as_onlooker, find
 from pgbeat.cli.terminal.printing import line, styled
 from pgbeat.cli.terminal.tables import wrapped
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Node
 from pgbeat.results import lookup
@@ -39,10 +38,9 @@ _BEFORE = {"": "", "then": "then ", "body": "in the end ", "retry": "again "}
 def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> None:
     """Show what a job is a part of: its canvas, group and retries, and what blocks what."""
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
-    with target.transaction() as connection:
+    with target.reading() as (connection, now):
         job = find(connection, target, actor, job_id)
         job_tree = tree.of_job(connection, actor, job, prefix=prefix, siblings=siblings)
-        now = connections.now(connection)
     target.redactor(actor).mask_errors(job_tree.root.all())
     if printing.is_json():
         printing.echo_json(asdict(job_tree))

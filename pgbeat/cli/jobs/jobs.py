@@ -23,7 +23,6 @@ from pgbeat.cli.terminal.options import (
     read_moment,
 )
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
 from pgbeat.jobs.flow.depends_on import OUTCOMES
@@ -85,8 +84,7 @@ def list_command(
     asked = parse(" ".join(query))
     filters["is_system_job"] = filters.pop("system") or None
     filters["late"] = filters["late"] or None
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         if filters["group_id"] is not None:
             group = find_group(connection, target, actor, filters["group_id"])
             filters["group_id"] = str(group.id)
@@ -124,7 +122,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
     """
     redactor = target.redactor(actor)
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})
-    with target.transaction() as connection:
+    with target.reading() as (connection, now):
         try:
             job = find(connection, target, actor, job_id)
         except NotFound:
@@ -132,7 +130,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
             if result is None:
                 raise
             result = redactor.row(result, result.task)
-            job_views.show_task(result, connections.now(connection))
+            job_views.show_task(result, now)
             return
         job = redactor.row(job, job.task)
         result = redactor.row(lookup.find(connection, str(job.id), prefix=prefix), job.task)
@@ -159,8 +157,7 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
     if job_id is not None and schedule is not None:
         raise click.UsageError("ID and --schedule exclude each other")
     namespace = target.namespace
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         overview = None
         if job_id is not None:
             job = find(connection, target, actor, job_id)
@@ -205,9 +202,8 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
             job_tail.follow_all(connection, which, target.redactor(actor), limit=limit)
             return
         job = find(connection, target, actor, job_id)
-        raise click.exceptions.Exit(
-            ENDS[job_tail.follow(connection, job, target.redactor(actor)).state]
-        )
+        last = job_tail.follow(connection, job, target.redactor(actor))
+        raise click.exceptions.Exit(ENDS[last.state])
 
 
 @jobs_command.command("run", cls=Command)

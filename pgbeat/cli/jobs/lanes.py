@@ -37,8 +37,7 @@ def lanes_command() -> None:
 @on_target
 def list_command(target: Target) -> None:
     """List the lanes: their limits, how many jobs run in each, and how many wait."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         rows = lanes.listing(connection, target.namespace)
     printing.show_listing(
         rows,
@@ -77,8 +76,7 @@ def show_command(target: Target, name: str, limit: int) -> None:
     The reasons of a policy in the app's code need the app (-A).
     """
     _import_policies(target)
-    with target.transaction(dry_run=True) as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         lane = lanes.get(connection, target.namespace, name)
         [row] = [r for r in lanes.listing(connection, lane.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)

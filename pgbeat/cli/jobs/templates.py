@@ -11,7 +11,6 @@ from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.options import Command
 from pgbeat.cli.terminal.printing import compact
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
@@ -54,8 +53,7 @@ def list_command(target: Target) -> None:
 @on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a template."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = templates.get(connection, name, namespace=target.namespace)
         users = templates.users(connection, namespace=target.namespace)
     if printing.is_json():

@@ -11,7 +11,6 @@ from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.options import newest_option
 from pgbeat.cli.terminal.printing import Cell, line, styled
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
@@ -27,8 +26,7 @@ _STATES = ("pending", "delivered", "failed")
 @on_target
 def deliveries_command(target: Target, name: str, state: str | None, limit: int) -> None:
     """Show a webhook's deliveries, newest first, each with its attempts."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         webhook = webhooks.get(connection, name, namespace=target.namespace)
         rows = deliveries.listing(connection, webhook.id, state=state, limit=limit + 1)
     which = f"{state} deliveries" if state else "deliveries"

@@ -22,11 +22,7 @@ from pgbeat.errors import SchemaError
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
 @on_target
 def migrate_command(
-    target: Target,
-    check: bool,
-    sql: bool,
-    queue_table: str | None,
-    message_table: str | None,
+    target: Target, check: bool, sql: bool, queue_table: str | None, message_table: str | None
 ) -> None:
     """Bring the database's schema to the newest version. Several may run at once.
 

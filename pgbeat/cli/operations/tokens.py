@@ -77,8 +77,7 @@ def create_command(
 @on_target
 def list_command(target: Target, show_all: bool) -> None:
     """List tokens, the newest first: their users, and when they were used."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         rows = tokens.listing(connection, namespace=target.namespace)
     others = f" in use; --all shows {printing.counted(len(rows), 'other')}" if rows else ""
     printing.show_listing(

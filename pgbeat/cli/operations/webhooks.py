@@ -14,7 +14,6 @@ from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import F, adding
 from pgbeat.cli.terminal.printing import counted, line
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
@@ -68,8 +67,7 @@ def _cells(row: Webhook, count: Mapping[str, int]) -> dict[str, printing.Cell]:
 @on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a webhook, except its secret."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = webhooks.get(connection, name, namespace=target.namespace)
         count = deliveries.counts(connection, namespace=target.namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)

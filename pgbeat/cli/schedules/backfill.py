@@ -21,7 +21,6 @@ from pgbeat.cli.terminal.failures import FAILED, SKIPPED
 from pgbeat.cli.terminal.options import in_zone, read_moment
 from pgbeat.cli.terminal.printing import Cell, counted, styled, utc
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
@@ -55,8 +54,7 @@ def backfill_command(
     schedule's run state stays. Times without an offset are in its zone. After an interruption
     (Ctrl-C), call it again to go on. Needs the app.
     """
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)
         local = zone(row.timezone or target.timezone)
         first = in_zone(start, local, "--from")

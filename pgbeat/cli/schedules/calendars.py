@@ -14,7 +14,6 @@ from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.options import in_zone, read_moment
 from pgbeat.cli.terminal.printing import line
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
@@ -59,8 +58,7 @@ def list_command(target: Target) -> None:
 @on_target
 def show_command(target: Target, name: str) -> None:
     """Show all about a calendar."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = calendars.get(connection, name, namespace=target.namespace)
         users = calendars.users(connection, namespace=target.namespace)
     if printing.is_json():
@@ -104,8 +102,7 @@ def _zone(row: Calendar) -> str:
 @on_target
 def check_command(target: Target, name: str, at: datetime | None, timezone: str | None) -> None:
     """Say whether a calendar excludes a time, and why. If it does, the exit status is 3."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = calendars.get(connection, name, namespace=target.namespace)
     local = row.rules.zone or zone(timezone or target.timezone)
     moment = (now if at is None else in_zone(at, local, "--at")).astimezone(local)

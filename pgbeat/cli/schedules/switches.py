@@ -159,14 +159,13 @@ def next_line(target: Target, row: Schedule) -> str:
     """Returns a sentence that says when a schedule is due next; "" if it can't be due."""
     if not row.enabled or row.paused_at is not None:
         return ""
-    with target.transaction() as connection:
-        now = connections.now(connection)
     if row.after is not None:
         return f"It comes {printing.timetable(row)}."
     timetable = row.timetable(target.timezone)
     if timetable is None:
         return ""
-    first = next(upcoming(row, timetable, now), None)
+    with target.reading() as (_, now):
+        first = next(upcoming(row, timetable, now), None)
     if first is None:
         return "It is never due."
     skip = f"; it will be skipped: {first.skip}" if first.skip else ""

@@ -13,7 +13,6 @@ from pgbeat.cli.terminal.options import label_filter
 from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when
 from pgbeat.cli.terminal.tables import glued
 from pgbeat.cli.terminal.target import Target, on_target
-from pgbeat.database import connections
 from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.names import NAMESPACE
@@ -41,8 +40,7 @@ def list_command(
     target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str
 ) -> None:
     """List the schedules: when they are due, their state, and the health of their jobs."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         rows = schedules.listing(
             connection, enabled=enabled, labels=labels, namespace=target.namespace
         )
@@ -135,8 +133,7 @@ def _what(row: Schedule) -> str:
 @on_target
 def status_command(target: Target, name: str) -> None:
     """Show all about a schedule."""
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)
         history = ticks.history(connection, row.id, limit=1)
         last = history[0] if history else None
@@ -294,8 +291,7 @@ def next_command(target: Target, name: str, count: int) -> None:
 
     If its timetable is in the app's code, it needs the app.
     """
-    with target.transaction() as connection:
-        now = connections.now(connection)
+    with target.reading() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)
         start = row
         if not row.enabled or row.paused_at is not None:  # resumed, it would start over

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,12 @@ class Target:
                 connection.rollback()
             else:
                 connection.commit()
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[Connection, datetime]]:
+        """Opens a transaction that changes nothing; yields its connection and its time."""
+        with self.transaction(dry_run=True) as connection:
+            yield connection, connections.now(connection)
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
