@@ -5,10 +5,10 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.cli.jobs.job_options import amount
+from pgbeat.cli.jobs.job_options import arguments, some_options
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import duration, json_array, json_object
+from pgbeat.cli.terminal.options import duration
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, PgbeatError
@@ -17,20 +17,7 @@ from pgbeat.errors import InvalidJob, NotFound, PgbeatError
 @click.command("direct")
 @click.argument("task")
 @click.option("--lane", metavar="NAME", required=True, help="The lane whose next slot to take.")
-@click.option(
-    "--args",
-    type=json_array,
-    default="[]",
-    metavar="JSON",
-    help="Its positional arguments, an array.",
-)
-@click.option(
-    "--kwargs",
-    type=json_object,
-    default="{}",
-    metavar="JSON",
-    help="Its keyword arguments, an object.",
-)
+@arguments
 @click.option(
     "--timeout",
     type=duration,
@@ -38,21 +25,7 @@ from pgbeat.errors import InvalidJob, NotFound, PgbeatError
     metavar="TIME",
     help="How long to wait for the slot.",
 )
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="TAG",
-    help="A tag; the lane may count it. May be repeated.",
-)
-@click.option(
-    "--resource",
-    "resources",
-    type=amount,
-    multiple=True,
-    metavar="NAME[=AMOUNT]",
-    help="How much of a resource it uses; may be repeated.",
-)
+@some_options("tag", "resource")
 @on_target
 def direct_command(target: Target, /, task: str, **options: Any) -> None:
     """Run a task here and now, in a lane's next slot, and print its result.
@@ -70,9 +43,8 @@ def direct_command(target: Target, /, task: str, **options: Any) -> None:
         except NotFound as error:
             raise InvalidJob.of("lane", "unknown", str(error)) from None
     try:
-        result = execution.run(
-            options["args"], options["kwargs"], timeout=options["timeout"].total_seconds()
-        )
+        timeout = options["timeout"].total_seconds()
+        result = execution.run(options["args"] or [], options["kwargs"] or {}, timeout=timeout)
     except (PgbeatError, click.ClickException):
         raise
     except Exception as error:

@@ -30,15 +30,8 @@ _STATES = ("running", "completed", "failed", "cancelled")
 _KEYS = ("name", "mode", "on_failure", "callback", "callback_outcome", "jobs")
 #: The states of jobs, in the order in which they are counted.
 _ORDER = (
-    "completed",
-    "skipped",
-    "failed",
-    "cancelled",
-    "running",
-    "scheduled",
-    "paused",
-    "pending",
-)
+    "completed", "skipped", "failed", "cancelled", "running", "scheduled", "paused", "pending",
+)  # fmt: skip
 
 
 @click.group("groups", cls=Noun)

@@ -6,29 +6,17 @@ from typing import Any
 import click
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.options import CLEAR, F, Option, adding, duration, json_array, json_object
+from pgbeat.cli.terminal.options import (
+    CLEAR,
+    F,
+    Option,
+    adding,
+    duration,
+    json_array,
+    json_object,
+    read_moment,
+)
 from pgbeat.jobs.policy import policies as job_policies
-
-#: Their heading in a command's help.
-HEADING = "Its jobs"
-#: The keys of a policy's JSON, by option.
-KEYS = {
-    "template": "template",
-    "lane": "lane",
-    "priority": "priority",
-    "max-attempts": "max_attempts",
-    "retry-base": "retry_base",
-    "retry-cap": "retry_cap",
-    "tag": "tags",
-    "resource": "resources",
-    "unique": "unique",
-    "unique-key": "unique_key",
-    "unique-for": "unique_for",
-    "requires-approval": "requires_approval",
-    "must-start-within": "must_start_within",
-    "must-end-within": "must_end_within",
-}
-_OF_SCHEDULE = {"retry-base": "job-retry-base", "retry-cap": "job-retry-cap"}
 
 
 def amount(text: str) -> tuple[str, float]:
@@ -86,20 +74,29 @@ _VALUES: dict[str, dict[str, Any]] = {
 }
 
 
-def flag(key: str, *, of_schedule: bool = False) -> str:
-    """Returns the option for a key of a policy's JSON: `--tag` for `tags`."""
-    name = next(name for name, other in KEYS.items() if other == key)
-    return "--" + (_OF_SCHEDULE.get(name, name) if of_schedule else name)
+#: The keys of a policy's JSON, by option.
+KEYS = {
+    name: {"tag": "tags", "resource": "resources"}.get(name, name.replace("-", "_"))
+    for name in _VALUES
+}
+#: A schedule's options, by key: its `--retry-base` is its own, that of its jobs `--job-retry-base`.
+_OF_SCHEDULE = {
+    key: f"job-{name}" if name.startswith("retry-") else name for name, key in KEYS.items()
+}
 
 
-#: Adds how to call a task, `args` and `kwargs`, and how to publish it, `queue` and `options`.
-call_options = adding(
+#: Adds how to call a task.
+arguments = adding(
     click.option(
         "--args", type=json_array, metavar="JSON", help="Its positional arguments, an array."
     ),
     click.option(
         "--kwargs", type=json_object, metavar="JSON", help="Its keyword arguments, an object."
     ),
+)
+#: Adds how to call a task, and how to publish it, `queue` and `options`.
+call_options = adding(
+    arguments,
     click.option("--queue", metavar="QUEUE", help="Where to publish; by default the task's queue."),
     click.option(
         "--options",
@@ -108,20 +105,33 @@ call_options = adding(
         help="Options to publish with, an object: expires, headers …",
     ),
 )
+#: Adds when a job runs, `run_at` or `countdown`.
+timing = adding(
+    click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time."),
+    click.option(
+        "--in",
+        "countdown",
+        type=duration,
+        metavar="TIME",
+        help="Not before this much time has passed.",
+    ),
+)
+
+
+def some_options(*names: str) -> Callable[[F], F]:
+    """Returns a decorator that adds options of a job policy, by their keys."""
+    return adding(*(click.option(f"--{name}", KEYS[name], **_VALUES[name]) for name in names))
 
 
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
-    """Returns a decorator that adds the options of a job policy, for `given_policy`.
-
-    A schedule's `--retry-base` is its own: that of its jobs is `--job-retry-base`.
-    """
+    """Returns a decorator that adds the options of a job policy, for `given_policy`."""
     return adding(
         *(
             click.option(
-                flag(key, of_schedule=of_schedule),
+                f"--{_OF_SCHEDULE[key] if of_schedule else name}",
                 f"job_{key}",
                 cls=Option,
-                heading=HEADING,
+                heading="Its jobs",
                 **_VALUES[name],
             )
             for name, key in KEYS.items()
@@ -134,14 +144,14 @@ def policy_options(*, template: bool = True, of_schedule: bool = False) -> Calla
 policy_clearing = adding(
     *(
         click.option(
-            f"--no-{flag(key, of_schedule=True)[2:]}",
+            f"--no-{name}",
             f"no_job_{key}",
             is_flag=True,
             cls=Option,
             heading=CLEAR,
-            help=f"Clear {flag(key, of_schedule=True)[2:]}.",
+            help=f"Clear {name}.",
         )
-        for key in KEYS.values()
+        for key, name in _OF_SCHEDULE.items()
     )
 )
 
@@ -150,8 +160,8 @@ def cleared_keys(options: dict[str, Any], changes: Collection[str]) -> set[str]:
     """Takes the flags of `policy_clearing` out of a command's parameters; returns their keys."""
     cleared = {key for key in KEYS.values() if options.pop(f"no_job_{key}")}
     for key in cleared & set(changes):
-        name = flag(key, of_schedule=True)
-        raise click.UsageError(f"{name} and --no-{name[2:]} exclude each other")
+        name = _OF_SCHEDULE[key]
+        raise click.UsageError(f"--{name} and --no-{name} exclude each other")
     return cleared
 
 

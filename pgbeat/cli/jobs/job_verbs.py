@@ -8,11 +8,12 @@ import click
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli.jobs import bulk, job_views
+from pgbeat.cli.jobs.job_options import some_options, timing
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, find
 from pgbeat.cli.terminal.asking import sure
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import Command, duration, in_zone, read_moment
+from pgbeat.cli.terminal.options import Command, in_zone
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks.permissions import BulkVerb, Verb
@@ -158,20 +159,9 @@ def retry_command(
 
 @click.command("update", cls=Command)
 @_some_ids
-@click.option("--priority", type=_priority, metavar="N", help="The highest goes first.")
-@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
-@click.option(
-    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
-)
+@some_options("priority", "max-attempts", "retry-base", "retry-cap")
+@timing
 @click.option("--now", is_flag=True, help="As soon as possible.")
-@click.option(
-    "--max-attempts",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    help="Attempts in total; 1 for no retry.",
-)
-@click.option("--retry-base", type=duration, metavar="TIME", help="The first retry's delay.")
-@click.option("--retry-cap", type=duration, metavar="TIME", help="The longest delay of a retry.")
 @click.option("--lane", metavar="LANE", help="The lane to wait in. Only for administrators.")
 @click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
 @bulk.filtered(of_lane="--in-lane")

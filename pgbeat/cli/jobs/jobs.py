@@ -9,19 +9,11 @@ import click
 from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun
 from pgbeat.cli.jobs import job_logs, job_tail, job_tree, job_verbs, job_views
-from pgbeat.cli.jobs.job_options import call_options, given_policy, policy_options
+from pgbeat.cli.jobs.job_options import call_options, given_policy, policy_options, timing
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
-from pgbeat.cli.terminal.options import (
-    Command,
-    describing,
-    duration,
-    in_zone,
-    label_filter,
-    newest_option,
-    read_moment,
-)
+from pgbeat.cli.terminal.options import Command, describing, in_zone, label_filter, newest_option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
@@ -212,10 +204,7 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
 @click.option(
     "--like", metavar="ID", help="Take from this job what is not given, as its arguments and lane."
 )
-@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
-@click.option(
-    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
-)
+@timing
 @click.option(
     "--depends-on", multiple=True, metavar="ID", help="Wait for this job to end; may be repeated."
 )

@@ -315,27 +315,13 @@ _OPTIONS = [
 ]  # fmt: skip
 #: The flags of columns that hold times.
 MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"}
+_CLEARABLE = (
+    "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
+    "jitter", "grace", "min_interval", "probe_after", "owner", "pause_after_failures",
+    "check_in_url", "description", "labels", "metadata",
+)  # fmt: skip
 #: The columns that can be cleared, by option.
-CLEARABLE = {
-    "task": "task",
-    "queue": "queue",
-    "condition": "condition_sql",
-    "timezone": "timezone",
-    "starts-at": "starts_at",
-    "ends-at": "ends_at",
-    "max-runs": "max_runs",
-    "calendar": "calendar",
-    "jitter": "jitter",
-    "grace": "grace",
-    "min-interval": "min_interval",
-    "probe-after": "probe_after",
-    "owner": "owner",
-    "pause-after-failures": "pause_after_failures",
-    "check-in-url": "check_in_url",
-    "description": "description",
-    "labels": "labels",
-    "metadata": "metadata",
-}
+CLEARABLE = {name.removesuffix("_sql").replace("_", "-"): name for name in _CLEARABLE}
 
 #: Adds the options that define a schedule.
 definition = adding(*_OPTIONS)
