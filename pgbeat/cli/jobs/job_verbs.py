@@ -23,7 +23,7 @@ from pgbeat.timetables import zone
 from pgbeat.views import jobs as views
 
 
-def _each(
+def _apply(
     target: Target,
     actor: Actor,
     ids: tuple[str, ...],
@@ -63,7 +63,10 @@ def _each(
         raise click.exceptions.Exit(FAILED)
 
 
-_ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+def _where(job: Job) -> str:
+    return f"job {job.id}: {job_views.now_is(job)}"
+
+
 _some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _priority = click.IntRange(0, 255)
 
@@ -87,7 +90,7 @@ def cancel_command(
             return f"Requested the end of job {after.id}, which runs on {after.worker}."
         return f"Cancelled job {after.id}, which was {before.state}."
 
-    _each(target, actor, ids, "cancel", done, reason=reason)
+    _apply(target, actor, ids, "cancel", done, reason=reason)
 
 
 def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Command:
@@ -102,7 +105,7 @@ def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Comm
         if bulk.is_asked(ids, selection):
             bulk.apply(target, actor, verb, {}, selection)
         else:
-            _each(target, actor, ids, verb, lambda _, after: done(after))
+            _apply(target, actor, ids, verb, lambda _, after: done(after))
 
     return command
 
@@ -113,23 +116,17 @@ pause_command = _simple(
     "Hold jobs that have not begun until they are resumed. Needs the app.",
 )
 resume_command = _simple(
-    "resume",
-    lambda job: f"Resumed job {job.id}: {job_views.now_is(job)}",
-    "Let paused jobs go on. Needs the app.",
+    "resume", lambda job: f"Resumed {_where(job)}", "Let paused jobs go on. Needs the app."
 )
 
 
 @click.command("approve")
-@_ids
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @as_admin
 @on_target
 def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Approve jobs that wait for it. Only for administrators. Needs the app."""
-
-    def done(before: Job, after: Job) -> str:
-        return f"Approved job {after.id}: {job_views.now_is(after)}"
-
-    _each(target, actor, ids, "approve", done)
+    _apply(target, actor, ids, "approve", lambda _, job: f"Approved {_where(job)}")
 
 
 @click.command("retry", cls=Command)
@@ -151,10 +148,9 @@ def retry_command(
         return
 
     def done(before: Job, after: Job) -> str:
-        message = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
-        return f"{message}: job {after.id}: {job_views.now_is(after)}"
+        return f"Retried job {before.id}, which {job_views.HAS[before.state]}: {_where(after)}"
 
-    _each(target, actor, ids, "retry", done, **options)
+    _apply(target, actor, ids, "retry", done, **options)
 
 
 @click.command("update", cls=Command)
@@ -171,8 +167,8 @@ def update_command(
     target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **options: Any
 ) -> None:
     """Change waiting jobs: priority, time, retries or lane. Needs the app."""
-    asked = bulk.take(options)
-    is_bulk = bulk.is_asked(ids, asked)
+    selection = bulk.take(options)
+    is_bulk = bulk.is_asked(ids, selection)
     values = {name: value for name, value in options.items() if value is not None}
     if sum((now, "run_at" in values, "countdown" in values)) > 1:
         raise click.UsageError("--at, --in and --now exclude each other")
@@ -185,13 +181,9 @@ def update_command(
     if not values:
         raise click.UsageError("nothing to update; give at least one option (see --help)")
     if is_bulk:
-        bulk.apply(target, actor, "update", {"values": values}, asked)
+        bulk.apply(target, actor, "update", {"values": values}, selection)
         return
-
-    def done(before: Job, after: Job) -> str:
-        return f"Updated job {after.id}: {job_views.now_is(after)}"
-
-    _each(target, actor, ids, "update", done, values=values)
+    _apply(target, actor, ids, "update", lambda _, job: f"Updated {_where(job)}", values=values)
 
 
 _PLACES = ["front", "back", "before", "after"]
