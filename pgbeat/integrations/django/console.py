@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from celery import current_app
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
@@ -59,7 +58,7 @@ def _app() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         message = "pgbeat's console needs packages: pip install 'pgbeat[django,web]'"
         raise ImproperlyConfigured(message) from error
-    celery = databases.celery_app() or current_app._get_current_object()
+    celery = databases.any_app()
     app = web.create_app(celery, schema.settings(), authenticate=lambda asked: asked.scope[_USER])
     return app, web.User
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from celery import Celery, _state
+from celery import Celery, _state, current_app
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -34,6 +34,11 @@ def celery_app() -> Celery | None:
     """Returns the project's Celery app, by which tasks are sent; `None` if none was made."""
     app = _state._tls.current_app or _state.default_app
     return app if isinstance(app, Celery) else None
+
+
+def any_app() -> Celery:
+    """Returns the project's Celery app, or else Celery's current one."""
+    return celery_app() or current_app._get_current_object()
 
 
 def url() -> URL:

@@ -39,10 +39,15 @@ class Ticks(Rows):
 class Row(models.Model):
     """A row that only pgbeat's functions change."""
 
+    objects: ClassVar[Any] = Rows()
+
     class Meta:
         """No table."""
 
         abstract = True
+
+    def __str__(self) -> str:
+        return str(getattr(self, "name", self.pk))
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raises `TypeError`."""
@@ -157,8 +162,6 @@ class Schedule(Row):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
-    objects: ClassVar[Any] = Rows()
-
     class Meta:
         """Its table, and the rights in the console."""
 
@@ -169,9 +172,6 @@ class Schedule(Row):
             ("administer", "Can administer everything in pgbeat's console"),
             ("observe", "Can see everything in pgbeat's console, and change nothing"),
         )
-
-    def __str__(self) -> str:
-        return str(self.name)
 
     @property
     def state(self) -> str:
@@ -253,8 +253,6 @@ class Job(Row):
     error = models.TextField(null=True)
     executions = models.IntegerField()
 
-    objects: ClassVar[Any] = Rows()
-
     class Meta:
         """Its table."""
 
@@ -262,9 +260,6 @@ class Job(Row):
         db_table = '"pgbeat"."jobs"'
         ordering = ("-created_at", "-id")
         default_permissions = ("view", "change")
-
-    def __str__(self) -> str:
-        return str(self.id)
 
 
 class Lane(Row):
@@ -287,14 +282,9 @@ class Lane(Row):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
-    objects: ClassVar[Any] = Rows()
-
     class Meta:
         """Its table."""
 
         managed = False
         db_table = '"pgbeat"."lanes"'
         ordering = ("name",)
-
-    def __str__(self) -> str:
-        return str(self.name)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from traceback import format_exception
 from typing import Any
 
-from celery import Celery, current_app, shared_task
+from celery import shared_task
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
@@ -72,7 +72,7 @@ class Backend(BaseTaskBackend):
         run_at = task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)
-        app = _app()
+        app = databases.any_app()
         policy = task_policies.of_task(app, task.module_path)
         # Like Django's own backends, it doesn't retry, unless the task's policy says so.
         attempts: dict[str, Any] = {} if policy and policy.max_attempts else {"max_attempts": 1}
@@ -92,7 +92,7 @@ class Backend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Returns a result, as its last attempt has it. Raises `TaskResultDoesNotExist`."""
-        app = _app()
+        app = databases.any_app()
         with submissions.opened_unit(app, schema.settings(), actors.user(), None) as unit:
             try:
                 first = last = jobs.get(unit.connection, result_id, namespace=unit.namespace)
@@ -199,7 +199,3 @@ def _running(task: Any, request: Any, args: Sequence[Any], kwargs: Mapping[str, 
 def _end(result: Any, status: Any) -> None:
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", datetime.now(UTC))
-
-
-def _app() -> Celery:
-    return databases.celery_app() or current_app._get_current_object()

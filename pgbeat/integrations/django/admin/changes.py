@@ -1,7 +1,7 @@
 """Changes rows for users of the admin site, by the functions that the command line uses too."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from celery import Celery
@@ -102,24 +102,24 @@ def act(
     request: Any,
     rows: Iterable[Any],
     past: str,
-    verb: Callable[[UnitOfWork, Any], str | None],
+    verb: Callable[[UnitOfWork, Any], object],
     *,
     is_whole: bool = True,
 ) -> None:
     """Applies an action's verb to each row, and shows what was done and what was refused.
 
     Each row is changed in its own transaction, which the verb opens itself unless it `is_whole`.
-    The verb returns an error instead of raising it if it has recorded it.
     """
     done, refused = [], []
     try:
         with work(request) as unit:
             for row in rows:
-                error = _error_of(unit, row, verb, is_whole)
-                if error is None:
+                try:
+                    with unit.transaction() if is_whole else nullcontext():
+                        verb(unit, row)
                     done.append(str(row))
-                else:
-                    refused.append(error)
+                except PgbeatError as error:
+                    refused.append(str(error))
     except SHOWN as error:
         refused.append(connections.first_line(error))
     if done:
@@ -129,15 +129,3 @@ def act(
         messages.error(request, message)
     if refused[_MOST:]:
         messages.error(request, f"{len(refused) - _MOST} more were refused.")
-
-
-def _error_of(
-    unit: UnitOfWork, row: Any, verb: Callable[[UnitOfWork, Any], str | None], is_whole: bool
-) -> str | None:
-    try:
-        if not is_whole:
-            return verb(unit, row)
-        with unit.transaction():
-            return verb(unit, row)
-    except PgbeatError as error:
-        return str(error)

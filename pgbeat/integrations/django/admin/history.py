@@ -7,10 +7,8 @@ from django.contrib import admin
 from django.urls import reverse
 from django.utils.html import format_html
 
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django import databases
-from pgbeat.integrations.django.admin import changes
-from pgbeat.integrations.django.admin.pages import MOST, BoundedList, Page
+from pgbeat.integrations.django.admin.pages import MOST, BoundedList, Page, action
 from pgbeat.integrations.django.models import Lane, Schedule, Tick
 from pgbeat.jobs.verbs import control
 
@@ -58,7 +56,7 @@ class TickAdmin(HistoryPage):
     filters = ("outcome",)
     search_fields = ("schedule",)
     search_help_text = "Part of a schedule's name"
-    console_path = "schedules"
+    console_path, console_key = "schedules", "schedule"
     fields: ClassVar[Any] = (
         "schedule",
         "outcome",
@@ -102,10 +100,6 @@ class TickAdmin(HistoryPage):
         link: str = format_html('<a href="{}">{}</a>', page, str(row.job_id)[:8])
         return link
 
-    def key(self, obj: Any) -> Any:
-        """Returns what the console's page is named by."""
-        return obj.schedule
-
 
 # -- jobs
 
@@ -124,24 +118,10 @@ class LaneFilter(admin.SimpleListFilter):
         return queryset.filter(lane=self.value()) if self.value() else queryset
 
 
-@admin.action(description="Retry selected jobs", permissions=["change"])
-def retry(page: Page, request: Any, rows: Any) -> None:
-    """Retries jobs that failed, were cancelled or were skipped."""
-
-    def verb(unit: UnitOfWork, row: Any) -> None:
-        control.retry(unit, row.id, job_source="user_api")
-
-    changes.act(request, rows, "Retried", verb)
-
-
-@admin.action(description="Cancel selected jobs", permissions=["change"])
-def cancel(page: Page, request: Any, rows: Any) -> None:
-    """Cancels jobs that have not ended."""
-
-    def verb(unit: UnitOfWork, row: Any) -> None:
-        control.cancel(unit, row.id)
-
-    changes.act(request, rows, "Cancelled", verb)
+retry = action(
+    "retry", "jobs", "Retried", lambda unit, row: control.retry(unit, row.id, job_source="user_api")
+)
+cancel = action("cancel", "jobs", "Cancelled", lambda unit, row: control.cancel(unit, row.id))
 
 
 class JobAdmin(HistoryPage):

@@ -8,7 +8,7 @@ from django.contrib import admin
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.forms import CheckedForm
-from pgbeat.integrations.django.admin.pages import Page
+from pgbeat.integrations.django.admin.pages import Page, action
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.timetables import span
 
@@ -29,24 +29,8 @@ class LaneForm(CheckedForm):
         return saved.lane
 
 
-@admin.action(description="Pause selected lanes", permissions=["change"])
-def pause(page: Page, request: Any, rows: Any) -> None:
-    """Pauses lanes: jobs that have a slot go on."""
-
-    def verb(unit: UnitOfWork, row: Any) -> None:
-        lane_control.pause(unit, row.name)
-
-    changes.act(request, rows, "Paused", verb)
-
-
-@admin.action(description="Resume selected lanes", permissions=["change"])
-def resume(page: Page, request: Any, rows: Any) -> None:
-    """Resumes lanes."""
-
-    def verb(unit: UnitOfWork, row: Any) -> None:
-        lane_control.resume(unit, row.name)
-
-    changes.act(request, rows, "Resumed", verb)
+pause = action("pause", "lanes", "Paused", lambda unit, row: lane_control.pause(unit, row.name))
+resume = action("resume", "lanes", "Resumed", lambda unit, row: lane_control.resume(unit, row.name))
 
 
 class LaneAdmin(Page):

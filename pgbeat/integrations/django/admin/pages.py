@@ -60,8 +60,8 @@ class Page(admin.ModelAdmin):
     sortable_by: ClassVar[Any] = ()
     #: The fields by which a list may be filtered.
     filters: ClassVar[Any] = ()
-    #: The console's page of a row, below its root.
-    console_path = ""
+    #: The console's page of a row, below its root: its path, and the attribute that names the row.
+    console_path, console_key = "", "pk"
     formfield_overrides: ClassVar[Any] = {
         models.DurationField: {"form_class": LengthField},
         models.JSONField: {"widget": AdminTextareaWidget({"rows": 2})},
@@ -81,11 +81,8 @@ class Page(admin.ModelAdmin):
         root = schema.settings().web_url
         if not root:
             return None
-        return f"{root.rstrip('/')}/console/{self.console_path}/{quote(str(self.key(obj)))}"
-
-    def key(self, obj: Any) -> Any:
-        """Returns what the console's page is named by."""
-        return obj.pk
+        name = quote(str(getattr(obj, self.console_key)))
+        return f"{root.rstrip('/')}/console/{self.console_path}/{name}"
 
     @admin.display(description="task")
     def named_task(self, row: Any) -> Any:
@@ -156,6 +153,24 @@ class Page(admin.ModelAdmin):
     def remove(self, unit: UnitOfWork, obj: Any) -> None:
         """Deletes a row. Raises `PgbeatError`."""
         raise NotImplementedError
+
+
+def action(
+    name: str,
+    nouns: str,
+    past: str,
+    verb: Callable[[UnitOfWork, Any], object],
+    *,
+    is_whole: bool = True,
+) -> Any:
+    """Returns an action of a list, which applies a verb to the selected rows (`changes.act`)."""
+
+    def act(page: Page, request: Any, rows: Any) -> None:
+        changes.act(request, rows, past, verb, is_whole=is_whole)
+
+    act.__name__ = name
+    description = f"{name.capitalize()} selected {nouns}"
+    return admin.action(description=description, permissions=["change"])(act)
 
 
 def _shown(request: Any, view: Callable[[], Any]) -> Any:

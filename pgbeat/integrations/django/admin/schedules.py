@@ -1,15 +1,16 @@
 """Pages of schedules."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from django.contrib import admin
 
 from pgbeat.beat.verbs import control as beat_control
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.errors import PgbeatError
 from pgbeat.integrations.django.admin import changes
 from pgbeat.integrations.django.admin.forms import CheckedForm
-from pgbeat.integrations.django.admin.pages import Page
+from pgbeat.integrations.django.admin.pages import Page, action
 from pgbeat.schedules import control, mistakes
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.timetables import span
@@ -69,46 +70,16 @@ class StateFilter(admin.SimpleListFilter):
         return queryset.filter(**self._CONDITIONS.get(self.value(), {}))
 
 
-@admin.action(description="Trigger selected schedules now", permissions=["change"])
-def trigger(page: Page, request: Any, rows: Any) -> None:
-    """Decides schedules as if they were due now."""
-
-    def verb(unit: UnitOfWork, row: Any) -> str | None:
-        tick = beat_control.trigger(unit, row.name, job_source="user_api").tick
-        if tick.outcome == "launched":
-            return None
+def _trigger(unit: UnitOfWork, row: Any) -> None:
+    tick = beat_control.trigger(unit, row.name, job_source="user_api").tick
+    if tick.outcome != "launched":
         past = "was skipped" if tick.outcome == "skipped" else "failed"
-        return f"Schedule '{row.name}' {past}: {tick.reason or tick.error}"
-
-    changes.act(request, rows, "Launched", verb, is_whole=False)
+        raise PgbeatError(f"Schedule '{row.name}' {past}: {tick.reason or tick.error}")
 
 
-@admin.action(description="Pause selected schedules", permissions=["change"])
-def pause(page: Page, request: Any, rows: Any) -> None:
-    """Holds schedules."""
-    changes.act(request, rows, "Paused", lambda unit, row: _done(control.pause(unit, row.name)))
-
-
-@admin.action(description="Resume selected schedules", permissions=["change"])
-def resume(page: Page, request: Any, rows: Any) -> None:
-    """Lets paused schedules go on."""
-    changes.act(request, rows, "Resumed", lambda unit, row: _done(control.resume(unit, row.name)))
-
-
-@admin.action(description="Enable selected schedules", permissions=["change"])
-def enable(page: Page, request: Any, rows: Any) -> None:
-    """Puts schedules back in service."""
-    changes.act(request, rows, "Enabled", lambda unit, row: _done(control.enable(unit, row.name)))
-
-
-@admin.action(description="Disable selected schedules", permissions=["change"])
-def disable(page: Page, request: Any, rows: Any) -> None:
-    """Takes schedules out of service."""
-    changes.act(request, rows, "Disabled", lambda unit, row: _done(control.disable(unit, row.name)))
-
-
-def _done(changed: object) -> None:
-    """Drops what a verb returns: it raises if it refuses."""
+def _switch(name: str, verb: Callable[[UnitOfWork, str], object]) -> Any:
+    past = f"{name.removesuffix('e').capitalize()}ed"
+    return action(name, "schedules", past, lambda unit, row: verb(unit, row.name))
 
 
 class ScheduleAdmin(Page):
@@ -127,8 +98,14 @@ class ScheduleAdmin(Page):
     list_filter = (StateFilter,)
     search_fields = ("name", "task")
     filters = ("state",)
-    actions = (trigger, pause, resume, enable, disable)
-    console_path = "schedules"
+    actions = (
+        action("trigger", "schedules now", "Launched", _trigger, is_whole=False),
+        _switch("pause", control.pause),
+        _switch("resume", control.resume),
+        _switch("enable", control.enable),
+        _switch("disable", control.disable),
+    )
+    console_path, console_key = "schedules", "name"
     readonly_fields = _STATE
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name",)}),
@@ -153,10 +130,6 @@ class ScheduleAdmin(Page):
                 text = span(value, units=4) if name == "every" else str(value)
                 return text if name == "cron" else f"{name.replace('_at', '')} {text}"
         return "in the app's code"
-
-    def key(self, row: Any) -> Any:
-        """Returns what the console's page is named by."""
-        return row.name
 
     def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
         """Returns the fields, with the state of an existing schedule."""

@@ -4,7 +4,6 @@ from argparse import REMAINDER, ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-from celery import current_app
 from celery.bin.base import CLIContext
 from django.core.management.base import BaseCommand, CommandError
 
@@ -46,8 +45,7 @@ class Command(BaseCommand):
 def _main(arguments: Sequence[str]) -> None:
     from pgbeat.cli import pgbeat
 
-    app = databases.celery_app() or current_app._get_current_object()
-    context = CLIContext(app=app, no_color=False, workdir=None, quiet=False)
+    context = CLIContext(app=databases.any_app(), no_color=False, workdir=None, quiet=False)
     pgbeat.main(args=list(arguments), prog_name="manage.py pgbeat", obj=context)
 
 
