@@ -156,10 +156,10 @@ def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
     if not batch:
         return set()
     values = {
-        "id": [given.schedule.id for given in batch],
-        "version": [given.schedule.version for given in batch],
-        "next_run": [given.next_run for given in batch],
-        "due_at": [given.due_at for given in batch],
+        "id": [row.schedule.id for row in batch],
+        "version": [row.schedule.version for row in batch],
+        "next_run": [row.next_run for row in batch],
+        "due_at": [row.due_at for row in batch],
     }
     return set(connection.scalars(_SET_NEXT, values))
 
@@ -182,15 +182,15 @@ def disable(connection: Connection, decisions: Sequence[Decision], now: datetime
     Those that failed are tried again at their probe, if they have one; those that are complete have
     nothing left to do.
     """
-    disabled = [decision for decision in decisions if decision.disabled_reason]
+    disabled = [d for d in decisions if d.disabled_reason]
     if disabled:
         connection.execute(
             _DISABLE,
             {
-                "id": [each.schedule.id for each in disabled],
-                "reason": [each.disabled_reason for each in disabled],
-                "failed": [e.schedule.id for e in disabled if e.tick.outcome == "failed"],
-                "completed": [each.schedule.id for each in disabled if each.is_complete],
+                "id": [d.schedule.id for d in disabled],
+                "reason": [d.disabled_reason for d in disabled],
+                "failed": [d.schedule.id for d in disabled if d.tick.outcome == "failed"],
+                "completed": [d.schedule.id for d in disabled if d.is_complete],
                 "now": now,
             },
         )

@@ -66,10 +66,10 @@ class DueSchedules:
     def collect(self) -> list[int]:
         """Collects what conditions have answered. Returns the ids of schedules that are held."""
         results, expired = self._pool.collect()
-        self._answered = [self._evaluator.time_out(each) for each in expired]
-        self._answered += [each for each in results if each.is_decided]
-        self._undecided = [each for each in results if not each.is_decided]
-        known = [each.schedule.id for each in (*self._answered, *self._undecided)]
+        self._answered = [self._evaluator.time_out(evaluation) for evaluation in expired]
+        self._answered += [evaluation for evaluation in results if evaluation.is_decided]
+        self._undecided = [evaluation for evaluation in results if not evaluation.is_decided]
+        known = [evaluation.schedule.id for evaluation in (*self._answered, *self._undecided)]
         return [*known, *self._pool.held, *self._held()]
 
     def _held(self) -> list[int]:
@@ -96,7 +96,7 @@ class DueSchedules:
         """Returns what is due besides these evaluations, if the last batch was full."""
         if not self._is_full:
             return None
-        held = [*self._pool.held, *self._held(), *(each.schedule.id for each in evaluations)]
+        held = [*self._pool.held, *self._held(), *(e.schedule.id for e in evaluations)]
         return self.read(connection, now, held)
 
     def is_ahead(self, now: datetime) -> bool:
@@ -143,7 +143,7 @@ class DueSchedules:
 
     def suspects(self, evaluations: Sequence[Evaluation]) -> list[int]:
         """Returns the ids of schedules that were postponed, and may still be locked."""
-        ids = [each.schedule.id for each in evaluations]
+        ids = [evaluation.schedule.id for evaluation in evaluations]
         return [key for key in ids if self._postponed.was_held(key)]
 
     def settle(self, evaluations: Sequence[Evaluation], written: Written) -> None:
@@ -152,7 +152,7 @@ class DueSchedules:
         One that changed meanwhile is evaluated again at once. One that is dropped twice running is
         locked by another transaction, and postponed.
         """
-        done = {each.schedule.id for each in written.decisions} | written.waiting
+        done = {decision.schedule.id for decision in written.decisions} | written.waiting
         self._postponed.done(done)
         dropped = {e.schedule.id: e.schedule for e in evaluations if e.schedule.id not in done}
         for key, row in dropped.items():
@@ -217,10 +217,10 @@ class DueSchedules:
 
     def _set_next(self, connection: Connection, times: Sequence[due.Next]) -> None:
         """Writes next times; rows that are locked, or changed, are left alone for a moment."""
-        given = due.set_next(connection, times)
-        self._postponed.done(given)
+        ids = due.set_next(connection, times)
+        self._postponed.done(ids)
         for moment in times:
-            if moment.schedule.id not in given:
+            if moment.schedule.id not in ids:
                 self._postpone(moment.schedule, _LOCKED_ROW)
 
     def _postpone(self, row: Schedule, why: str) -> None:

@@ -109,13 +109,13 @@ class Enqueuer:
         """
         written = Written()
         able = []
-        for each in evaluations:
-            if isinstance(each.result, Failure) and each.result.passes:
-                written.postponed[each.schedule.id] = each.result.error
+        for evaluation in evaluations:
+            if isinstance(evaluation.result, Failure) and evaluation.result.passes:
+                written.postponed[evaluation.schedule.id] = evaluation.result.error
             else:
-                able.append(each)
-        likely = [each for each in able if each.schedule.id not in suspects]
-        others = [each for each in able if each.schedule.id in suspects]
+                able.append(evaluation)
+        likely = [evaluation for evaluation in able if evaluation.schedule.id not in suspects]
+        others = [evaluation for evaluation in able if evaluation.schedule.id in suspects]
         likely = self._launch_plain(connection, likely, now, meanwhile, written)
         try:
             try:
@@ -194,8 +194,8 @@ class Enqueuer:
         if self.publisher.transactional or not postponed:
             self.publisher.clear()
             return
-        done = [each for each in evaluations if each.schedule.id not in postponed]
-        self.publisher.clear(job_id for each in done for job_id in each.job_ids)
+        done = [evaluation for evaluation in evaluations if evaluation.schedule.id not in postponed]
+        self.publisher.clear(job_id for evaluation in done for job_id in evaluation.job_ids)
 
     def _commit(
         self,
@@ -209,8 +209,8 @@ class Enqueuer:
         with connections.transaction(connection):
             if is_brief:
                 lock_waits.briefly(connection)
-            locked = due.lock(connection, [each.schedule for each in evaluations])
-            live = [each for each in evaluations if each.schedule.id in locked]
+            locked = due.lock(connection, [evaluation.schedule for evaluation in evaluations])
+            live = [evaluation for evaluation in evaluations if evaluation.schedule.id in locked]
             written = self.write(connection, live, now)
             self._record(written.decisions)
             self._reached("before commit")
@@ -227,26 +227,26 @@ class Enqueuer:
         Ticks, jobs, messages and the schedules' advance take one statement each.
         """
         pending = self._preparer.prepare(connection, evaluations)
-        for each in pending:
-            self._publish(each)
-        ticked = [(each, each.tick) for each in pending if each.tick is not None]
+        for p in pending:
+            self._publish(p)
+        ticked = [(p, p.tick) for p in pending if p.tick is not None]
         fresh = ticks.record(connection, [tick for _, tick in ticked])
         lanes = self._write_jobs(connection, [p for p, _ in ticked if p.schedule.id in fresh])
         self._reached("after messages")
         waiting = [
-            advancer.waiting(each.schedule, each.waits_for, now)
-            for each in pending
-            if each.waits_for is not None and each.postponed is None
+            advancer.waiting(p.schedule, p.waits_for, now)
+            for p in pending
+            if p.waits_for is not None and p.postponed is None
         ]
-        outcomes = [self._advancer.after(each.evaluation, tick, now) for each, tick in ticked]
+        outcomes = [self._advancer.after(p.evaluation, tick, now) for p, tick in ticked]
         changes = [change for _, change in outcomes if change is not None]
         due.advance(connection, [*waiting, *changes], now)
-        decisions = [made for made, _ in outcomes if made.schedule.id in fresh]
+        decisions = [decision for decision, _ in outcomes if decision.schedule.id in fresh]
         due.disable(connection, decisions, now)
         return Written(
             decisions,
             {advance.id for advance in waiting},
-            {each.schedule.id: each.postponed for each in pending if each.postponed is not None},
+            {p.schedule.id: p.postponed for p in pending if p.postponed is not None},
             lanes,
         )
 
@@ -293,18 +293,18 @@ class Enqueuer:
 
         Returns the lanes in which there is something to dispatch.
         """
-        made = [job for each in launched for job in each.jobs]
-        lanes = {Room(job.namespace, job.lane, job.id) for job in made if job.lane is not None}
-        superseded = [job_id for each in launched if each.jobs for job_id in each.superseded]
+        new = [job for tick in launched for job in tick.jobs]
+        lanes = {Room(job.namespace, job.lane, job.id) for job in new if job.lane is not None}
+        superseded = [job_id for tick in launched if tick.jobs for job_id in tick.superseded]
         if superseded:
             reason = "cancelled: its schedule is due again"
             ended = lifecycle.cancel(
                 connection, self.publisher, superseded, by="system:scheduler", reason=reason
             )
             lanes |= lifecycle.follow(connection, self.publisher, ended)
-        if new_jobs.insert(connection, made) < len(made):
-            _check_keyed(connection, made)
-        self.publisher.flush(connection, [str(job.id) for job in made if job.is_dispatched])
+        if new_jobs.insert(connection, new) < len(new):
+            _check_keyed(connection, new)
+        self.publisher.flush(connection, [str(job.id) for job in new if job.is_dispatched])
         return lanes
 
 
@@ -317,9 +317,9 @@ def _why_to_wait(error: Exception) -> str | None:
     return None
 
 
-def _check_keyed(connection: Connection, made: Sequence[Job]) -> None:
+def _check_keyed(connection: Connection, new: Sequence[Job]) -> None:
     """Raises `_KeyTaken` if a job with a unique key was left out; one whose id exists may be."""
-    keyed = {str(job.id) for job in made if job.unique_key is not None}
+    keyed = {str(job.id) for job in new if job.unique_key is not None}
     if len(jobs.find(connection, keyed)) < len(keyed):
         raise _KeyTaken
 

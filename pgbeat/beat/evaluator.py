@@ -122,7 +122,7 @@ class Evaluator:
             if policies.is_out_of_turn(schedule, timetable, nominal.at):
                 trigger = "manual"
             objections = self.objections(schedule, now, nominal.at, known)
-            reason = nominal.skip or next((each.reason for each in objections), None)
+            reason = nominal.skip or next((objection.reason for objection in objections), None)
         except Exception as error:
             due_at = schedule.due_at or schedule.next_run or now
             return self.fail(Evaluation(schedule, due_at, trigger, now), error)
@@ -204,7 +204,7 @@ class Evaluator:
 
         Where the time was too short they stay undecided, and all do if the statement failed.
         """
-        texts = list(dict.fromkeys(str(each.schedule.condition_sql) for each in evaluations))
+        texts = list(dict.fromkeys(str(e.schedule.condition_sql) for e in evaluations))
         try:
             with self._engine.connect() as connection:
                 read_only(connection, min(_TOGETHER, self.timeout))
@@ -217,10 +217,8 @@ class Evaluator:
         if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
             self._slow.add(texts[len(answers) - 1])
             answers.pop()
-        found = dict(zip(texts, answers, strict=False))
-        return [
-            self._with(each, found.get(str(each.schedule.condition_sql))) for each in evaluations
-        ]
+        answered = dict(zip(texts, answers, strict=False))
+        return [self._with(e, answered.get(str(e.schedule.condition_sql))) for e in evaluations]
 
     def _with(
         self, evaluation: Evaluation, answer: Literal[True] | Skip | Exception | None
@@ -281,8 +279,8 @@ class Evaluator:
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             requests = [
-                replace(each, args=args, kwargs=kwargs, options={**options, **each.options})
-                for each in requests
+                replace(request, args=args, kwargs=kwargs, options={**options, **request.options})
+                for request in requests
             ]
         return evaluation._replace(result=Launch(requests, facts))
 
@@ -361,10 +359,10 @@ def _snooze(
 
     Raises `ConditionError` for an invalid time.
     """
-    given = [answer.snooze] if isinstance(answer, Skip) else [each.snooze for each in requests]
-    for snooze in given:
+    snoozes = [answer.snooze] if isinstance(answer, Skip) else [job.snooze for job in requests]
+    for snooze in snoozes:
         _check_snooze(snooze)
-    return next((snooze for snooze in given if snooze is not None), None)
+    return next((snooze for snooze in snoozes if snooze is not None), None)
 
 
 def _check_snooze(snooze: Any) -> None:

@@ -129,15 +129,15 @@ def build_all(
     if not isinstance(evaluation.result, Launch):
         return []
     requests, facts = evaluation.result
-    made = [_build(app, settings, evaluation, each, facts, stock) for each in requests]
-    keys = [each.job.key for each in made if each.job.key is not None]
+    new = [_build(app, settings, evaluation, request, facts, stock) for request in requests]
+    keys = [job.job.key for job in new if job.job.key is not None]
     if len(keys) > len(set(keys)):
         raise ConditionError(
-            f"the launcher asks for {len(made)} jobs, and at least two have the same unique key by "
+            f"the launcher asks for {len(new)} jobs, and at least two have the same unique key by "
             "the schedule's job policy, which only one unfinished job may have; instead of "
             "unique_key set `unique`, for a key by task and arguments, or launch one job"
         )
-    return made
+    return new
 
 
 def _if_json(row: Schedule, value: Any) -> Any:

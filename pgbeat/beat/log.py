@@ -108,7 +108,7 @@ def _summed_up(decisions: Sequence[Decision]) -> list[str]:
     """Returns the names of the schedules whose launches one line sums up."""
     if len(decisions) <= _LAUNCHES or logger.isEnabledFor(logging.DEBUG):
         return []
-    names = [each.schedule.name for each in decisions if _is_ordinary(each)]
+    names = [decision.schedule.name for decision in decisions if _is_ordinary(decision)]
     return names if len(names) > _LAUNCHES else []
 
 

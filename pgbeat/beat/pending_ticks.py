@@ -132,14 +132,14 @@ class TickPreparer:
 
     def _launching(self, pending: Sequence[PendingTick]) -> list[PendingTick]:
         if self._dry_run:
-            return [each for each in pending if isinstance(each.evaluation.result, Launch)]
-        return [each for each in pending if each.launches]
+            return [tick for tick in pending if isinstance(tick.evaluation.result, Launch)]
+        return [tick for tick in pending if tick.launches]
 
     def _check_overlaps(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
         careful = {
-            each.schedule.id: each
-            for each in (pending if self._dry_run else self._launching(pending))
-            if each.schedule.overlap != "allow" and each.evaluation.trigger != "backfill"
+            tick.schedule.id: tick
+            for tick in (pending if self._dry_run else self._launching(pending))
+            if tick.schedule.overlap != "allow" and tick.evaluation.trigger != "backfill"
         }
         if not careful:
             return
@@ -148,16 +148,16 @@ class TickPreparer:
         self._lock_jobs(connection, list(careful.values()))
 
     def _lock_jobs(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
-        wanted = [job_id for each in pending for job_id in each.jobs_to_lock()]
+        wanted = [job_id for tick in pending for job_id in tick.jobs_to_lock()]
         if self._dry_run or not wanted:
             return
         if self._waits:
             jobs.lock(connection, wanted)
             return
         locked = jobs.try_lock(connection, wanted)
-        for each in pending:
-            if not locked.issuperset(each.jobs_to_lock()):
-                each.postponed = "another transaction changes the job before it"
+        for tick in pending:
+            if not locked.issuperset(tick.jobs_to_lock()):
+                tick.postponed = "another transaction changes the job before it"
 
     def _build(self, connection: Connection, pending: Sequence[PendingTick]) -> JobDefaults | None:
         """Builds the jobs of launches. Returns the templates and lanes that their policies name.
@@ -166,24 +166,24 @@ class TickPreparer:
         """
         launching = self._launching(pending)
         policies = []
-        for each in launching:
-            if each.schedule.job_policy:
+        for tick in launching:
+            if tick.schedule.job_policy:
                 with suppress(PgbeatError):  # raised again when its job is built
-                    policies.append(job_policies.parse(each.schedule.job_policy))
+                    policies.append(job_policies.parse(tick.schedule.job_policy))
         stock = None
         if policies or any(map(self._has_policy, launching)):
             stock = JobDefaults(connection, self._settings, policies)
-        for each in launching:
+        for tick in launching:
             try:
-                each.prepared = launched_jobs.build_all(
-                    self._app, self._settings, each.evaluation, stock
+                tick.prepared = launched_jobs.build_all(
+                    self._app, self._settings, tick.evaluation, stock
                 )
             except Exception as error:
-                each.error = self._evaluator.explain(error)
+                tick.error = self._evaluator.explain(error)
                 continue
-            for lane in dict.fromkeys(made.job.lane for made in each.prepared):
+            for lane in dict.fromkeys(prepared.job.lane for prepared in tick.prepared):
                 if stock is not None and lane and stock.lane(lane).paused_at:
-                    each.objections.append(Objection("lane", f"lane {lane!r} is paused"))
+                    tick.objections.append(Objection("lane", f"lane {lane!r} is paused"))
         return stock
 
     def _has_policy(self, pending: PendingTick) -> bool:
@@ -192,10 +192,10 @@ class TickPreparer:
         if self._app is None or not isinstance(result, Launch):
             return False
         try:
-            found = [task_policies.of_task(self._app, each.task) for each in result.requests]
+            policies = [task_policies.of_task(self._app, job.task) for job in result.requests]
         except PgbeatError:  # raised again when its job is built
             return True
-        return any(policy is not None for policy in found)
+        return any(policy is not None for policy in policies)
 
     def _check_unique(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
         """Objects to launches with a unique key that another job has, or an earlier launch here.
@@ -203,9 +203,9 @@ class TickPreparer:
         None of their jobs is made.
         """
         keyed = [
-            (each, keys)
-            for each in self._launching(pending)
-            if (keys := prepare.unique_keys(each.prepared))
+            (tick, keys)
+            for tick in self._launching(pending)
+            if (keys := prepare.unique_keys(tick.prepared))
         ]
         spans = {key: span for _, keys in reversed(keyed) for key, span in keys.items()}
         namespace, busy = self._settings.namespace, set[UniqueKey]()
@@ -218,17 +218,17 @@ class TickPreparer:
             free = {key: span for key, span in spans.items() if key not in busy}
             find = unique_keys.lock_and_find(connection, namespace, free)
         used: set[UniqueKey] = set()
-        for each, keys in keyed:
+        for tick, keys in keyed:
             if locked := next((key for key in keys if key in busy), None):
-                each.postponed = (
+                tick.postponed = (
                     f"another transaction makes a job with its unique key {locked.key!r}"
                 )
             elif taken := next((find[key] for key in keys if key in find), None):
                 other, state = taken
                 reason = f"job {other}, which has the same unique key, is {state}"
-                each.objections.append(Objection("unique", reason))
+                tick.objections.append(Objection("unique", reason))
             elif not used.isdisjoint(keys):
                 reason = "another job with its unique key is made just now"
-                each.objections.append(Objection("unique", reason))
+                tick.objections.append(Objection("unique", reason))
             else:
                 used.update(keys)

@@ -68,8 +68,8 @@ class PlainLaunches:
 
     def prepare(self, evaluations: Iterable[Evaluation], now: datetime) -> None:
         """Prepares what the next `send` may be given, as far as envelopes are known."""
-        made = (self._prepare(evaluation, now, learn=False) for evaluation in evaluations)
-        self._ready = {id(each.evaluation): each for each in made if each is not None}
+        launches = (self._prepare(evaluation, now, learn=False) for evaluation in evaluations)
+        self._ready = {id(launch.evaluation): launch for launch in launches if launch is not None}
 
     def send(
         self, connection: Connection, evaluations: Iterable[Evaluation], now: datetime
@@ -115,8 +115,8 @@ class PlainLaunches:
             if connections.is_lost(error):
                 raise
             logger.debug("Launches are written step by step: %s", connections.first_line(error))
-            return [], [each.evaluation for each in sent]
-        return [each.decision for each in sent], []
+            return [], [launch.evaluation for launch in sent]
+        return [launch.decision for launch in sent], []
 
     def _prepare(
         self, evaluation: Evaluation, now: datetime, *, learn: bool = True
@@ -163,45 +163,45 @@ class PlainLaunches:
         row = evaluation.schedule
         call = repr((row.args, row.kwargs, row.options)) if _says_more(row) else ""
         key = (row.task, row.queue, row.source == "code", call, facts.interval_start is None)
-        found = self._envelopes.get(key)
-        if found is None and learn:
+        envelope = self._envelopes.get(key)
+        if envelope is None and learn:
             try:
                 if task_policies.of_task(self._app, str(row.task)) is not None:
                     return None
                 (prepared,) = launched_jobs.build_all(self._app, self._settings, evaluation, None)
-                found = self._publisher.envelope(prepared.message, _VARYING)
+                envelope = self._publisher.envelope(prepared.message, _VARYING)
             except Exception:
                 return None  # writing it step by step raises again, and makes a failure of it
-            if found is None or found.queue is None:
+            if envelope is None or envelope.queue is None:
                 return None
             if len(self._envelopes) >= _MOST:
                 self._envelopes.clear()
-            self._envelopes[key] = found
-        return found
+            self._envelopes[key] = envelope
+        return envelope
 
     def _parameters(self, sent: Sequence[_PlainLaunch], now: datetime) -> list[bytes]:
         """Returns the statement's parameters."""
         settings = self._settings
-        rows = [each.evaluation.schedule for each in sent]
+        rows = [launch.evaluation.schedule for launch in sent]
         routes: dict[tuple[object, ...], int] = {}
         numbers = [
             routes.setdefault((e.queue, e.priority, e.ttl), len(routes) + 1)
-            for e in (each.envelope for each in sent)
+            for e in (launch.envelope for launch in sent)
         ]
         queues, priorities, lives = zip(*routes, strict=True)
-        ticks = [each.decision.tick for each in sent]
+        ticks = [launch.decision.tick for launch in sent]
         return [
             _array(row.id for row in rows),
             _array(row.version for row in rows),
-            _array(each.facts.job_id for each in sent),
+            _array(launch.facts.job_id for launch in sent),
             _times(tick.due_at for tick in ticks),
-            _times(each.facts.interval_start for each in sent),
-            _times(each.state.next_run for each in sent),
-            _times(each.state.due_at for each in sent),
+            _times(launch.facts.interval_start for launch in sent),
+            _times(launch.state.next_run for launch in sent),
+            _times(launch.state.due_at for launch in sent),
             _array(tick.missed for tick in ticks),
             _lines(tick.note or "" for tick in ticks),
             _array(numbers),
-            _lines(each.payload for each in sent),
+            _lines(launch.payload for launch in sent),
             _lines(queues),
             _array(priorities),
             _array("NULL" if life is None else life for life in lives),

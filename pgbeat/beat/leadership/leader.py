@@ -137,8 +137,8 @@ class Leader:
         sockets = [raw.fileno(), other.fileno()]
         if raw.fileno() in readable(sockets, max(0.0, seconds)):
             raw.pgconn.consume_input()
-            while (found := raw.pgconn.notifies()) is not None:
-                self._note(found.relname.decode(), found.extra.decode())
+            while (notification := raw.pgconn.notifies()) is not None:
+                self._note(notification.relname.decode(), notification.extra.decode())
 
     def disconnect(self, error: BaseException) -> None:
         """Gives up the connection because of an error, which it logs once."""

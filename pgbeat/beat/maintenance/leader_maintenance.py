@@ -66,8 +66,8 @@ class LeaderMaintenance:
 
     def add_lanes(self, changed: Iterable[Room]) -> None:
         """Has these lanes dispatched at the next step."""
-        own = (room[:2] for room in changed if room.namespace == self._settings.namespace)
-        self._lanes.update(dict.fromkeys(own, 0.0))
+        own_rooms = (room[:2] for room in changed if room.namespace == self._settings.namespace)
+        self._lanes.update(dict.fromkeys(own_rooms, 0.0))
 
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
         """Does the maintenance that is due.
@@ -99,8 +99,8 @@ class LeaderMaintenance:
             )
             if delay is not None:
                 self._lanes[lane] = time.monotonic() + delay
-        for each in self._background:  # in threads of their own
-            each.step(now)
+        for task in self._background:  # in threads of their own
+            task.step(now)
         if is_idle and now >= self._prune_at:
             delay = self._try("retention", lambda: self._prune(connection))
             if delay is not None:
@@ -134,8 +134,8 @@ class LeaderMaintenance:
     def close(self, seconds: float) -> None:
         """Waits up to so many seconds for each of what is under way in other threads."""
         self._deliverer.close(seconds)
-        for each in self._background:
-            each.close(seconds)
+        for task in self._background:
+            task.close(seconds)
 
     def _keep_histories(self, connection: Connection) -> None:
         histories.keep(connection, self._settings, lambda told: logger.info("%s", told))

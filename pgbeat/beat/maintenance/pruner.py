@@ -92,7 +92,7 @@ def _by_id(table: Table, moment: Column[Any], *more: Column[Any], where: Any = T
         table.c.id > _place(0, table.c.id), where
     )
     oldest = first.order_by(table.c.id).limit(_LIMIT).subquery("oldest")
-    kept = [oldest.c[each.key] for each in more]
+    kept = [oldest.c[column.key] for column in more]
     return select(oldest.c.id, oldest.c.id.label("at_0"), *kept).where(oldest.c.moment < _OLD)
 
 
@@ -283,10 +283,10 @@ def _deletion(
     query = select(table.c.id).where(rows)
     locked = query if dry_run else query.with_for_update(skip_locked=True)
     ids = _materialized(locked, f"{name}_ids")
-    found = and_(table.c.id.in_(select(ids.c.id)), true() if within is None else within)
+    deletable = and_(table.c.id.in_(select(ids.c.id)), true() if within is None else within)
     if dry_run:
-        return ids, select(table.c.id).where(found).cte(name)
-    return ids, delete(table).where(found).returning(table.c.id).cte(name)
+        return ids, select(table.c.id).where(deletable).cte(name)
+    return ids, delete(table).where(deletable).returning(table.c.id).cte(name)
 
 
 def _statement(kind: _Kind, *, dry_run: bool) -> Select[Any]:
@@ -388,8 +388,8 @@ class Pruner:
             "until": self._until.get(kind.table.name, "infinity"),
             **{f"at_{n}": value for n, value in enumerate(place)},
         }
-        found = connection.execute(self._statements[number], values).one()
-        scanned, deleted, dependents, *last = found
+        row = connection.execute(self._statements[number], values).one()
+        scanned, deleted, dependents, *last = row
         self.deleted[kind.name] += deleted
         if kind.dependents is not None:
             self.deleted["executions"] += dependents

@@ -153,7 +153,7 @@ def _deciding(unit: UnitOfWork, verb: str, job_source: str) -> Iterator[_Decider
     app, settings, connection = unit.require_app(), unit.settings, unit.connection
 
     def record(decisions: Sequence[Decision]) -> None:
-        unit.record_all([(verb, None, made.tick) for made in decisions])
+        unit.record_all([(verb, None, decision.tick) for decision in decisions])
 
     evaluator = Evaluator(app, settings, condition_engine(settings), entries.built_in(app))
     with publishing(app, settings) as publisher:

@@ -90,16 +90,16 @@ def _objections(
 
     Beat needs no check of the window and of `max_runs`: a schedule beyond them is not due.
     """
-    found: list[Objection] = []
+    objections: list[Objection] = []
     if row.starts_at is not None and now < row.starts_at:
-        found.append(Objection("window", f"its window begins at {_utc(row.starts_at)}"))
+        objections.append(Objection("window", f"its window begins at {_utc(row.starts_at)}"))
     if row.ends_at is not None and now > row.ends_at:
-        found.append(Objection("window", f"its window ended at {_utc(row.ends_at)}"))
+        objections.append(Objection("window", f"its window ended at {_utc(row.ends_at)}"))
     if row.max_runs is not None and row.run_count >= row.max_runs:
-        found.append(Objection("max_runs", f"launched {row.run_count} times (max_runs)"))
+        objections.append(Objection("max_runs", f"launched {row.run_count} times (max_runs)"))
     named = [] if row.calendar is None else [row.calendar]
     known = calendars.load(connection, named, namespace=row.namespace)
-    return [*found, *evaluator.objections(row, now, now, known)]
+    return [*objections, *evaluator.objections(row, now, now, known)]
 
 
 def _utc(moment: datetime) -> str:

@@ -88,7 +88,7 @@ def find(
     timetable = _due_times(row, start, end, timezone, most)
     named = [row.calendar] if row.calendar else []
     known = calendars.load(connection, named, namespace=row.namespace)
-    found = Missed([], 0, 0, 0)
+    total = Missed([], 0, 0, 0)
     launched = _launched(connection, row, start, end)
     excluded = exclusion(known, row, timezone)
     undecided = _undecided(row)
@@ -96,22 +96,22 @@ def find(
     while moment is not None and moment <= end:
         is_launched = launched.get(moment, False)
         if is_launched:
-            found.launched += 1
+            total.launched += 1
         elif is_launched is None or (undecided is not None and moment >= undecided):
-            found.pending += 1
+            total.pending += 1
         elif excluded(moment) is not None:
-            found.excluded += 1
+            total.excluded += 1
         else:
-            found.times.append(moment)
+            total.times.append(moment)
         moment = timetable.next_after(moment)
-    if len(found.times) > limit:
+    if len(total.times) > limit:
         raise InvalidSchedule.of(
             "limit",
             "out_of_range",
-            f"{len(found.times):,} due times of schedule {row.name!r} were not launched then, more "
+            f"{len(total.times):,} due times of schedule {row.name!r} were not launched then, more "
             f"than the limit {limit:,}; raise it, or give a shorter period",
         )
-    return found
+    return total
 
 
 def _undecided(row: Schedule) -> datetime | None:
@@ -132,10 +132,10 @@ def _launched(
     """Returns due times: launched (`True`), failed (`False`), or to be retried (`None`)."""
     retrying = row.enabled and row.paused_at is None and row.retry_count > 0
     values = {"schedule": row.id, "start": start, "end": end, "retrying": retrying}
-    found: dict[datetime, bool | None] = {}
+    launched: dict[datetime, bool | None] = {}
     for due_at, is_launched in connection.execute(_LAUNCHED, values):
-        found[due_at] = found.get(due_at) or is_launched
-    return found
+        launched[due_at] = launched.get(due_at) or is_launched
+    return launched
 
 
 def is_launched(connection: Connection, row: Schedule, due_at: datetime) -> bool:
