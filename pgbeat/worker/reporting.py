@@ -158,8 +158,8 @@ def report(**metadata: Any) -> None:
     attempt, recorder = _current()
     if attempt is None or recorder is None:
         return
-    found = {escaped(key): _as_metadata(value) for key, value in metadata.items()}
-    attempt.metadata = {**(attempt.metadata or {}), **found}
+    values = {escaped(key): _as_metadata(value) for key, value in metadata.items()}
+    attempt.metadata = {**(attempt.metadata or {}), **values}
     recorder.outbox.add_progress(attempt)
 
 
@@ -172,7 +172,7 @@ def artifacts(*produced: str | os.PathLike[str]) -> None:
 
     Raises `TypeError` for a value that is neither text nor a path.
     """
-    fresh = [_artifact(each) for each in produced]
+    fresh = [_artifact(path) for path in produced]
     attempt, recorder = _current()
     if attempt is None or recorder is None:
         return

@@ -29,8 +29,8 @@ def require_results(app: Celery) -> None:
         raise SystemExit(f"pgbeat: {error} (results in {place(store.url)})") from None
     except DBAPIError as error:
         if not connections.is_lost(error):
-            said = connections.first_line(error)
-            raise SystemExit(f"pgbeat: can't store results in {place(store.url)}: {said}") from None
+            line = connections.first_line(error)
+            raise SystemExit(f"pgbeat: can't store results in {place(store.url)}: {line}") from None
 
 
 def warn_of_other_database(app: Celery) -> None:

@@ -66,8 +66,8 @@ def of_processes() -> Usage:
                 pages += _resident_pages(pid)
                 ticks += _cpu_ticks(pid)
     except OSError:
-        found = os.times()
-        return Usage(None, found.user + found.system)
+        times = os.times()
+        return Usage(None, times.user + times.system)
     return Usage(pages * os.sysconf("SC_PAGE_SIZE") / _MB, ticks / os.sysconf("SC_CLK_TCK"))
 
 

@@ -89,8 +89,8 @@ class _OwnAsyncSession:
 
     def check(self) -> None:
         """Raises `CannotFinish` if the transaction that the block began is over."""
-        found = self._open_transaction()
-        is_same = found is not None and found == self._transaction
+        transaction = self._open_transaction()
+        is_same = transaction is not None and transaction == self._transaction
         if not is_same or self.pgconn.transaction_status == TransactionStatus.IDLE:
             raise CannotFinish(COMMITTED)
 
@@ -116,9 +116,9 @@ class _OwnAsyncSession:
 class _Adopted:
     """What the task wrote, for the end of the task, when its event loop has ended."""
 
-    def __init__(self, own: _OwnAsyncSession, engine: Engine) -> None:
-        self._own = own
-        _next.pgconn = own.pgconn
+    def __init__(self, opened_session: _OwnAsyncSession, engine: Engine) -> None:
+        self._own = opened_session
+        _next.pgconn = opened_session.pgconn
         self._connection = _sharing(engine).connect()
 
     def connection(self) -> Connection:
@@ -147,23 +147,23 @@ class _Adopted:
 async def finish_async(session: AsyncOpened) -> AsyncIterator[AsyncOpened]:
     """Does what `pgbeat.finish` does for an asyncio session or connection."""
     ending, problem = current_ending()
-    own = _OwnAsyncSession(session)
+    own_session = _OwnAsyncSession(session)
     try:
         if problem is not None:
             raise problem
-        await own.begin()
+        await own_session.begin()
         if ending is not None:
             await run_sync(session, lambda sync: require_broker(opened(sync), ending.app))
             ending.check_adopts()
         yield session
-        await own.flush()
+        await own_session.flush()
         if ending is not None:
-            ending.adopt(_Adopted(own, ending.engine))
+            ending.adopt(_Adopted(own_session, ending.engine))
             return
-        await own.commit()
-        await own.close()
+        await own_session.commit()
+        await own_session.close()
     except BaseException:
         with suppress(Exception):
-            await own.roll_back()
-            await own.close()
+            await own_session.roll_back()
+            await own_session.close()
         raise

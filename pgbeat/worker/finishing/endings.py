@@ -69,13 +69,13 @@ def tasks(app: Celery) -> dict[str, bool]:
 
 def obstacle(task: Any) -> str:
     """Returns why a task that is running can't end in one transaction."""
-    found = _app_obstacle(task.app) or _task_obstacle(task)
-    if found is None and getattr(task, OPTION, None) is False:
-        found = f"its option {OPTION} is off"
-    if found is None and getattr(task.request, JOB_HEADER, None):
-        found = "it is a job, and this worker does not record executions (pgbeat_track)"
+    reason = _app_obstacle(task.app) or _task_obstacle(task)
+    if reason is None and getattr(task, OPTION, None) is False:
+        reason = f"its option {OPTION} is off"
+    if reason is None and getattr(task.request, JOB_HEADER, None):
+        reason = "it is a job, and this worker does not record executions (pgbeat_track)"
     return f"task {task.name!r} can't end in one transaction: " + (
-        found
+        reason
         or "its message did not come from pgbeat's broker, or the setting pgbeat_finish is off"
     )
 

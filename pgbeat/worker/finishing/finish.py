@@ -113,19 +113,19 @@ def finish(session: Any) -> Any:
 @contextmanager
 def _finish(session: Opened) -> Iterator[Opened]:
     ending, problem = current_ending()
-    own = _OwnSession(session)
+    own_session = _OwnSession(session)
     try:
         if problem is not None:
             raise problem
         if ending is not None:
-            require_broker(own.connection(), ending.app)
+            require_broker(own_session.connection(), ending.app)
             ending.check_adopts()
         yield session
-        own.flush()
+        own_session.flush()
     except BaseException:
-        own.roll_back()
+        own_session.roll_back()
         raise
     if ending is None:
-        own.commit()
+        own_session.commit()
     else:
-        ending.adopt(own)
+        ending.adopt(own_session)

@@ -39,7 +39,7 @@ def tasks(app: Celery) -> set[str]:
     try:
         known = task_policies.all_of(app)
     except ConfigError as error:
-        lines = [f"pgbeat: {each.field}: {each.message}" for each in error.problems]
+        lines = [f"pgbeat: {problem.field}: {problem.message}" for problem in error.problems]
         raise SystemExit("\n".join(lines)) from None
     _warn_of_missing_lanes(app, known)
     return set(known)

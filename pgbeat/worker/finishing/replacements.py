@@ -27,10 +27,10 @@ def follow(task: Any) -> None:
         if request.is_eager or not getattr(request, JOB_HEADER, None):
             return on_replace(sig)
         goes_on = _first(sig).options.get("task_id") == request.id
-        for each in _all(sig):
-            if each.options.get("task_id") == request.id:
-                each.options["headers"] = {
-                    **(each.options.get("headers") or {}),
+        for signature in _all(sig):
+            if signature.options.get("task_id") == request.id:
+                signature.options["headers"] = {
+                    **(signature.options.get("headers") or {}),
                     JOB_HEADER: JOB if goes_on else False,
                 }
         attempt = getattr(request, ATTEMPT, None)
@@ -58,5 +58,5 @@ def _all(sig: Any) -> Iterator[Signature]:
         yield from _all(getattr(sig, "tasks", None))
         yield from _all(getattr(sig, "body", None))
     elif isinstance(sig, list | tuple):
-        for each in sig:
-            yield from _all(each)
+        for item in sig:
+            yield from _all(item)

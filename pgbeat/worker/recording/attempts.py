@@ -235,8 +235,8 @@ def as_json(value: Any) -> Any:
     Raises `TypeError` or `ValueError` for a value that is not JSON.
     """
     document = json.dumps(value, allow_nan=False)
-    found = json.loads(document)
-    return _escaped(found) if _is_odd(document) else found
+    copied = json.loads(document)
+    return _escaped(copied) if _is_odd(document) else copied
 
 
 def _is_odd(document: str) -> bool:
@@ -248,9 +248,9 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, dict):
-        return {escaped(key): _escaped(each) for key, each in value.items()}
+        return {escaped(key): _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_escaped(each) for each in value]
+        return [_escaped(item) for item in value]
     return value
 
 

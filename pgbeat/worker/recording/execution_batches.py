@@ -64,7 +64,7 @@ def write(
     }
     asked = endings.lock_undecided(connection, undecided | doubtful)
     # What fails has a result.
-    unanswered = {job: said for job, said in asked.items() if str(job) in undecided}
+    unanswered = {job: job_result for job, job_result in asked.items() if str(job) in undecided}
     written = Written([], set())
     for statement, documents in statements(batch, shape, worker_id, os.getpid()):
         for job in _jobs(prepared.run(statement, documents), unanswered):
@@ -111,9 +111,9 @@ def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement,
 def _jobs(result: PGresult, unanswered: Mapping[UUID, Unanswered]) -> Iterator[Ended | UUID]:
     """Yields the jobs that a statement ended and that something waits for, and ids of unmoved."""
     for row in range(result.ntuples):
-        found = (result.get_value(row, column) for column in range(8))
+        columns = (result.get_value(row, column) for column in range(8))
         job, namespace, state, lane, group, retry, is_dispatched, has_dependents = (
-            None if value is None else value.decode() for value in found
+            None if value is None else value.decode() for value in columns
         )
         if namespace is None:
             yield UUID(job)

@@ -103,9 +103,9 @@ class Heartbeat:
         """Ends the executions of this worker's processes that died without recording it."""
         now = time.monotonic()
         running = workers.running_executions(connection, self._id)
-        dead = {each for each, pid in running.items() if pid is not None and not is_alive(pid)}
-        self._gone = {each: self._gone.get(each, now) for each in dead}
-        late = [each for each, since in self._gone.items() if now - since > self._patience]
+        dead = {key for key, pid in running.items() if pid is not None and not is_alive(pid)}
+        self._gone = {key: self._gone.get(key, now) for key in dead}
+        late = [key for key, since in self._gone.items() if now - since > self._patience]
         if not late:
             return set()
         return rescue.end_lost(connection, publisher, late, "its process on {worker} died")

@@ -186,7 +186,7 @@ class Outbox:
 
     def running_since(self, moment: float) -> list[Attempt]:
         """Returns the running attempts that began before then (`time.monotonic()`)."""
-        return [each for each in list(self._running.values()) if each.began < moment]
+        return [attempt for attempt in list(self._running.values()) if attempt.began < moment]
 
     def push_progress(self) -> None:
         """Queues the attempts that have progress and have not ended."""

@@ -58,18 +58,18 @@ def get() -> "Recorder | None":
 def close(seconds: float) -> None:
     """Writes what is left to record, within `seconds`, and ends the recorder."""
     global _recorder
-    found, _recorder = _recorder, None
-    if found is not None:
-        found.close(seconds)
+    recorder, _recorder = _recorder, None
+    if recorder is not None:
+        recorder.close(seconds)
 
 
 def _disown() -> None:
     global busy, _recorder, _making
-    found, _recorder = _recorder, None
+    recorder, _recorder = _recorder, None
     busy, _making = _Busy(), threading.Lock()
-    if found is not None:
-        file = found.fileno()
-        forks.disown(found, [] if file is None else [file])
+    if recorder is not None:
+        file = recorder.fileno()
+        forks.disown(recorder, [] if file is None else [file])
 
 
 os.register_at_fork(before=lambda: busy.before_fork(), after_in_parent=lambda: busy.after_fork())

@@ -94,7 +94,7 @@ class RecorderSession:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             connections.require_writable(connection)
-            own = poolers.keeps_session(connection, self._engine)
+            keeps = poolers.keeps_session(connection, self._engine)
             connections.prepare_session(connection)
             migrate.check(connection)
             connections.configure(connection, PLANS)
@@ -106,7 +106,7 @@ class RecorderSession:
             logger.info("Recording executions again")
         self._wait = self.retry_at = 0.0
         self._connection = connection
-        self._prepared = PreparedConnection(connections.driver(connection), prepares=own)
+        self._prepared = PreparedConnection(connections.driver(connection), prepares=keeps)
         return connection
 
     @property

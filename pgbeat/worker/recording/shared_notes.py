@@ -121,8 +121,8 @@ class SharedNotes:
         return [self._attempt(slot, worker) for slot in _OFFSETS if self._memory[slot] != _FREE]
 
     def _attempt(self, slot: int, worker: str) -> Attempt:
-        found = _BEGINNING.unpack_from(self._memory, slot + _BEGINNING_AT)
-        own_id, job_id, began, retry_attempt, acks_late, is_repeated = found
+        beginning = _BEGINNING.unpack_from(self._memory, slot + _BEGINNING_AT)
+        own_id, job_id, began, retry_attempt, acks_late, is_repeated = beginning
         attempt = Attempt(job_id.rstrip(b"\0").decode(), worker, retry_attempt, acks_late, None)
         attempt.id, attempt.began, attempt.is_repeated = own_id.decode(), began, is_repeated
         attempt.pid, attempt.was_tried = self.pid, True
@@ -167,13 +167,13 @@ def own() -> SharedNotes | None:
 
 def take_unrecorded() -> list[Attempt]:
     """Returns, once, the attempts that children left unrecorded which are gone, in order."""
-    found: list[Attempt] = []
+    unrecorded: list[Attempt] = []
     for notes in list(_of_children):
         if _main is not None and notes.is_left():
             with suppress(ValueError):  # another thread has taken them
                 _of_children.remove(notes)
-                found += notes.read(_main[1])
-    return sorted(found, key=lambda attempt: attempt.began)
+                unrecorded += notes.read(_main[1])
+    return sorted(unrecorded, key=lambda attempt: attempt.began)
 
 
 def _before_fork() -> None:
