@@ -49,13 +49,13 @@ class Status(NamedTuple):
 
 def status(connection: Connection, settings: Settings) -> Status:
     """Returns the state of a namespace's beats."""
-    found = [_beat(each) for each in advisory_locks.holders(connection, settings.leader_key)]
-    leader = next((beat for beat in found if beat.session.leads), None)
+    beats = [_beat(holder) for holder in advisory_locks.holders(connection, settings.leader_key)]
+    leader = next((beat for beat in beats if beat.session.leads), None)
     backlog = schedules.backlog(connection, namespace=settings.namespace)
     last_tick_at = connection.scalar(_LAST_TICK, {"namespace": settings.namespace})
     return Status(
         leader,
-        [beat for beat in found if not beat.session.leads],
+        [beat for beat in beats if not beat.session.leads],
         backlog,
         last_tick_at,
         _troubles(leader, backlog, settings),
@@ -64,8 +64,8 @@ def status(connection: Connection, settings: Settings) -> Status:
 
 def leader(connection: Connection, settings: Settings) -> Beat | None:
     """Returns the leading beat, or whatever session holds its lock."""
-    found = advisory_locks.holders(connection, settings.leader_key)
-    return next((_beat(each) for each in found if each.leads), None)
+    holders = advisory_locks.holders(connection, settings.leader_key)
+    return next((_beat(holder) for holder in holders if holder.leads), None)
 
 
 # Of the newest of all namespaces.
@@ -88,14 +88,14 @@ def patience(settings: Settings) -> timedelta:
 
 
 def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Settings) -> list[str]:
-    found = []
+    troubles = []
     if leader is None:
-        found.append(
+        troubles.append(
             "no beat leads: nothing is launched; start one by `celery -A APP beat -S "
             "pgbeat.Scheduler`"
         )
     elif not leader.is_beat:
-        found.append(
+        troubles.append(
             f"lock {settings.leader_key} is held by session {leader.session.pid}, which is no "
             "beat; set pgbeat_lock_key to another"
         )
@@ -103,8 +103,8 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
     if backlog.lag > usual:
         many = f"{backlog.due} schedules are due, the oldest"
         due = "1 schedule is due" if backlog.due == 1 else many
-        found.append(f"{due} for {backlog.lag:.0f} s; at most {usual:g} s are usual")
-    return found
+        troubles.append(f"{due} for {backlog.lag:.0f} s; at most {usual:g} s are usual")
+    return troubles
 
 
 def _beat(session: LockHolder) -> Beat:

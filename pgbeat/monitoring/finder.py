@@ -71,11 +71,11 @@ def _by_load(
     connection: Connection, namespace: str, kind: Kind, wanted: str, known: Collection[str]
 ) -> list[Hit]:
     pattern = like(f"*{wanted}*")
-    given: dict[str, Any] = {"namespace": namespace, "kind": kind, "pattern": pattern}
-    given |= {"beginning": like(f"{wanted}*"), "most": MOST}
-    found = list(connection.scalars(_TASKS, given))
-    found += sorted(each for each in known if wanted.lower() in each.lower() and each not in found)
-    return [Hit(kind, each) for each in found[:MOST]]
+    values: dict[str, Any] = {"namespace": namespace, "kind": kind, "pattern": pattern}
+    values |= {"beginning": like(f"{wanted}*"), "most": MOST}
+    names = list(connection.scalars(_TASKS, values))
+    names += sorted(name for name in known if wanted.lower() in name.lower() and name not in names)
+    return [Hit(kind, name) for name in names[:MOST]]
 
 
 def _jobs(connection: Connection, namespace: str, actor: Actor, wanted: str) -> list[Hit]:

@@ -89,8 +89,8 @@ class Health(NamedTuple):
     @property
     def brief(self) -> str:
         """Returns the code and the error or the reason, for a line."""
-        said = self.error or self.reason
-        kept = said.strip().partition("\n")[0] if said else ""
+        message = self.error or self.reason
+        kept = message.strip().partition("\n")[0] if message else ""
         if self.code == "failing":
             since = f" since {self.since.astimezone(UTC):%H:%M}" if self.since else ""
             number = f"failing, {_count(self.failures)} in a row{since}"
@@ -144,10 +144,10 @@ def of_schedules(
     by_id = {row.id: row for row in rows}
     values = {"ids": list(by_id), "most": MOST_FAILURES, "unfinished": _UNFINISHED}
     skips = _skips(connection, rows)
-    found: dict[int, Health] = {}
+    healths: dict[int, Health] = {}
     for key, now, *outcomes in connection.execute(_OUTCOMES, values) if rows else ():
-        found[key] = _judge(by_id[key], _Outcomes(*outcomes), skips.get(key), now, patience)
-    return found
+        healths[key] = _judge(by_id[key], _Outcomes(*outcomes), skips.get(key), now, patience)
+    return healths
 
 
 def _skips(connection: Connection, rows: Collection[Schedule]) -> dict[int, _Skips]:
@@ -182,20 +182,20 @@ def _judge(
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
     is_given_up = not row.enabled and 0 < row.max_retries <= row.retry_count
     if row.retry_count and (is_active or is_given_up):
-        said = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
-        said = _with(f"disabled: {said}" if is_given_up else said, row.last_error)
+        words = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
+        words = _with(f"disabled: {words}" if is_given_up else words, row.last_error)
         return Health(
-            "launch_failing", said, row.retry_count, row.last_failure, error=row.last_error
+            "launch_failing", words, row.retry_count, row.last_failure, error=row.last_error
         )
     if jobs.failures:
         since = "" if jobs.since is None else f", since {jobs.since.astimezone(UTC):%F %T} UTC"
-        said = f"{_counted(jobs.failures, 'job')} in a row failed{since}"
+        words = f"{_counted(jobs.failures, 'job')} in a row failed{since}"
         if jobs.failures == 1:
-            said = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
-        said = _with(said, jobs.error)
+            words = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
+        words = _with(words, jobs.error)
         return Health(
             "failing",
-            said,
+            words,
             jobs.failures,
             jobs.since,
             jobs.error,
@@ -204,12 +204,12 @@ def _judge(
         )
     if jobs.waiting_since is not None and now - jobs.waiting_since > PATIENCE:
         others = f", one of {_count(jobs.unfinished, _UNFINISHED)} unfinished"
-        said = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"
-        said += others if jobs.unfinished > 1 else ""
-        return Health("waiting", said, since=jobs.waiting_since)
+        words = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"
+        words += others if jobs.unfinished > 1 else ""
+        return Health("waiting", words, since=jobs.waiting_since)
     if jobs.retried_id is not None:
-        said = f"a job failed and is tried again, attempt {jobs.attempt} of {jobs.max_attempts}"
-        return Health("retrying", said, job_id=jobs.retried_id)
+        words = f"a job failed and is tried again, attempt {jobs.attempt} of {jobs.max_attempts}"
+        return Health("retrying", words, job_id=jobs.retried_id)
     return _without_trouble(row, jobs, skips)
 
 
@@ -219,20 +219,25 @@ def _without_trouble(row: Schedule, jobs: _Outcomes, skips: _Skips | None) -> He
         if jobs.completed_at is None:
             return Health("new", "it has not been decided yet")
     elif row.last_success is None and jobs.completed_at is None:
-        said, error = "it was never launched: each time, it was skipped or failed", row.last_error
-        return Health("never_launched", said, since=row.created_at, error=error, reason=reason)
+        return Health(
+            "never_launched",
+            "it was never launched: each time, it was skipped or failed",
+            since=row.created_at,
+            error=row.last_error,
+            reason=reason,
+        )
     elif skips is not None:
         since = skips.since or row.last_run
-        said = f"skipping since {since.astimezone(UTC):%F %T} UTC"
-        said += "" if reason is None else f": {reason}"
-        return Health("skipping", said, since=since, reason=reason)
+        words = f"skipping since {since.astimezone(UTC):%F %T} UTC"
+        words += "" if reason is None else f": {reason}"
+        return Health("skipping", words, since=since, reason=reason)
     if jobs.completed_at is not None:
         return Health("ok", "its last job completed", since=jobs.completed_at)
     return Health("no_outcome", "none of its jobs has ended yet")
 
 
-def _with(said: str, error: str | None) -> str:
-    return said if error is None else f"{said}; last: {error}"
+def _with(words: str, error: str | None) -> str:
+    return words if error is None else f"{words}; last: {error}"
 
 
 def _count(number: int, most: int = MOST_FAILURES) -> str:

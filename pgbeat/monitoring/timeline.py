@@ -105,8 +105,8 @@ def timeline(
     while all is well (`beats.patience`). Raises `InvalidInput`.
     """
     if span not in SPANS:
-        said = f"span must be one of {', '.join(SPANS)}"
-        raise InvalidInput.of("span", "invalid", said)
+        message = f"span must be one of {', '.join(SPANS)}"
+        raise InvalidInput.of("span", "invalid", message)
     now = connection.scalar(text("SELECT now()")).astimezone(UTC)
     length = SPANS[span]
     since, until = now - length * 3 / 4, now + length / 4
@@ -156,7 +156,7 @@ def _pieces(
     connection: Connection, ids: Sequence[int], since: datetime, now: datetime, step: timedelta
 ) -> tuple[dict[int, list[Piece]], dict[int, datetime]]:
     """Returns the pieces of each schedule, and since when those are complete that were cut."""
-    found: dict[int, list[Piece]] = {each: [] for each in ids}
+    pieces: dict[int, list[Piece]] = {key: [] for key in ids}
     tallies: dict[tuple[int, str], tuple[int, datetime]] = {}
     cut: dict[int, datetime] = {}
     values = {
@@ -169,7 +169,7 @@ def _pieces(
         "failures": MOST_FAILURES,
     }
     rows = connection.execute(_PIECES, values) if ids else ()
-    for key, source, kind, number, begin, until, is_open, job_id, said, task in rows:
+    for key, source, kind, number, begin, until, is_open, job_id, message, task in rows:
         if source in ("run", "tick"):
             count, first = tallies.get((key, source), (0, now))
             tallies[key, source] = count, first = count + number, min(first, begin)
@@ -180,8 +180,8 @@ def _pieces(
             continue
         has_length = source in ("run", "before", "job")
         end = None if has_length and is_open else (until if has_length else None) or begin
-        found[key].append(Piece(known, begin, end, number, job_id, said, task))
-    return found, cut
+        pieces[key].append(Piece(known, begin, end, number, job_id, message, task))
+    return pieces, cut
 
 
 # -- the future
@@ -202,11 +202,11 @@ def _coming(
             return [Coming(row.next_run, is_certain(row), None)] if row.next_run else [], None
         times = upcoming(row, timetable, now, excluded=exclusion(known, row, timezone))
         certain = is_certain(row)
-        found = []
+        coming = []
         for due in islice(times, MOST_COMING + 1):
             if due.at >= until:
                 break
-            found.append(Coming(due.at, certain, due.skip))
+            coming.append(Coming(due.at, certain, due.skip))
     except PgbeatError as error:
         return [], str(error)
-    return found, None
+    return coming, None

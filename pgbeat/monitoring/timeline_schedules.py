@@ -65,8 +65,8 @@ def chosen(
         }
         kinds = dict[int, int](tuple(row) for row in connection.execute(_CANDIDATES, values))
         running = {key for key, kind in kinds.items() if kind == _RUNNING}
-        found = {row.id: row for row in _read(connection, kinds)}
-        rows = list({row.id: row for row in [*map(found.get, kinds), *rows] if row}.values())
+        candidates = {row.id: row for row in _read(connection, kinds)}
+        rows = list({row.id: row for row in [*map(candidates.get, kinds), *rows] if row}.values())
     healths = _healths(connection, rows, patience, limit)
     known = (row for row in rows if row.id in healths)
     rows = sorted(known, key=lambda row: _rank(healths[row.id]))[:limit]

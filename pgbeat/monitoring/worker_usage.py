@@ -55,8 +55,8 @@ def listing(
 
     Each has up to so many of the `tasks` that it runs.
     """
-    given = {"namespace": namespace, "limit": limit, "tasks": tasks}
-    rows = map(WorkerUsage._make, connection.execute(_LISTING, given))
+    values = {"namespace": namespace, "limit": limit, "tasks": tasks}
+    rows = map(WorkerUsage._make, connection.execute(_LISTING, values))
     return [row._replace(tasks=tuple(map(_running, row.tasks or ()))) for row in rows]
 
 

@@ -63,16 +63,16 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                     yield _untracked(number, app)
                 if failing := check_ins.check(connection, settings.namespace):
                     yield Check("check-ins", *failing)
-                if found := policies.check(connection, settings, app):
-                    yield Check("task policies", *found)
+                if finding := policies.check(connection, settings, app):
+                    yield Check("task policies", *finding)
         is_reader = missing.result == "unknown"
         yield from _broker(connection, settings, app, is_reader=is_reader)
 
 
 def _untracked(number: int, app: "Celery | None") -> Check:
-    said = "1 task ran" if number == 1 else f"{number:,} tasks ran"
+    message = "1 task ran" if number == 1 else f"{number:,} tasks ran"
     advice = f"{spelling(app, 'track')} = 'all' tracks them"
-    return Check("tracking", "ok", f"{said} untracked in the last 24 hours; {advice}")
+    return Check("tracking", "ok", f"{message} untracked in the last 24 hours; {advice}")
 
 
 def _schema(connection: Connection) -> Check:
@@ -190,14 +190,14 @@ _UNDECIDED = text(
 def _decisions(connection: Connection, settings: Settings) -> Check:
     """Looks for schedules that could not be launched when they were due last."""
     values = {"namespace": settings.namespace, "named": _NAMED}
-    found = connection.execute(_UNDECIDED, values).all()
-    if not found:
+    rows = connection.execute(_UNDECIDED, values).all()
+    if not rows:
         return Check("decisions", "ok", "no schedule failed to be decided when it was due last")
     some = [
         f"{name} ({failures} of {most} times in a row; last: {_line(error)})"
-        for name, failures, most, error, _ in found
+        for name, failures, most, error, _ in rows
     ]
-    total = found[0][4]
+    total = rows[0][4]
     return Check(
         "decisions",
         "warn",
@@ -208,29 +208,29 @@ def _decisions(connection: Connection, settings: Settings) -> Check:
 
 def _jobs(connection: Connection, settings: Settings) -> Check:
     """Looks for schedules whose newest job failed."""
-    found = [
-        each for each in schedule_health.failing(connection, settings.namespace) if each.is_enabled
+    failing = [
+        row for row in schedule_health.failing(connection, settings.namespace) if row.is_enabled
     ]
-    if not found:
+    if not failing:
         return Check("jobs", "ok", "no schedule's newest job failed")
     some = [
-        f"{each.name} ({each.failures} in a row{', paused' if each.is_paused else ''}; last: "
-        f"{_line(each.error)})"
-        for each in found[:_NAMED]
+        f"{row.name} ({row.failures} in a row{', paused' if row.is_paused else ''}; last: "
+        f"{_line(row.error)})"
+        for row in failing[:_NAMED]
     ]
     return Check(
         "jobs",
         "warn",
-        f"the newest jobs of {_schedules(len(found))} failed: {_listed(some, len(found))}",
+        f"the newest jobs of {_schedules(len(failing))} failed: {_listed(some, len(failing))}",
         "`pgbeat explain NAME` and `pgbeat jobs show ID` say more.",
     )
 
 
 def _workers(connection: Connection, settings: Settings) -> Iterator[Check]:
     """Looks for workers that died, and for tasks of schedules that the living don't know."""
-    found = worker_usage.listing(connection, settings.namespace, tasks=0)
-    living = {each.name for each in found if each.missing_since is None}
-    lost = sorted({each.name for each in found} - living)
+    workers = worker_usage.listing(connection, settings.namespace, tasks=0)
+    living = {worker.name for worker in workers if worker.missing_since is None}
+    lost = sorted({worker.name for worker in workers} - living)
     number = "1 worker" if len(living) == 1 else f"{len(living)} workers"
     if lost:
         yield Check(
@@ -254,28 +254,28 @@ def _workers(connection: Connection, settings: Settings) -> Iterator[Check]:
 
 def _tasks(connection: Connection, settings: Settings) -> Check:
     """Looks for tasks of schedules that workers haven't registered."""
-    found = task_coverage.coverage(connection, settings.namespace)
-    reporting = found.workers - found.silent
+    coverage = task_coverage.coverage(connection, settings.namespace)
+    reporting = coverage.workers - coverage.silent
     if not reporting:
         return Check("tasks", "unknown", "no living worker says which tasks it has registered")
-    if not found.uncovered:
+    if not coverage.uncovered:
         number = "1 worker has" if reporting == 1 else f"{reporting} workers have"
         detail = f"{number} registered the task of each schedule"
-        if found.silent:
-            return Check("tasks", "unknown", f"{detail}, {found.silent} more don't say")
+        if coverage.silent:
+            return Check("tasks", "unknown", f"{detail}, {coverage.silent} more don't say")
         return Check("tasks", "ok", detail)
     some = []
-    for each in found.uncovered[:_NAMED]:
-        whose = f"schedule {each.example!r}"
-        whose += f" and {each.schedules - 1} more" if each.schedules > 1 else ""
-        hint = f"; did you mean {each.near!r}?" if each.near else ""
-        lacking = ", ".join(each.workers[:3]) + (" …" if len(each.workers) > 3 else "")
-        missing = "no worker has" if each.is_unknown and not found.silent else f"{lacking} lacks"
-        some.append(f"{missing} task {each.task!r} of {whose}{hint}")
+    for task in coverage.uncovered[:_NAMED]:
+        whose = f"schedule {task.example!r}"
+        whose += f" and {task.schedules - 1} more" if task.schedules > 1 else ""
+        hint = f"; did you mean {task.near!r}?" if task.near else ""
+        lacking = ", ".join(task.workers[:3]) + (" …" if len(task.workers) > 3 else "")
+        missing = "no worker has" if task.is_unknown and not coverage.silent else f"{lacking} lacks"
+        some.append(f"{missing} task {task.task!r} of {whose}{hint}")
     return Check(
         "tasks",
         "warn",
-        _listed(some, len(found.uncovered)),
+        _listed(some, len(coverage.uncovered)),
         "A worker fails the jobs of a task that it doesn't know: put the name right (`pgbeat "
         "update NAME --task TASK`), or have the workers' app import the task.",
     )
@@ -315,12 +315,12 @@ def _broker(
         )
 
 
-def _queues(found: Sequence[QueueSummary], app: "Celery | None") -> Iterator[Check]:
+def _queues(rows: Sequence[QueueSummary], app: "Celery | None") -> Iterator[Check]:
     """Counts the messages that wait, and looks for queues from which nobody consumes them."""
-    full = ", ".join(f"{each.name} {each.waiting}" for each in found if each.waiting)
-    detail = f"{sum(each.waiting for each in found)} messages wait" + (f" ({full})" if full else "")
+    full = ", ".join(f"{row.name} {row.waiting}" for row in rows if row.waiting)
+    detail = f"{sum(row.waiting for row in rows)} messages wait" + (f" ({full})" if full else "")
     yield Check("broker", "ok", f"its tables are here; {detail}")
-    unserved = [each.name for each in found if each.is_unserved]
+    unserved = [row.name for row in rows if row.is_unserved]
     if app is not None and not delays_in_table(app.conf):
         yield Check("queues", "unknown", "who consumes by the stock transport (sqla+) isn't seen")
     elif unserved:
@@ -330,7 +330,7 @@ def _queues(found: Sequence[QueueSummary], app: "Celery | None") -> Iterator[Che
             f"messages, but no living consumer: {_listed(unserved[:_NAMED], len(unserved))}",
             f"Start a worker for them: celery -A APP worker -Q {','.join(unserved[:_NAMED])}",
         )
-    elif not any(each.consumers for each in found if not each.is_internal):
+    elif not any(row.consumers for row in rows if not row.is_internal):
         yield Check("queues", "warn", "no worker consumes from any", "Start one.")
     else:
         yield Check("queues", "ok", "each queue with messages has a living consumer")

@@ -32,12 +32,12 @@ def find(connection: Connection, *, idle: float) -> list[OpenTransaction]:
 
 def problem(connection: Connection) -> tuple[str, str] | None:
     """Returns what is wrong with the one that has been idle longest, and what to do about it."""
-    found = find(connection, idle=_IDLE)
-    if not found:
+    transactions = find(connection, idle=_IDLE)
+    if not transactions:
         return None
-    oldest = found[0]
+    oldest = transactions[0]
     name = f" ({oldest.application_name})" if oldest.application_name else ""
-    others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    others = f", and {len(transactions) - 1} more" if len(transactions) > 1 else ""
     return (
         f"session {oldest.pid}{name} has been idle in a transaction for {oldest.idle:.0f} s "
         f"that has locks in {', '.join(oldest.tables)}{others}",

@@ -54,14 +54,14 @@ _OVERDUE = text(
 def check(connection: Connection) -> Finding:
     """Looks for periods that are missing now, or were to be dropped more than a day ago."""
     longest = longest_retention(connection)
-    found = list(connection.scalars(_MISSING, {"late": _LATE}))
+    problems = list(connection.scalars(_MISSING, {"late": _LATE}))
     if longest is not None:
-        found += connection.scalars(_OVERDUE, {"late": _LATE, "longest": longest})
-    if not found:
+        problems += connection.scalars(_OVERDUE, {"late": _LATE, "longest": longest})
+    if not problems:
         return Finding("ok", "periods are added ahead and dropped once they are old")
     return Finding(
         "warn",
-        "; ".join(found),
+        "; ".join(problems),
         "The leading beat adds and drops periods, and needs the tables for a moment: see that one "
         "leads and that no transaction that has read jobs stays open; its log says what failed, "
         "and at level debug what it waits for.",

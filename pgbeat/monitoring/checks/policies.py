@@ -24,21 +24,21 @@ def check(
         return None
     app.loader.import_default_modules()
     try:
-        found = task_policies.all_of(app)
+        known = task_policies.all_of(app)
     except ConfigError as error:
-        wrong = "; ".join(f"{each.field}: {each.message}" for each in error.problems)
+        wrong = "; ".join(f"{problem.field}: {problem.message}" for problem in error.problems)
         return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
-    if not found:
+    if not known:
         return None
     namespace = settings.namespace
-    if lanes := task_policies.missing_lanes(connection, found, namespace=namespace):
+    if lanes := task_policies.missing_lanes(connection, known, namespace=namespace):
         detail = "; ".join(
             f"tasks can't be sent ({_names(tasks)}): "
             f"{missing(connection, 'lane', lane, namespace=namespace)}"
             for lane, tasks in lanes.items()
         )
         return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(lanes))} --limit 1`."
-    detail = _names(sorted(found))
+    detail = _names(sorted(known))
     if settings.track == "off":
         advice = "Set pgbeat_track to launched: else nobody knows when these jobs end."
         return "warn", f"{detail}, and workers don't record executions", advice

@@ -121,13 +121,13 @@ def missing_privileges(connection: Connection) -> Check:
     lacking = connection.execute(_MISSING).all()
     if not lacking:
         return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
-    if all(each.may_only_read for each in lacking) and not connection.scalar(_MAY_WRITE):
+    if all(privilege.may_only_read for privilege in lacking) and not connection.scalar(_MAY_WRITE):
         return Check(
             "permissions",
             "unknown",
             "the role may only read; whether beat's own role may write can't be seen from here",
         )
-    missing = [each.what for each in lacking]
+    missing = [privilege.what for privilege in lacking]
     role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
     return Check(
         "permissions",

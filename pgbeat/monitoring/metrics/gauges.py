@@ -39,11 +39,11 @@ def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
     """
     most = [OVER if state in ENDED else MOST for state in JOB_STATES]
     values = {"namespace": namespace, "states": list(JOB_STATES), "most": most}
-    found = {(state, source): 0 for state in JOB_STATES for source in JOB_SOURCES}
+    numbers = {(state, source): 0 for state in JOB_STATES for source in JOB_SOURCES}
     for state, source, count in connection.execute(_JOBS, values):
         if source is not None:
-            found[state, source] = count
-    return found
+            numbers[state, source] = count
+    return numbers
 
 
 _LAUNCHES = text(

@@ -108,9 +108,9 @@ def _beats(connection: Connection, settings: Settings) -> Iterator[Metric]:
 def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
     states = gauges.schedules(connection, namespace)
     yield _gauge("pgbeat_schedules", {(state,): n for state, n in states.items()}, "state")
-    failing = [each for each in schedule_health.failing(connection, namespace) if each.is_enabled]
+    failing = [row for row in schedule_health.failing(connection, namespace) if row.is_enabled]
     yield _plain("pgbeat_schedules_failing", len(failing))
-    failed = {(each.name,): each.failures for each in failing[: gauges.NAMED]}
+    failed = {(row.name,): row.failures for row in failing[: gauges.NAMED]}
     yield _gauge("pgbeat_schedule_failed_jobs", failed, "schedule")
     launches = gauges.last_launches(connection, namespace)
     moments = {(name,): moment for name, moment in launches.items()}
@@ -118,54 +118,52 @@ def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
 
 
 def _ticks(sums: Sequence[CounterValue]) -> Iterator[Metric]:
-    decided = {(each.label, each.kind): each.value for each in _of(sums, "ticks")}
+    decided = {(row.label, row.kind): row.value for row in _of(sums, "ticks")}
     yield _counter("pgbeat_ticks", decided, "schedule", "outcome")
     yield _histogram("pgbeat_tick_lateness_seconds", counters.LATENESS, _of(sums, "lateness"))
     yield _histogram("pgbeat_tick_duration_seconds", counters.TICK, _of(sums, "tick"))
-    yield _counter("pgbeat_take_overs", {(): sum(each.value for each in _of(sums, "take_overs"))})
+    yield _counter("pgbeat_take_overs", {(): sum(row.value for row in _of(sums, "take_overs"))})
 
 
 def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) -> Iterator[Metric]:
     yield _gauge("pgbeat_jobs", gauges.jobs(connection, namespace), "state", "job_source")
     ended: dict[tuple[str, ...], float] = {}
-    for each in _of(sums, "executions"):
-        state, _, source = each.kind.partition(counters.BY)
-        ended[each.label, state, source] = each.value
+    for row in _of(sums, "executions"):
+        state, _, source = row.kind.partition(counters.BY)
+        ended[row.label, state, source] = row.value
     yield _counter("pgbeat_executions", ended, "task", "state", "job_source")
     took = _of(sums, "duration")
     yield _histogram("pgbeat_execution_duration_seconds", counters.DURATION, took, "task")
     late = {("start",): 0.0, ("end",): 0.0}
     yield _counter(
-        "pgbeat_jobs_late",
-        late | {(each.kind,): each.value for each in _of(sums, "late")},
-        "deadline",
+        "pgbeat_jobs_late", late | {(row.kind,): row.value for row in _of(sums, "late")}, "deadline"
     )
     yield _plain("pgbeat_workers", workers.living(connection))
     yield _counter("pgbeat_stale_claims_released", {(): gauges.released(connection)})
 
 
 def _lanes(connection: Connection, namespace: str) -> Iterator[Metric]:
-    found = gauges.lanes(connection, namespace)
-    yield _gauge("pgbeat_lane_slots_used", {(lane.name,): lane.used for lane in found}, "lane")
-    limits = {(lane.name,): lane.limit for lane in found if lane.limit is not None}
+    lanes = gauges.lanes(connection, namespace)
+    yield _gauge("pgbeat_lane_slots_used", {(lane.name,): lane.used for lane in lanes}, "lane")
+    limits = {(lane.name,): lane.limit for lane in lanes if lane.limit is not None}
     yield _gauge("pgbeat_lane_slots_limit", limits, "lane")
-    yield _gauge("pgbeat_lane_waiting", {(lane.name,): lane.waiting for lane in found}, "lane")
-    yield _gauge("pgbeat_lane_paused", {(lane.name,): lane.is_paused for lane in found}, "lane")
+    yield _gauge("pgbeat_lane_waiting", {(lane.name,): lane.waiting for lane in lanes}, "lane")
+    yield _gauge("pgbeat_lane_paused", {(lane.name,): lane.is_paused for lane in lanes}, "lane")
 
 
 def _webhooks(connection: Connection, namespace: str) -> Iterator[Metric]:
-    found = gauges.webhooks(connection, namespace)
+    hooks = gauges.webhooks(connection, namespace)
     states = ("pending", "delivered", "failed")
-    sent = {(hook.name, state): getattr(hook, state) for hook in found for state in states}
+    sent = {(hook.name, state): getattr(hook, state) for hook in hooks for state in states}
     yield _gauge("pgbeat_webhook_deliveries", sent, "webhook", "state")
-    enabled = {(hook.name,): hook.is_enabled for hook in found}
+    enabled = {(hook.name,): hook.is_enabled for hook in hooks}
     yield _gauge("pgbeat_webhook_enabled", enabled, "webhook")
 
 
 def _queues(connection: Connection) -> Iterator[Metric]:
-    found = gauges.queues(connection)
+    queues = gauges.queues(connection)
     states = ("waiting", "delayed", "claimed")
-    messages = {(queue.name, state): getattr(queue, state) for queue in found for state in states}
+    messages = {(queue.name, state): getattr(queue, state) for queue in queues for state in states}
     yield _gauge("pgbeat_queue_messages", messages, "queue", "state")
     for name, field in (
         ("pgbeat_queue_oldest_age_seconds", "age"),
@@ -173,7 +171,7 @@ def _queues(connection: Connection) -> Iterator[Metric]:
         ("pgbeat_queue_paused", "is_paused"),
         ("pgbeat_dead_letters", "dead"),
     ):
-        yield _gauge(name, {(queue.name,): getattr(queue, field) for queue in found}, "queue")
+        yield _gauge(name, {(queue.name,): getattr(queue, field) for queue in queues}, "queue")
 
 
 # ----- prometheus_client's families
@@ -221,14 +219,14 @@ _ABOUT = {
 
 
 def _of(sums: Sequence[CounterValue], metric: str) -> list[CounterValue]:
-    return [each for each in sums if each.metric == metric]
+    return [row for row in sums if row.metric == metric]
 
 
 def _gauge(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
-    made = GaugeMetricFamily(name, _ABOUT[name], labels=labels)
+    family = GaugeMetricFamily(name, _ABOUT[name], labels=labels)
     for values, value in samples.items():
-        made.add_metric(values, value)
-    return made
+        family.add_metric(values, value)
+    return family
 
 
 def _plain(name: str, value: float) -> Metric:
@@ -236,25 +234,25 @@ def _plain(name: str, value: float) -> Metric:
 
 
 def _counter(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
-    made = CounterMetricFamily(name, _ABOUT[name], labels=labels)
+    family = CounterMetricFamily(name, _ABOUT[name], labels=labels)
     for values, value in samples.items():
-        made.add_metric(values, value)
-    return made
+        family.add_metric(values, value)
+    return family
 
 
 def _histogram(
     name: str, bounds: Sequence[float], sums: Sequence[CounterValue], *labels: str
 ) -> Metric:
-    made = HistogramMetricFamily(name, _ABOUT[name], labels=labels)
-    found: dict[str, dict[str, float]] = {} if labels else {"": {}}
-    for each in sums:
-        found.setdefault(each.label, {})[each.kind] = each.value
-    for label, kinds in found.items():
+    family = HistogramMetricFamily(name, _ABOUT[name], labels=labels)
+    by_label: dict[str, dict[str, float]] = {} if labels else {"": {}}
+    for row in sums:
+        by_label.setdefault(row.label, {})[row.kind] = row.value
+    for label, kinds in by_label.items():
         edges = [*(str(float(bound)) for bound in bounds), "+Inf"]
         counts = accumulate(kinds.get(str(number), 0) for number in range(len(edges)))
-        made.add_metric(
+        family.add_metric(
             [label] if labels else [],
             list(zip(edges, counts, strict=True)),
             kinds.get(counters.SUM, 0.0),
         )
-    return made
+    return family

@@ -26,31 +26,31 @@ _VALUE = re.compile(
 _SEVERAL = re.compile(r"\*(?:[:.,;]?\ ?\*)+")
 
 
-def pattern(said: str | None) -> str:
+def pattern(message: str | None) -> str:
     """Returns the pattern of an error or a reason: its first line, with `*` for each value.
 
     Values are numbers, words with digits (ids, times, addresses), quoted text that is not a mere
     name, e-mail addresses, and paths of URLs. The exception's class stays as it is. A pattern is
     the pattern of itself, and with `*` after it, a glob of its errors.
     """
-    line = (said or "").strip().partition("\n")[0][:_READ].rstrip()
+    line = (message or "").strip().partition("\n")[0][:_READ].rstrip()
     if not line:
         return NO_ERROR
-    found = _CLASS.match(line)
-    kept = found[0] if found else ""
+    match = _CLASS.match(line)
+    kept = match[0] if match else ""
     rest = _SEVERAL.sub(_ANY, _VALUE.sub(_placeholder, line[len(kept) :]))
     whole = kept + rest
     return whole if len(whole) <= LONGEST else whole[: LONGEST - 1].rstrip(" *") + _ANY
 
 
-def _placeholder(found: re.Match[str]) -> str:
-    if found["url"]:
-        return f"{_host(found['url'])}/{_ANY}" if found[0] != found["url"] else _host(found["url"])
-    if found["quote"]:
-        if _NAME.fullmatch(found["quoted"]):
-            return found[0]
-        end = found["quote"] if found[0][1:].endswith(found["quote"]) else ""
-        return f"{found['quote']}{_ANY}{end}"
+def _placeholder(match: re.Match[str]) -> str:
+    if match["url"]:
+        return f"{_host(match['url'])}/{_ANY}" if match[0] != match["url"] else _host(match["url"])
+    if match["quote"]:
+        if _NAME.fullmatch(match["quoted"]):
+            return match[0]
+        end = match["quote"] if match[0][1:].endswith(match["quote"]) else ""
+        return f"{match['quote']}{_ANY}{end}"
     return _ANY
 
 

@@ -97,17 +97,17 @@ _Found = dict[datetime, dict[Kind, Failures]]
 def of_jobs(row: Any) -> tuple[Kind, Failures]:
     """Returns the kind of failed jobs that have the same error, and what is added up of them."""
     schedules = () if row.schedule is None else (row.schedule,)
-    found = Failures(row.number, row.first_at, row.last_at, row.job_id, schedules)
-    return (pattern(row.error), row.task), found
+    failures = Failures(row.number, row.first_at, row.last_at, row.job_id, schedules)
+    return (pattern(row.error), row.task), failures
 
 
 def count(connection: Connection, namespace: str, starts: datetime, ends: datetime) -> None:
     """Counts the jobs that failed from `starts` until `ends`, by minute."""
     values = {"namespace": namespace, "starts": starts, "ends": ends}
-    found: _Found = {}
+    kinds: _Found = {}
     for row in connection.execute(_FAILED, values):
-        _add(found, row.at, *of_jobs(row))
-    _write(connection, namespace, "minute", found)
+        _add(kinds, row.at, *of_jobs(row))
+    _write(connection, namespace, "minute", kinds)
 
 
 def add_up(
@@ -120,36 +120,36 @@ def add_up(
     """Adds up the hours from `starts` until `ends` from their minutes, or the days from hours."""
     shorter = _SECONDS["minute" if unit == "hour" else "hour"]
     values = {"namespace": namespace, "starts": starts, "ends": ends}
-    found: _Found = {}
+    kinds: _Found = {}
     for row in connection.execute(_SHORTER, {**values, "unit": unit, "shorter": shorter}):
         failures = Failures(row.number, row.first_at, row.last_at, row.job_id, row.schedules)
-        _add(found, row.at, (row.error, row.task), failures)
-    _write(connection, namespace, unit, found)
+        _add(kinds, row.at, (row.error, row.task), failures)
+    _write(connection, namespace, unit, kinds)
 
 
-def _add(found: _Found, at: datetime, kind: Kind, failures: Failures) -> None:
-    kinds = found.setdefault(at, {})
+def _add(times: _Found, at: datetime, kind: Kind, failures: Failures) -> None:
+    kinds = times.setdefault(at, {})
     if kind in kinds:
         kinds[kind].add(failures)
     else:
         kinds[kind] = failures
 
 
-def _write(connection: Connection, namespace: str, unit: str, found: _Found) -> None:
+def _write(connection: Connection, namespace: str, unit: str, times: _Found) -> None:
     """Replaces the rows of the times that were found."""
-    if not found:
+    if not times:
         return
     values = {"namespace": namespace, "step": _SECONDS[unit]}
-    connection.execute(_CLEAR, values | {"times": list(found)})
-    rows = [row for at, kinds in found.items() for row in _ranked(at, kinds)]
+    connection.execute(_CLEAR, values | {"times": list(times)})
+    rows = [row for at, kinds in times.items() for row in _ranked(at, kinds)]
     connection.execute(_WRITE, values | {"batch": recordset(rows)})
 
 
 def _ranked(at: datetime, kinds: dict[Kind, Failures]) -> Iterable[_Row]:
     """Yields the most frequent kinds, then the others as one."""
-    own = kinds.pop(OTHERS, None)
+    before = kinds.pop(OTHERS, None)
     ranked = sorted(kinds.items(), key=lambda item: -item[1].number)
-    rest = [failures for _, failures in ranked[MOST:]] + ([] if own is None else [own])
+    rest = [failures for _, failures in ranked[MOST:]] + ([] if before is None else [before])
     shown = ranked[:MOST]
     if rest:
         others = rest[0]

@@ -122,20 +122,20 @@ class _Group:
     @property
     def jobs(self) -> int:
         """Returns the number of failed jobs."""
-        return sum(each.number for each in self.kinds.values())
+        return sum(failures.number for failures in self.kinds.values())
 
-    def made(self) -> ErrorGroup:
+    def as_group(self) -> ErrorGroup:
         """Returns the group as it is returned to callers."""
-        found = list(self.kinds.values())
-        last = max(found, key=lambda each: each.last_at)
+        kinds = list(self.kinds.values())
+        last = max(kinds, key=lambda failures: failures.last_at)
         tasks: Counter[str] = Counter()
-        for (_, task), each in self.kinds.items():
-            tasks[task] += each.number
+        for (_, task), failures in self.kinds.items():
+            tasks[task] += failures.number
         names = [name for name, _ in self.schedules.most_common()]
         return ErrorGroup(
             self.pattern,
             self.jobs,
-            min(each.first_at for each in found),
+            min(failures.first_at for failures in kinds),
             last.last_at,
             last.job_id,
             [name for name, _ in tasks.most_common() if name],
@@ -179,7 +179,7 @@ def errors(
         span.step,
         total + len(newest),
         is_lower_bound or has_more,
-        [group.made() for group in ranked[:limit]],
+        [group.as_group() for group in ranked[:limit]],
         len(ranked) > limit,
     )
 
@@ -190,12 +190,12 @@ def _span(connection: Connection, namespace: str, since: timedelta | datetime) -
     asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
     length = now - asked
     if length <= timedelta(0) or length > HOURS_KEPT:
-        said = f"since must be within the last {HOURS_KEPT.days} days"
-        raise InvalidInput.of("since", "out_of_range", said)
+        message = f"since must be within the last {HOURS_KEPT.days} days"
+        raise InvalidInput.of("since", "out_of_range", message)
     # A minute's grace: a page for a day is asked for a moment after its links were made.
     fits = [length <= most + MINUTE for most in (_BY_MINUTES, _BY_HOURS)]
     least = MINUTE if fits[0] else HOUR if fits[1] else DAY
-    step = next((each for each in STEPS if each >= least and length / each <= _POINTS), DAY)
+    step = next((step for step in STEPS if step >= least and length / step <= _POINTS), DAY)
     begins = floor(asked, step)
     hours_until = max(begins, progress.hours_until or begins)
     days_until = max(begins, floor(hours_until, DAY))

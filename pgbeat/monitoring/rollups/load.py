@@ -113,9 +113,9 @@ def load(
     return Load(kind, name, begins, max(until, begins), step, _point(begins, total), points)
 
 
-def _which(given: Mapping[str, str | None]) -> tuple[str, str]:
+def _which(names: Mapping[str, str | None]) -> tuple[str, str]:
     """Returns the kind and the name of the one that is given."""
-    named = [(kind, name) for kind, name in given.items() if name]
+    named = [(kind, name) for kind, name in names.items() if name]
     if len(named) > 1:
         raise InvalidInput.of(
             named[1][0], "conflict", "task, lane and queue exclude each other: give one of them"
@@ -127,16 +127,16 @@ def _step(length: timedelta, step: timedelta | None, by_hours: bool) -> timedelt
     """Returns the step, by default the shortest that makes few enough points."""
     least, unit = (HOUR, "hours") if by_hours else (MINUTE, "minutes")
     if length <= timedelta(0) or length > HOURS_KEPT:
-        said = f"since must be within the last {HOURS_KEPT.days} days"
-        raise InvalidInput.of("since", "out_of_range", said)
+        message = f"since must be within the last {HOURS_KEPT.days} days"
+        raise InvalidInput.of("since", "out_of_range", message)
     if step is None:
-        return next(each for each in STEPS if each >= least and length / each <= USUAL)
+        return next(size for size in STEPS if size >= least and length / size <= USUAL)
     if step < least or step % least:
-        said = f"step must be a whole number of {unit} for this span"
-        raise InvalidInput.of("step", "out_of_range", said)
+        message = f"step must be a whole number of {unit} for this span"
+        raise InvalidInput.of("step", "out_of_range", message)
     if length / step > MOST:
-        said = f"step must leave at most {MOST} points"
-        raise InvalidInput.of("step", "out_of_range", said)
+        message = f"step must leave at most {MOST} points"
+        raise InvalidInput.of("step", "out_of_range", message)
     return step
 
 

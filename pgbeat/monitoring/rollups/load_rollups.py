@@ -149,9 +149,9 @@ def advance(connection: Connection, namespace: str, route: Route, span: timedelt
         if starts >= last:
             return False
         ends = min(starts + span, last)
-        found = _count(connection, namespace, route, starts, ends)
-        _write(connection, namespace, MINUTE, found)
-        if any(sums.ends["failed"] for sums in found.values()):
+        counted = _count(connection, namespace, route, starts, ends)
+        _write(connection, namespace, MINUTE, counted)
+        if any(sums.ends["failed"] for sums in counted.values()):
             error_rollups.count(connection, namespace, starts, ends)
         if is_settled:
             _add_hours(connection, namespace, starts, ends)
@@ -164,15 +164,15 @@ def _count(
 ) -> dict[Key, Sums]:
     """Returns what ended from `starts` until `ends`, by minute."""
     values = {"namespace": namespace, "starts": starts, "ends": ends, "bounds": list(BOUNDS)}
-    found: dict[Key, Sums] = {}
+    counted: dict[Key, Sums] = {}
     for row in connection.execute(_ENDED, values):
         for kind, name in _names(row, route):
-            sums = found.setdefault((kind, name, row.at), Sums())
+            sums = counted.setdefault((kind, name, row.at), Sums())
             sums.ends[row.state] += row.number
             if row.waiting is not None:
                 sums.waiting.add(row.waiting, row.number)
                 sums.running.add(row.running, row.number)
-    return found
+    return counted
 
 
 def _names(row: Any, route: Route) -> Iterable[tuple[str, str]]:
@@ -190,11 +190,11 @@ def _add_hours(connection: Connection, namespace: str, starts: datetime, ends: d
     hours = _floor(starts, HOUR), _floor(ends, HOUR)
     if hours[0] == hours[1]:
         return
-    found: dict[Key, Sums] = {}
+    counted: dict[Key, Sums] = {}
     values = {"namespace": namespace, "starts": hours[0], "ends": hours[1]}
     for row in connection.execute(_MINUTES, values):
-        found.setdefault((row.kind, row.name, row.at), Sums()).add(row)
-    _write(connection, namespace, HOUR, found)
+        counted.setdefault((row.kind, row.name, row.at), Sums()).add(row)
+    _write(connection, namespace, HOUR, counted)
     error_rollups.add_up(connection, namespace, "hour", *hours)
     days = _floor(starts, _DAY), _floor(ends, _DAY)
     if days[0] != days[1]:
@@ -211,34 +211,34 @@ def _write(
     connection: Connection,
     namespace: str,
     step: timedelta,
-    found: dict[Key, Sums],
+    counted: dict[Key, Sums],
     statement: Any = _WRITE,
 ) -> None:
-    if found:
-        rows = recordset(sums.as_rollup(*key) for key, sums in _most_frequent(found))
+    if counted:
+        rows = recordset(sums.as_rollup(*key) for key, sums in _most_frequent(counted))
         values = {"namespace": namespace, "step": int(step.total_seconds()), "batch": rows}
         connection.execute(statement, values)
 
 
-def _most_frequent(found: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
+def _most_frequent(counted: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
     """Returns the sums of up to `NAMES` names of each kind and time, those with the most jobs."""
     groups: dict[tuple[str, datetime], list[tuple[Key, Sums]]] = {}
-    for key, sums in found.items():
+    for key, sums in counted.items():
         groups.setdefault((key[0], key[2]), []).append((key, sums))
     return [
-        each
+        item
         for group in groups.values()
-        for each in nlargest(NAMES, group, lambda each: sum(each[1].ends.values()) + each[1].depth)
+        for item in nlargest(NAMES, group, lambda item: sum(item[1].ends.values()) + item[1].depth)
     ]
 
 
 def sample_depth(connection: Connection, namespace: str, route: Route) -> None:
     """Notes how many jobs wait now: those that may run and have not begun."""
-    found: dict[Key, Sums] = {}
+    depths: dict[Key, Sums] = {}
     for row in connection.execute(_DEPTHS, {"namespace": namespace}):
         for kind, name in _names(row, route):
-            found.setdefault((kind, name, row.at), Sums()).depth += row.number
-    _write(connection, namespace, MINUTE, found, _WRITE_DEPTHS)
+            depths.setdefault((kind, name, row.at), Sums()).depth += row.number
+    _write(connection, namespace, MINUTE, depths, _WRITE_DEPTHS)
 
 
 def prune(connection: Connection, namespace: str) -> None:
