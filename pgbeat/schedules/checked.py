@@ -36,17 +36,17 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def read_changes(given: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:
+def read_changes(values: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:
     """Returns the changes, for `edit`, that people ask for, and the mistakes among them.
 
     `None` clears a field. A new timetable replaces the old one, of whichever kind.
     """
-    changes, problems = {**given}, Problems()
-    for key in [key for key, value in given.items() if value is None]:
+    changes, problems = {**values}, Problems()
+    for key in [key for key, value in values.items() if value is None]:
         changes[key] = _EMPTY.get(key)
         if key not in _EMPTY and key not in _CLEARABLE:
-            said = f"{key} can't be null; leave it out to keep it as it is"
-            problems.add(key, "required", said)
+            message = f"{key} can't be null; leave it out to keep it as it is"
+            problems.add(key, "required", message)
     if not changes.keys().isdisjoint(TIMETABLES):
         changes = dict.fromkeys(TIMETABLES) | changes
     return changes, problems
@@ -64,17 +64,17 @@ def add(unit: UnitOfWork, values: Mapping[str, Any]) -> Schedule:
     return mistakes.attempt(unit.connection, values, change, is_new=True, known=known)
 
 
-def edit(unit: UnitOfWork, name: str, given: Mapping[str, Any]) -> Switched:
+def edit(unit: UnitOfWork, name: str, changes: Mapping[str, Any]) -> Switched:
     """Changes a schedule, and enables or disables it by `enabled`.
 
     Raises `InvalidSchedule` if nothing is given, else as `mistakes.attempt`.
     """
-    if given.get("enabled", False) is None:
-        given = {key: value for key, value in given.items() if key != "enabled"}
-    if not given:
-        said = "there is nothing to change; give at least one field"
-        raise InvalidSchedule.of("", "required", said)
-    values, known = read_changes(given)
+    if changes.get("enabled", False) is None:
+        changes = {key: value for key, value in changes.items() if key != "enabled"}
+    if not changes:
+        message = "there is nothing to change; give at least one field"
+        raise InvalidSchedule.of("", "required", message)
+    values, known = read_changes(changes)
     enabled = values.pop("enabled", None)
     known += _known(unit, values)
 

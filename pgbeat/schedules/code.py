@@ -20,14 +20,14 @@ _RETRY_AFTER = 10.0
 
 
 def apply(
-    connection: Connection, app: Celery, settings: Settings, own: Mapping[str, Any]
+    connection: Connection, app: Celery, settings: Settings, builtin: Mapping[str, Any]
 ) -> float | None:
     """Makes the app's rows match its entries (`own` are Celery's) and logs the changes.
 
     Returns the seconds after which to try again if entries are invalid, else `None`. Waits for
     locks as long as the session does.
     """
-    wanted = entries.from_app(app, own)
+    wanted = entries.from_app(app, builtin)
     defaults = writes.defaults(settings)
     name = entries.app_name(app, settings)
     try:
@@ -82,10 +82,10 @@ def warn_of_others(
 
 def described(others: Mapping[str, int], namespace: str) -> str:
     """Returns a sentence that names the other apps in a namespace."""
-    found = ", ".join(
+    listed = ", ".join(
         f"'{name}' ({count} schedule{'s' if count != 1 else ''})" for name, count in others.items()
     )
-    return f"Other apps use the namespace '{namespace}' too: {found}"
+    return f"Other apps use the namespace '{namespace}' too: {listed}"
 
 
 ADVICE = (

@@ -145,17 +145,17 @@ def _change_all(
 ) -> list[Switched]:
     permissions.require_admin(unit.actor, f"{verb} all schedules")
     connection = unit.connection
-    own = SELECT.where(table.c.namespace == unit.namespace, which)
+    query = SELECT.where(table.c.namespace == unit.namespace, which)
     # In the order of ids, as other writers of many rows lock them.
-    locked = connection.execute(own.order_by(table.c.id).with_for_update())
+    locked = connection.execute(query.order_by(table.c.id).with_for_update())
     before = {row.id: Schedule._make(row) for row in locked}
     if not before:
         return []
-    found = table.c.id.in_(before)
-    connection.execute(update(table).where(found).values(**values))
-    after = map(Schedule._make, connection.execute(SELECT.where(found).order_by(table.c.name)))
+    is_changed = table.c.id.in_(before)
+    connection.execute(update(table).where(is_changed).values(**values))
+    after = map(Schedule._make, connection.execute(SELECT.where(is_changed).order_by(table.c.name)))
     changed = [Switched(before[row.id], row) for row in after]
-    unit.record_all([(verb, *each) for each in changed])
+    unit.record_all([(verb, *switched) for switched in changed])
     return changed
 
 
@@ -167,8 +167,8 @@ def set_cursor(unit: UnitOfWork, name: str, cursor: Any) -> Any:
     """
     before = _locked(unit, name)
     if not is_storable(cursor):
-        said = "cursor can't be kept as JSON: it has NaN, NUL or half a character"
-        raise InvalidSchedule.of("cursor", "unstorable", said)
+        message = "cursor can't be kept as JSON: it has NaN, NUL or half a character"
+        raise InvalidSchedule.of("cursor", "unstorable", message)
     kept = _set(unit, before, {"cursor": null() if cursor is None else cursor}).cursor
     if kept != before.cursor:
         unit.record_action("update", "schedule", name, {"cursor": before.cursor}, {"cursor": kept})

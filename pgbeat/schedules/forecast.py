@@ -110,9 +110,9 @@ def upcoming(
     certain, clock = is_certain(row), now
     runs, launched = row.run_count, row.last_success
     state: Schedule | None = row
-    found = _first(row, timetable, now)
-    while found is not None and (row.max_runs is None or runs < row.max_runs):
-        at, nominal = found
+    times = _first(row, timetable, now)
+    while times is not None and (row.max_runs is None or runs < row.max_runs):
+        at, nominal = times
         if state is None and at < clock:  # while the one before it was put off
             state = row._replace(retry_count=0, waiting_for=None, last_run=clock)
         clock = max(clock, at)
@@ -132,7 +132,7 @@ def upcoming(
             runs += timetable.count(then, jump) if certain else 0
             then = jump
         moment = timetable.next_after(then)
-        found = None if moment is None else (row.jittered(moment), moment)
+        times = None if moment is None else (row.jittered(moment), moment)
 
 
 class Call(NamedTuple):
@@ -190,22 +190,22 @@ def forecast(
     `known` are the calendars that rows name; `timezone` is for rows that name none. Everything is
     counted, and the first `limit` due times are listed.
     """
-    found = Forecast(start or now, end)
-    tally = _Tally(now, found.start, end)
+    result = Forecast(start or now, end)
+    tally = _Tally(now, result.start, end)
     shared: dict[tuple[Timetable, str | None, str], _Shared] = {}
     listed: list[tuple[datetime, str, Iterator[Expected]]] = []
     for row in rows:
         if not row.enabled or row.paused_at is not None:
             continue
         if row.after is not None:
-            found.after.append(row)
+            result.after.append(row)
         excluded = exclusion(known, row, timezone)
         try:
             times = timetable(row)
             due = times.next_after(now)
             excluded(now)
         except PgbeatError as error:
-            found.unknown[row.name] = str(error)
+            result.unknown[row.name] = str(error)
             continue
         expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
         if _is_simple(row, due):
@@ -214,14 +214,14 @@ def forecast(
                 zone = (row.timezone or timezone) if row.calendar else ""
                 shared.setdefault((times, row.calendar, zone), _Shared(excluded)).add(row)
         else:
-            due = tally.add(found.within(expected()), certain=is_certain(row))
+            due = tally.add(result.within(expected()), certain=is_certain(row))
         if due is not None and due < end:
-            listed.append((due, row.name, found.within(expected())))
+            listed.append((due, row.name, result.within(expected())))
     for (times, calendar, _), group in shared.items():
         tally.add_all(times, group, has_calendar=calendar is not None)
-    tally.report(found)
-    found.times = _merged(listed, limit)
-    return found
+    tally.report(result)
+    result.times = _merged(listed, limit)
+    return result
 
 
 def _merged(
@@ -314,18 +314,18 @@ class _Tally:
 
     def add_all(self, times: Timetable, group: _Shared, *, has_calendar: bool) -> None:
         """Counts the due times that schedules share."""
-        found: Iterable[tuple[int, int]]
+        minutes: Iterable[tuple[int, int]]
         until = self._end - _INSTANT
         if has_calendar:
-            found = self._walked(times, group)
+            minutes = self._walked(times, group)
         elif isinstance(times, Interval) and times.every >= _MINUTE and times.every % _DAY:
             self._step(times, group)
             return
         elif times.count(self._before, until) > len(self._launches):
-            found = self._counted(times, until)
+            minutes = self._counted(times, until)
         else:
-            found = self._walked(times, group)
-        for minute, number in found:
+            minutes = self._walked(times, group)
+        for minute, number in minutes:
             self._launches[minute] += number * group.certain
             self._uncertain[minute] += number * group.uncertain
 

@@ -89,14 +89,14 @@ class Context:
     @property
     def args(self) -> Sequence[Any]:
         """Returns the row's arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
-        found: Sequence[Any] = self._filled(self.schedule.args or [], "args")
-        return found
+        filled: Sequence[Any] = self._filled(self.schedule.args or [], "args")
+        return filled
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """Returns the row's keyword arguments, likewise."""
-        found: Mapping[str, Any] = self._filled(self.schedule.kwargs, "kwargs")
-        return found
+        filled: Mapping[str, Any] = self._filled(self.schedule.kwargs, "kwargs")
+        return filled
 
     def _filled(self, value: Any, path: str) -> Any:
         if not self.schedule.has_placeholders:
@@ -191,7 +191,7 @@ class Launcher(ABC):
             return self._request(data, ctx)
         if not data:
             return Skip(f"{name}: no jobs to launch")
-        requests = [self._request(each, ctx) for each in data]
+        requests = [self._request(item, ctx) for item in data]
         check_run_keys(requests, name)
         return requests
 
@@ -336,8 +336,8 @@ def find(name: str) -> type[Launcher]:
     try:
         return _registry[name]
     except KeyError:
-        said = plugins.unknown(_registry, "launcher", name)
-        raise UnknownLauncher.of("launcher", "unknown", said) from None
+        message = plugins.unknown(_registry, "launcher", name)
+        raise UnknownLauncher.of("launcher", "unknown", message) from None
 
 
 def condition_engine(settings: Settings, **options: Any) -> Engine:

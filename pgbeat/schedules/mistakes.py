@@ -65,15 +65,15 @@ def attempt(
         if not isinstance(error, InvalidInput) or isinstance(error, ConfigError):
             raise error
         refusals.append(error)
-        seen = {each.root for each in problems}
-        fresh = [each for each in error.problems if each.root not in seen]
+        seen = {problem.root for problem in problems}
+        fresh = [problem for problem in error.problems if problem.root not in seen]
         problems.extend(fresh)
-        return {each.root for each in fresh}
+        return {problem.root for problem in fresh}
 
     less = partial(without, is_new=is_new)
-    made = retried(less(values, {each.root for each in problems}), change_alone, note, less)
-    if made is not None and not problems:
-        return made
+    result = retried(less(values, {problem.root for problem in problems}), change_alone, note, less)
+    if result is not None and not problems:
+        return result
     if refusals and len(problems) == len(refusals[0].problems):
         raise refusals[0]
     raise InvalidSchedule(problems, subject=refusals[0].subject if refusals else "")

@@ -178,21 +178,21 @@ class Schedule(NamedTuple):
         """
         timezone = self.timezone or default_timezone
         anchor = self.starts_at or self.created_at
-        found: Timetable | None = None
+        timetable: Timetable | None = None
         if self.cron is not None:
-            found = cron(self.cron, timezone)
+            timetable = cron(self.cron, timezone)
         elif self.every is not None:
             zone(timezone)
-            found = Interval(self.every, anchor, timezone)
+            timetable = Interval(self.every, anchor, timezone)
         elif self.once_at is not None:
-            found = Once(self.once_at)
+            timetable = Once(self.once_at)
         elif self.solar is not None:
-            found = parse_solar(self.solar)
+            timetable = parse_solar(self.solar)
         elif self.rrule is not None:
-            found = rrule(self.rrule, anchor, timezone)
+            timetable = rrule(self.rrule, anchor, timezone)
         elif self.after is not None:
-            found = NEVER
-        return None if found is None else bounded(found, self.starts_at, self.ends_at)
+            timetable = NEVER
+        return None if timetable is None else bounded(timetable, self.starts_at, self.ends_at)
 
     def jittered(self, moment: datetime) -> datetime:
         """Returns when to decide a due time: up to `jitter` later, always by the same delay."""
@@ -290,8 +290,8 @@ def named(
     for_update: bool = False,
 ) -> dict[str, Schedule]:
     """Returns the schedules that exist among these names."""
-    found = literal(sorted(set(names)), ARRAY(Text))
-    query = SELECT.where(schedules.c.namespace == namespace, schedules.c.name == any_(found))
+    wanted = literal(sorted(set(names)), ARRAY(Text))
+    query = SELECT.where(schedules.c.namespace == namespace, schedules.c.name == any_(wanted))
     rows = connection.execute(query.with_for_update() if for_update else query)
     return {row.name: row for row in map(Schedule._make, rows)}
 
@@ -384,5 +384,5 @@ def count(connection: Connection, *, namespace: str = NAMESPACE) -> RowMapping:
         func.count().filter(is_new).label("unplanned"),
         func.min(next_run).filter(is_due).label("oldest_due"),
     )
-    found = connection.execute(query.where(schedules.c.namespace == namespace))
-    return found.mappings().one()
+    rows = connection.execute(query.where(schedules.c.namespace == namespace))
+    return rows.mappings().one()

@@ -71,8 +71,8 @@ def check_condition(settings: Settings, condition_sql: str) -> bool | Skip:
                 raise
             raise ConditionError(str(error)) from None
         problem = f"condition_sql can't run: {error}"
-    said = f"{problem}; {CONDITION_EXAMPLE}"
-    raise InvalidSchedule.of("condition_sql", "malformed", said)
+    message = f"{problem}; {CONDITION_EXAMPLE}"
+    raise InvalidSchedule.of("condition_sql", "malformed", message)
 
 
 #: SQLSTATEs: a syntax error or several statements, a write, a command that allows no transaction.

@@ -35,28 +35,28 @@ class StoredForecast(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it with the names of fields that programs read."""
-        found, rows = self.forecast, self.rows
+        result, rows = self.forecast, self.rows
         return {
-            "from": found.start,
-            "to": found.end,
-            "total": found.total,
-            "launches": found.launches,
-            "uncertain": found.uncertain,
-            "skipped": found.skipped,
-            "peak": None if found.peak is None else found.peak._asdict(),
+            "from": result.start,
+            "to": result.end,
+            "total": result.total,
+            "launches": result.launches,
+            "uncertain": result.uncertain,
+            "skipped": result.skipped,
+            "peak": None if result.peak is None else result.peak._asdict(),
             "times": list(self._times()),
             "after": [
                 {"schedule": row.name, "after": row.after, "after_outcome": row.after_outcome}
-                for row in found.after
+                for row in result.after
             ],
             "disabled": [row.name for row in rows if not row.enabled],
             "paused": [row.name for row in rows if row.enabled and row.paused_at is not None],
-            "unknown": found.unknown,
+            "unknown": result.unknown,
         }
 
     def _times(self) -> Iterator[dict[str, Any]]:
         for due in self.forecast.times:
-            found, error = self.call(due)
+            launch_call, error = self.call(due)
             yield {
                 "at": due.at,
                 "due_at": due.due_at,
@@ -64,8 +64,8 @@ class StoredForecast(NamedTuple):
                 "certain": is_certain(due.schedule),
                 "skip": due.skip,
                 "note": due.note,
-                "args": None if found is None else found.args,
-                "kwargs": None if found is None else found.kwargs,
+                "args": None if launch_call is None else launch_call.args,
+                "kwargs": None if launch_call is None else launch_call.kwargs,
                 "error": error,
             }
 
@@ -96,11 +96,11 @@ def forecast_stored(
     named = {row.calendar for row in rows if row.calendar is not None}
     known = calendars.load(connection, named, namespace=namespace)
     if start is not None and start < now:
-        said = f"the start, {start.isoformat()}, is in the past; the history has the past"
-        raise InvalidInput.of("start", "out_of_range", said)
+        message = f"the start, {start.isoformat()}, is in the past; the history has the past"
+        raise InvalidInput.of("start", "out_of_range", message)
     try:
         end = (start or now) + timedelta(hours=hours)
     except OverflowError:
         raise InvalidInput.of("start", "out_of_range", "the start is too late") from None
-    found = forecast(rows, timetable, known, now, end, start=start, timezone=timezone, limit=limit)
-    return StoredForecast(rows, found, timetable, timezone)
+    result = forecast(rows, timetable, known, now, end, start=start, timezone=timezone, limit=limit)
+    return StoredForecast(rows, result, timetable, timezone)

@@ -88,8 +88,8 @@ def apply(
             updates,
         )
     if fresh:
-        made = {"namespace": namespace, "source": "code", "app": app}
-        rows = [made | _identity(entry) | _values(entry) | defaults for entry in fresh]
+        common = {"namespace": namespace, "source": "code", "app": app}
+        rows = [common | _identity(entry) | _values(entry) | defaults for entry in fresh]
         connection.execute(insert(schedules), rows)
     if paused := [entry.name for entry in fresh if entry.paused]:
         connection.execute(
@@ -144,8 +144,8 @@ def other_apps(connection: Connection, namespace: str, *, app: str | None) -> di
         name.is_not(None),
         name.is_distinct_from(app),
     )
-    found = connection.execute(query.group_by(name).order_by(name))
-    return {str(other): count for other, count in found}
+    rows = connection.execute(query.group_by(name).order_by(name))
+    return {str(other): count for other, count in rows}
 
 
 def _values(entry: CodeEntry) -> dict[str, Any]:

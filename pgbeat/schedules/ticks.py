@@ -163,8 +163,8 @@ def history(
     values = {"schedule_id": schedule_id, "due_at": due_at, "id": tick_id, "limit": limit}
     rows = connection.execute(_HISTORY, values).all()
     ids = [str(job_id) for *_, more in rows for job_id in more or ()]
-    found = connection.execute(_OUTCOMES, {"ids": ids}) if ids else ()
-    others = {job_id: JobOutcome(job_id, *about) for job_id, *about in found}
+    outcomes = connection.execute(_OUTCOMES, {"ids": ids}) if ids else ()
+    others = {job_id: JobOutcome(job_id, *about) for job_id, *about in outcomes}
     entries: list[Entry] = []
     for *columns, run_key, task, started_at, finished_at, more in rows:
         entry = Entry(*columns)

@@ -64,10 +64,10 @@ def _span_of_hours(hour: str) -> str | None:
     """Returns `9-17` as `, from 09:00 to 17:59`; nothing for all hours."""
     if hour == "*":
         return ""
-    found = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", hour)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", hour)
+    if match is None:
         return None
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     return f", from {first:02}:00 to {last:02}:59" if first <= last <= 23 else None
 
 
@@ -110,18 +110,18 @@ def _numbers(text: str, most: int) -> list[int] | None:
     """Parses `5` and `5,20`."""
     if not re.fullmatch(r"\d{1,2}(,\d{1,2})*", text):
         return None
-    found = sorted({int(item) for item in text.split(",")})
-    return found if found[-1] <= most else None
+    numbers = sorted({int(item) for item in text.split(",")})
+    return numbers if numbers[-1] <= most else None
 
 
 def _step(text: str, whole: int) -> int | None:
     """Parses `*` and `*/15`, if all steps are equally long."""
     if text == "*":
         return 1
-    found = re.fullmatch(r"\*/(\d{1,2})", text)
-    if found is None or not int(found[1]) or whole % int(found[1]):
+    match = re.fullmatch(r"\*/(\d{1,2})", text)
+    if match is None or not int(match[1]) or whole % int(match[1]):
         return None
-    return int(found[1])
+    return int(match[1])
 
 
 def _listed(items: list[str]) -> str:
@@ -132,8 +132,8 @@ def timetable(row: Schedule, default_zone: str) -> tuple[str, str]:
     """Returns when a schedule is due in words, and the timetable itself if the words differ."""
     zone = row.timezone or default_zone
     if row.cron is not None:
-        said = cron(row.cron)
-        return (f"{said} ({zone})", row.cron) if said else (f"cron {row.cron} ({zone})", "")
+        words = cron(row.cron)
+        return (f"{words} ({zone})", row.cron) if words else (f"cron {row.cron} ({zone})", "")
     if row.every is not None:
         of = f" ({zone})" if not row.every % timedelta(days=1) else ""
         return f"every {_every(row.every)}{of}", ""

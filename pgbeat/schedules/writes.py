@@ -82,8 +82,8 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values as they are stored. Raises `InvalidSchedule`."""
     unknown = sorted(set(values) - EDITABLE)
     if unknown:
-        said = f"a schedule has no {', '.join(unknown)} that can be set"
-        raise InvalidSchedule.of(unknown[0], "unknown_field", said)
+        message = f"a schedule has no {', '.join(unknown)} that can be set"
+        raise InvalidSchedule.of(unknown[0], "unknown_field", message)
     placeholders.check(values.get("args"), values.get("kwargs"))
     for field in ("args", "kwargs"):
         if (why := unreadable(values.get(field))) is not None:
@@ -123,19 +123,19 @@ def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
     """Returns the database's refusal as an error; raises what is not about the data."""
     if not connections.is_refused(error):  # such as a missing table, or a lost connection
         raise error
-    said = error.orig.diag  # type: ignore[union-attr]
-    if said.constraint_name == "schedules_name_key":
+    diagnosis = error.orig.diag  # type: ignore[union-attr]
+    if diagnosis.constraint_name == "schedules_name_key":
         return AlreadyExists(
             f"there is a schedule {name!r} already; change it with `pgbeat update`"
         )
     refused = refusal(error)
     message = refused.sentence
-    if connections.sqlstate(error).startswith("22") and said.message_detail:
-        message += f": {said.message_detail}"
+    if connections.sqlstate(error).startswith("22") and diagnosis.message_detail:
+        message += f": {diagnosis.message_detail}"
     if refused.schedule is None:
         return InvalidSchedule(message)
     kind = InvalidTimetable if refused.field in PARSERS else InvalidSchedule
-    problem = Problem(refused.field, said.constraint_name or "malformed", message)
+    problem = Problem(refused.field, diagnosis.constraint_name or "malformed", message)
     return kind([problem], subject=f'schedule "{refused.schedule}"')
 
 
@@ -148,8 +148,8 @@ def _with_nearest(
     noun = field.removeprefix("job_policy.")
     if code != "unknown" or within is None or noun not in within:
         return error
-    said = str(missing(connection, noun, within[noun], namespace=namespace))
-    return InvalidSchedule.of(field, code, said, subject=error.subject)
+    message = str(missing(connection, noun, within[noun], namespace=namespace))
+    return InvalidSchedule.of(field, code, message, subject=error.subject)
 
 
 class Refusal(NamedTuple):
@@ -165,6 +165,6 @@ def refusal(error: DBAPIError) -> Refusal:
     """Returns what the database says of a schedule, without the schedule's name in front."""
     diagnosis = getattr(error.orig, "diag", None)
     name: str | None = getattr(diagnosis, "datatype_name", None)
-    said = str(getattr(diagnosis, "message_primary", None) or error.orig)
-    sentence = said.removeprefix(f'schedule "{name}": ')
+    text = str(getattr(diagnosis, "message_primary", None) or error.orig)
+    sentence = text.removeprefix(f'schedule "{name}": ')
     return Refusal(name, getattr(diagnosis, "column_name", None) or "", sentence)

@@ -62,37 +62,37 @@ class _Reader:
     _section: str = ""
 
     def rules(self, name: str, definition: object) -> Rules:
-        found = self._object("", definition, KEYS, named="a calendar")
+        keys = self._object("", definition, KEYS, named="a calendar")
         local = None
-        if found.get("timezone") is not None:
-            timezone = self._text("timezone", "timezone", found["timezone"])
+        if keys.get("timezone") is not None:
+            timezone = self._text("timezone", "timezone", keys["timezone"])
             with self.problems.within():
                 local = zone(timezone) if timezone is not None else None
-        days, windows = self._days(found)
+        days, windows = self._days(keys)
         only_days, only_windows = self._days({})
-        if found.get("only") is not None:
+        if keys.get("only") is not None:
             self._section = "only"
             before = len(self.problems)
-            only = self._object("", found["only"], _RULES, named="it")
+            only = self._object("", keys["only"], _RULES, named="it")
             only_days, only_windows = self._days(only)
             if len(self.problems) == before and not only_days and not only_windows:
-                said = f"it is empty, which leaves no time at all; give it {_or(_RULES)}"
-                self._add("", "required", said)
+                message = f"it is empty, which leaves no time at all; give it {_or(_RULES)}"
+                self._add("", "required", message)
         return Rules(
             name, local, days=days, windows=windows, only_days=only_days, only_windows=only_windows
         )
 
-    def _days(self, found: Mapping[str, Any]) -> tuple[DayRules, tuple[Window, ...]]:
-        spans = [self._span(*item) for item in self._items("dates", found)]
-        if isinstance(found.get("holidays"), dict):
-            holidays = [("holidays", found["holidays"])]
+    def _days(self, rules: Mapping[str, Any]) -> tuple[DayRules, tuple[Window, ...]]:
+        spans = [self._span(*item) for item in self._items("dates", rules)]
+        if isinstance(rules.get("holidays"), dict):
+            holidays = [("holidays", rules["holidays"])]
         else:
-            holidays = self._items("holidays", found)
+            holidays = self._items("holidays", rules)
         regions = [self._region(*item) for item in holidays]
-        windows = [self._window(*item) for item in self._items("windows", found)]
+        windows = [self._window(*item) for item in self._items("windows", rules)]
         return DayRules(
             tuple(span for span in spans if span),
-            self._weekdays("", found),
+            self._weekdays("", rules),
             tuple(region for region in regions if region),
         ), tuple(window for window in windows if window)
 
@@ -110,11 +110,11 @@ class _Reader:
             problem = "ends before it starts"
         else:
             return Span(first, last)
-        said = (
+        message = (
             f"dates: {text!r} {problem}; write '2026-12-24', '12-25' (every year), "
             "'2026-12-24/2027-01-02' or '12-24/01-02'"
         )
-        self._add(path, "malformed", said)
+        self._add(path, "malformed", message)
         return None
 
     @staticmethod
@@ -128,9 +128,9 @@ class _Reader:
             return None
         return parts
 
-    def _weekdays(self, path: str, found: Mapping[str, Any]) -> frozenset[int]:
+    def _weekdays(self, path: str, rules: Mapping[str, Any]) -> frozenset[int]:
         days: set[int] = set()
-        for place, item in self._items("weekdays", found, path):
+        for place, item in self._items("weekdays", rules, path):
             text = self._text(place, "weekdays", item)
             if text is None:
                 continue
@@ -139,32 +139,32 @@ class _Reader:
             if first is None or last is None or len(ends) > 2:
                 hint = did_you_mean(text, (*WEEKDAYS, *WEEKDAY_NAMES))
                 advice = hint or "write 'sat', 'saturday' or 'mon-fri'"
-                said = f"weekdays: {text!r} is not a day of the week; {advice}"
-                self._add(place, "malformed", said)
+                message = f"weekdays: {text!r} is not a day of the week; {advice}"
+                self._add(place, "malformed", message)
             else:
                 days |= {(first + more) % 7 for more in range((last - first) % 7 + 1)}
         return frozenset(days)
 
     def _region(self, path: str, item: object) -> Region | None:
         before = len(self.problems)
-        found = self._object(path, item, ("country", "market", "subdivision", "categories"))
+        rules = self._object(path, item, ("country", "market", "subdivision", "categories"))
         values = {
-            key: self._text(f"{path}.{key}", f"holidays: {key}", found[key])
+            key: self._text(f"{path}.{key}", f"holidays: {key}", rules[key])
             for key in ("country", "market", "subdivision")
-            if found.get(key) is not None
+            if rules.get(key) is not None
         }
         categories = [
             self._text(place, "holidays: categories", category)
-            for place, category in self._items("categories", found, path)
+            for place, category in self._items("categories", rules, path)
         ]
         if len(self.problems) > before:
             return None
         if len(values.keys() & {"country", "market"}) != 1:
-            said = (
+            message = (
                 'holidays: give either country, for example {"country": "NO"}, '
                 'or market, for example {"market": "NYSE"}'
             )
-            self._add(path, "required", said)
+            self._add(path, "required", message)
             return None
         try:
             return region(
@@ -175,38 +175,38 @@ class _Reader:
             )
         except InvalidCalendar as error:
             for problem in error.problems:
-                field, code, said = problem.within(path)
-                self._add(field, code, f"holidays: {said}")
+                field, code, message = problem.within(path)
+                self._add(field, code, f"holidays: {message}")
         return None
 
     def _window(self, path: str, item: object) -> Window | None:
         before = len(self.problems)
-        found = self._object(path, item, ("from", "to", "weekdays"))
+        rules = self._object(path, item, ("from", "to", "weekdays"))
         if len(self.problems) > before:
             return None
-        start, end = (self._time(path, key, found.get(key)) for key in ("from", "to"))
+        start, end = (self._time(path, key, rules.get(key)) for key in ("from", "to"))
         weekdays = EVERY_DAY
-        if found.get("weekdays") is not None:
-            weekdays = self._weekdays(path, found)
+        if rules.get("weekdays") is not None:
+            weekdays = self._weekdays(path, rules)
             if not weekdays and len(self.problems) == before:
-                said = "windows: weekdays is empty; leave it out for every day"
-                self._add(f"{path}.weekdays", "required", said)
+                text = "windows: weekdays is empty; leave it out for every day"
+                self._add(f"{path}.weekdays", "required", text)
         if start is not None and start == end:
-            said = f"windows: it starts and ends at {found['from']}; a whole day is 00:00 to 24:00"
-            self._add(path, "conflict", said)
+            text = f"windows: it starts and ends at {rules['from']}; a whole day is 00:00 to 24:00"
+            self._add(path, "conflict", text)
             return None
         return None if start is None or end is None else Window(start, end, weekdays)
 
     def _time(self, path: str, key: str, value: object) -> int | None:
-        found = _TIME.fullmatch(value) if isinstance(value, str) else None
+        match = _TIME.fullmatch(value) if isinstance(value, str) else None
         if value == "24:00" and key == "to":
             return 86_400
-        if found is None:
+        if match is None:
             what = "is missing" if value is None else f"{value!r} is not a time of day"
-            said = f"windows: {key} {what}; write '09:00' or '17:30:00'"
-            self._add(f"{path}.{key}", "required" if value is None else "malformed", said)
+            message = f"windows: {key} {what}; write '09:00' or '17:30:00'"
+            self._add(f"{path}.{key}", "required" if value is None else "malformed", message)
             return None
-        hour, minute, second = (int(part or 0) for part in found.groups())
+        hour, minute, second = (int(part or 0) for part in match.groups())
         return hour * 3600 + minute * 60 + second
 
     # -- shapes
@@ -216,19 +216,19 @@ class _Reader:
     ) -> Mapping[str, Any]:
         rule = path.partition("[")[0]
         if not isinstance(value, dict):
-            said = f"{named or rule} is {_kind(value)}; it must be an object with {_or(known)}"
-            self._add(path, "malformed", said)
+            message = f"{named or rule} is {_kind(value)}; it must be an object with {_or(known)}"
+            self._add(path, "malformed", message)
             return {}
         for key in value:
             if key not in known:
                 hint = did_you_mean(str(key), known) or f"there are {', '.join(known)}"
-                said = f"{rule and rule + ': '}there is no key {key!r}; {hint}"
-                self._add(f"{path}.{key}" if path else str(key), "unknown_field", said)
+                message = f"{rule and rule + ': '}there is no key {key!r}; {hint}"
+                self._add(f"{path}.{key}" if path else str(key), "unknown_field", message)
         return value
 
-    def _items(self, key: str, found: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    def _items(self, key: str, rules: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
         """Returns the items of a list with their paths."""
-        value, path = found.get(key), f"{path}.{key}" if path else key
+        value, path = rules.get(key), f"{path}.{key}" if path else key
         if value is None or isinstance(value, list):
             return [(f"{path}[{number}]", item) for number, item in enumerate(value or ())]
         kinds = "an object or an array of them" if key == "holidays" else "an array"
@@ -238,14 +238,14 @@ class _Reader:
     def _text(self, path: str, key: str, value: object) -> str | None:
         if isinstance(value, str):
             return value
-        said = f"{key}: {json.dumps(value)} is {_kind(value)}; it must be a string"
-        self._add(path, "malformed", said)
+        message = f"{key}: {json.dumps(value)} is {_kind(value)}; it must be a string"
+        self._add(path, "malformed", message)
         return None
 
     def _add(self, path: str, code: str, sentence: str) -> None:
         section = self._section
-        said = f"{section}: {sentence}" if section else sentence
-        self.problems.append(Problem(path, code, said).within(section))
+        message = f"{section}: {sentence}" if section else sentence
+        self.problems.append(Problem(path, code, message).within(section))
 
 
 def _kind(value: object) -> str:

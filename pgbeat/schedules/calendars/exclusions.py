@@ -73,34 +73,34 @@ def region(
     if code not in known:
         kind = "country" if country else "market"
         example = "the ISO code, for example 'NO'" if country else "its code, for example 'NYSE'"
-        said = f"{kind} {code!r} is not known; {did_you_mean(code, known) or 'give ' + example}"
-        raise InvalidCalendar.of(kind, "unknown", said)
-    made = getattr(package, code)
-    language = "en_US" if "en_US" in made.supported_languages else made.default_language
+        message = f"{kind} {code!r} is not known; {did_you_mean(code, known) or 'give ' + example}"
+        raise InvalidCalendar.of(kind, "unknown", message)
+    holidays = getattr(package, code)
+    language = "en_US" if "en_US" in holidays.supported_languages else holidays.default_language
     problems = Problems()
     for number, category in enumerate(categories):
-        if category not in made.supported_categories:
-            there_are = did_you_mean(category, made.supported_categories)
-            there_are = there_are or _listed(made.supported_categories)
-            said = f"category {category!r} is not one of {code}'s; {there_are}"
-            problems.add(f"categories[{number}]", "unknown", said)
-    parts = (*made.subdivisions, *made.subdivisions_aliases)
+        if category not in holidays.supported_categories:
+            there_are = did_you_mean(category, holidays.supported_categories)
+            there_are = there_are or _listed(holidays.supported_categories)
+            message = f"category {category!r} is not one of {code}'s; {there_are}"
+            problems.add(f"categories[{number}]", "unknown", message)
+    parts = (*holidays.subdivisions, *holidays.subdivisions_aliases)
     if subdivision is not None and subdivision not in parts:
         there_are = did_you_mean(subdivision, parts) or (_listed(parts) if parts else "it has none")
-        said = f"subdivision {subdivision!r} is not one of {code}'s; {there_are}"
-        problems.add("subdivision", "unknown", said)
+        message = f"subdivision {subdivision!r} is not one of {code}'s; {there_are}"
+        problems.add("subdivision", "unknown", message)
     problems.raise_if_any(InvalidCalendar)
     label = code if subdivision is None else f"{code}-{subdivision}"
     chosen = {"categories": categories} if categories else {}
-    return Region(label, made(subdiv=subdivision, language=language, **chosen))
+    return Region(label, holidays(subdiv=subdivision, language=language, **chosen))
 
 
 def _holidays() -> Any:
     try:
         import holidays
     except ImportError:
-        said = "the package `holidays` is missing; install it with "
-        raise InvalidCalendar(said + "`pip install 'pgbeat[calendars]'`") from None
+        message = "the package `holidays` is missing; install it with "
+        raise InvalidCalendar(message + "`pip install 'pgbeat[calendars]'`") from None
     return holidays
 
 

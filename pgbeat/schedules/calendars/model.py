@@ -35,10 +35,10 @@ class Calendar:
         Raises `InvalidCalendar` for a definition that bypassed the checks, and if the package
         `holidays` is needed and missing.
         """
-        found = _rules(self.name, json.dumps(self.definition, sort_keys=True))
-        if isinstance(found, Rules):
-            return found
-        raise InvalidCalendar(found.problems, subject=found.subject)
+        parsed = _rules(self.name, json.dumps(self.definition, sort_keys=True))
+        if isinstance(parsed, Rules):
+            return parsed
+        raise InvalidCalendar(parsed.problems, subject=parsed.subject)
 
     def exclusion(self, moment: datetime, timezone: str) -> str | None:
         """Returns why it excludes an (aware) moment, as `calendar 'office': Saturday`, or `None`.
@@ -64,7 +64,7 @@ def _rules(name: str, definition: str) -> Rules | InvalidCalendar:
 
 
 def exclusion(
-    found: Mapping[str, Calendar], name: str | None, moment: datetime, timezone: str
+    known: Mapping[str, Calendar], name: str | None, moment: datetime, timezone: str
 ) -> str | None:
     """Returns why the calendar of that name, if any, excludes the moment, or `None`.
 
@@ -73,9 +73,9 @@ def exclusion(
     """
     if name is None:
         return None
-    if name not in found:
-        raise not_found("calendar", name, found)
-    return found[name].exclusion(moment, timezone)
+    if name not in known:
+        raise not_found("calendar", name, known)
+    return known[name].exclusion(moment, timezone)
 
 
 _SELECT = select(*calendars.c)
@@ -156,7 +156,7 @@ def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> 
     names = users(connection, namespace=namespace).get(name)
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        said = f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+        message = f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
         advice = "give them another one, or none, first"
-        raise InvalidCalendar.of("", "in_use", said + advice)
+        raise InvalidCalendar.of("", "in_use", message + advice)
     connection.execute(delete(calendars).where(_is(name, namespace)))

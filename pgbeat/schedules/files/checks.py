@@ -21,7 +21,7 @@ def launchable(app: Celery | None) -> Check:
     The app's modules must be imported. Without an app, only publish options are checked.
     """
 
-    def found(definition: Definition) -> Iterator[tuple[str, str]]:
+    def problems(definition: Definition) -> Iterator[tuple[str, str]]:
         row = _row(definition)
         # After each problem, the row is checked again without the value at fault.
         while True:
@@ -36,15 +36,15 @@ def launchable(app: Celery | None) -> Check:
             except InvalidSchedule as error:
                 fields = {problem.root for problem in error.problems}
                 if fields != {"options"}:
-                    yield from ((each.root, each.message) for each in error.problems)
+                    yield from ((problem.root, problem.message) for problem in error.problems)
                     return
                 field = "options" if row.options else "queue"
-                yield from ((field, each.message) for each in error.problems)
+                yield from ((field, problem.message) for problem in error.problems)
                 row = row._replace(options={}) if row.options else row._replace(queue=None)
             else:
                 return
 
-    return found
+    return problems
 
 
 def _row(definition: Definition) -> Schedule:

@@ -52,7 +52,7 @@ _LAUNCHER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*", re.ASCII)
 def misfit(field: str, value: Any) -> str | None:
     """Returns what is wrong with a value beyond its kind; `None` if it is valid."""
     if field in ("args", "kwargs"):
-        return "; ".join(each.message for each in placeholders.problems(value, field)) or None
+        return "; ".join(problem.message for problem in placeholders.problems(value, field)) or None
     if field in PARSERS:
         try:
             PARSERS[field](value)
@@ -99,8 +99,8 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
             local = UTC if timezone is None else zone(timezone)
             values[field] = moment.replace(tzinfo=local).astimezone(UTC)
             if timezone is None and "timezone" not in unfit:
-                said = f"{field} is {moment.isoformat()}, and of no zone"
-                yield field, f"{said}; add Z or an offset, such as +01:00, or set timezone"
+                message = f"{field} is {moment.isoformat()}, and of no zone"
+                yield field, f"{message}; add Z or an offset, such as +01:00, or set timezone"
     for low, high, relation in _ORDERED:
         if None in (values[low], values[high]) or unfit & {low, high}:
             continue

@@ -27,8 +27,8 @@ class Notes:
 
     def at(self, node: "DocumentNode", message: str, name: str = "", key: str = "") -> None:
         """Notes a mistake in the field `key` of the definition of that name."""
-        said = f"{name}: {message}" if name else message
-        self.mistakes.append(Mistake(node.line, node.column, said))
+        text = f"{name}: {message}" if name else message
+        self.mistakes.append(Mistake(node.line, node.column, text))
         self.unfit[name].add(key)
 
 

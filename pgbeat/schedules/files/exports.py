@@ -19,11 +19,11 @@ def document(
 
     Raises `InvalidSchedule` for a row that no file can declare.
     """
-    made: dict[str, Any] = {} if namespace == NAMESPACE else {"namespace": namespace}
+    result: dict[str, Any] = {} if namespace == NAMESPACE else {"namespace": namespace}
     declared = {calendar.name: calendar.definition for calendar in calendars}
     if declared:
-        made["calendars"] = declared
-    return made | {"schedules": {row.name: definition(row) for row in rows}}
+        result["calendars"] = declared
+    return result | {"schedules": {row.name: definition(row) for row in rows}}
 
 
 def definition(row: Schedule) -> dict[str, Any]:

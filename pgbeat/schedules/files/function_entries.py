@@ -94,18 +94,18 @@ class FunctionEntry:
         if minutes is not None:
             number = minutes.plain()
             if isinstance(number, bool) or not isinstance(number, int | float):
-                said = f"interval_minutes is {shown(number)}, which is no number"
-                self._note(minutes, said, "every")
+                message = f"interval_minutes is {shown(number)}, which is no number"
+                self._note(minutes, message, "every")
             elif not 0 < number <= _LONGEST:
-                said = f"interval_minutes is {number}; it must be above 0, at most {_LONGEST}"
-                self._note(minutes, said, "every")
+                message = f"interval_minutes is {number}; it must be above 0, at most {_LONGEST}"
+                self._note(minutes, message, "every")
             else:
                 yield Value("every", timedelta(minutes=number), minutes)
 
     def _check_trigger(self, word: str, wanted: str, other: str, field: str) -> None:
         if wanted not in self._given:
-            said = f"trigger is {word}, and there is no {wanted}"
-            self._note(self._given["trigger"], said, field)
+            message = f"trigger is {word}, and there is no {wanted}"
+            self._note(self._given["trigger"], message, field)
         elif other in self._given:
             self._note(self._given[other], f"trigger is {word}, and there is {other}")
 
@@ -133,7 +133,7 @@ class FunctionEntry:
             except ValueError as error:
                 self._note(args, f"args {error}", field)
                 return
-            wrong = "; ".join(each.message for each in placeholders.problems(value, "args"))
+            wrong = "; ".join(problem.message for problem in placeholders.problems(value, "args"))
             if wrong:
                 self._note(args, wrong, field)
             else:
@@ -152,10 +152,10 @@ class FunctionEntry:
             key, number = "retry_on_failure", 0
         if number is None:
             return
-        own = self._given.get("job_policy")
-        if own is not None and isinstance(own.value, dict) and "max_attempts" in own.value:
-            said = f"it has both {key} and job_policy.max_attempts; keep one"
-            self._note(self._given[key], said, "job_policy")
+        policy = self._given.get("job_policy")
+        if policy is not None and isinstance(policy.value, dict) and "max_attempts" in policy.value:
+            message = f"it has both {key} and job_policy.max_attempts; keep one"
+            self._note(self._given[key], message, "job_policy")
             return
         yield Value("job_policy", {**job, "max_attempts": number + 1}, self._given[key])
 

@@ -44,8 +44,8 @@ class Policy(Kind):
     """A job policy. Rows have it in the one form that `JobPolicy.as_json` gives it."""
 
     def _read(self, value: Any) -> dict[str, Any]:
-        given = Json(dict, _EXAMPLE).read(value)
-        return job_policies.parse(given).as_json()
+        policy = Json(dict, _EXAMPLE).read(value)
+        return job_policies.parse(policy).as_json()
 
     def _plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the policy with durations in words."""
@@ -63,8 +63,8 @@ class Policy(Kind):
         return {
             "type": "object",
             "properties": {
-                name: {"description": said, **nullable(kind)}
-                for name, (said, kind) in _KEYS.items()
+                name: {"description": about, **nullable(kind)}
+                for name, (about, kind) in _KEYS.items()
             },
             "additionalProperties": False,
             "examples": [_EXAMPLE],

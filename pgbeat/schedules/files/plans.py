@@ -104,8 +104,8 @@ def make(
     schedules to come after.
     """
     wanted = file.definitions
-    found = connection.execute(_FOUND, {"namespace": namespace, "names": list(wanted)})
-    plan = Plan(namespace, rows={row.name: row for row in found})
+    rows = connection.execute(_FOUND, {"namespace": namespace, "names": list(wanted)})
+    plan = Plan(namespace, rows={row.name: row for row in rows})
     for name, row in plan.rows.items():
         if name not in wanted:
             (plan.removed if prune else plan.kept).append(name)
@@ -194,8 +194,8 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
         plan.after = {row.name: row.after for row in rows if row.name not in removed}
         plan.after |= {name: definition.values["after"] for name, definition in applied.items()}
         mistakes.extend(_missing("after", applied, {*plan.after, *file.unfit}))
-        found = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
-        mistakes.extend(circular(applied, circle) for circle in found)
+        closed = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
+        mistakes.extend(circular(applied, circle) for circle in closed)
     for key, table in _OF_JOBS.items():
         named = {n: d for n, d in applied.items() if d.values["job_policy"].get(key) is not None}
         if named:
@@ -204,8 +204,8 @@ def _wrong_names(connection: Connection, file: File, plan: Plan) -> list[Mistake
             for definition in named.values():
                 name = definition.values["job_policy"][key]
                 if name not in there:
-                    said = f"job_policy: {key}: {not_found(key, name, there)}"
-                    mistakes.append(definition.mistake("job_policy", said))
+                    message = f"job_policy: {key}: {not_found(key, name, there)}"
+                    mistakes.append(definition.mistake("job_policy", message))
     return mistakes
 
 

@@ -39,7 +39,7 @@ class InvalidFile(InvalidSchedule):
     def __init__(self, label: str, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = sorted(set(mistakes))
         count = len(self.mistakes)
-        lines = [f"{label}:{line}:{column}: {said}" for line, column, said in self.mistakes]
+        lines = [f"{label}:{line}:{column}: {message}" for line, column, message in self.mistakes]
         super().__init__(
             f"{label} has {count} mistake{'s' * (count != 1)}; nothing is written:\n  "
             + "\n  ".join(lines)
@@ -61,8 +61,8 @@ class File:
 
     def require_valid(self, also: Iterable[Mistake] = ()) -> None:
         """Raises `InvalidFile`, which lists all its mistakes and further ones, if there are any."""
-        if found := [*self.mistakes, *also]:
-            raise InvalidFile(self.label, found)
+        if mistakes := [*self.mistakes, *also]:
+            raise InvalidFile(self.label, mistakes)
 
 
 def read(
@@ -139,8 +139,8 @@ class _Reader:
             self._notes.at(tree, "it has no schedules; write `schedules: {}` for none")
         version = top.get("version", DocumentNode(1, 1, 1))
         if version.value != 1 or version.value is True:
-            said = shown(version.plain())
-            self._notes.at(version, f"version is {said}; this pgbeat reads version 1")
+            version_shown = shown(version.plain())
+            self._notes.at(version, f"version is {version_shown}; this pgbeat reads version 1")
         self._read_defaults(top.get("defaults", DocumentNode({}, 1, 1)))
         for name, node, key in self._named(top, "schedules"):
             self._define(name, key, *self._fields(name, node, is_item=_is_item(node, key)))
@@ -188,13 +188,13 @@ class _Reader:
         if node is None:
             return
         if isinstance(node.value, dict) and section != "schedulers":
-            found = [(name, entry.node, entry.key) for name, entry in node.value.items()]
+            items = [(name, entry.node, entry.key) for name, entry in node.value.items()]
         elif isinstance(node.value, list) and section != "calendars":
-            found = list(self._items(node.value))
+            items = list(self._items(node.value))
         else:
             self._notes.at(node, f"{section} is {shown(node.plain())}; it is {_FORMS[section]}")
             return
-        for name, definition, key in found:
+        for name, definition, key in items:
             problem = name_problem(name)
             if problem:
                 self._notes.at(key, f"{shown(name)}: {problem}")
@@ -262,9 +262,9 @@ class _Reader:
         except ValueError as error:
             self._notes.at(entry.node, f"{key} {error}", name, key)
             return
-        said = misfit(key, values[key])
-        if said:
-            self._notes.at(entry.node, said, name, key)
+        message = misfit(key, values[key])
+        if message:
+            self._notes.at(entry.node, message, name, key)
             values[key] = FIELDS[key].default
 
     def _read_function(self, name: str, node: DocumentNode, key: DocumentNode) -> None:
@@ -282,18 +282,18 @@ class _Reader:
         self,
         name: str,
         key: DocumentNode,
-        given: dict[str, Any],
+        fields: dict[str, Any],
         places: dict[str, Place],
         words: Mapping[str, str] | None = None,
     ) -> None:
         """Adds a definition; fields that are not given have the file's default or the table's."""
         unfit = self._notes.unfit[name] | self._notes.unfit["defaults"]
         defaults = self._defaults
-        if timetables(given) or unfit & {*TIMETABLES} & {*places}:
+        if timetables(fields) or unfit & {*TIMETABLES} & {*places}:
             defaults = {
                 field: value for field, value in defaults.items() if field not in TIMETABLES
             }
-        values = {field.name: field.default for field in FIELDS.values()} | defaults | given
+        values = {field.name: field.default for field in FIELDS.values()} | defaults | fields
         place = (key.line, key.column)
         definition = Definition(name, values, place, places, self._default_places, words or {})
         self._definitions[name] = definition
@@ -316,15 +316,15 @@ def _is_item(node: DocumentNode, key: DocumentNode) -> bool:
 
 def _within(node: DocumentNode, key: DocumentNode, problem: Problem) -> DocumentNode:
     """Returns the node at the path of a calendar's problem, or the last one on the way there."""
-    found, value = key, node.value
+    nearest, value = key, node.value
     for part in re.findall(r"[^.\[\]]+", problem.field):
         if isinstance(value, dict) and part in value:
             is_unknown = problem.code == "unknown_field" and problem.field.endswith(part)
-            found = value[part].key if is_unknown else value[part].node
+            nearest = value[part].key if is_unknown else value[part].node
             value = value[part].node.value
         elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-            found = value[int(part)]
-            value = found.value
+            nearest = value[int(part)]
+            value = nearest.value
         else:
             break
-    return found
+    return nearest

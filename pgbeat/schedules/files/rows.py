@@ -210,8 +210,8 @@ def _note(connection: Connection, file: File, plan: Plan) -> None:
 
 
 def _values(definition: Definition) -> Values:
-    own = {"name": definition.name, "file_definition": plain(definition.values)}
-    return definition.values | own
+    identity = {"name": definition.name, "file_definition": plain(definition.values)}
+    return definition.values | identity
 
 
 def _reason(before: Row[Any], definition: Definition, is_enabled: bool) -> str | None:

@@ -77,14 +77,14 @@ def _mapping(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
-    made = {"type": "object", "properties": properties, "additionalProperties": False}
-    return made | ({"required": required} if required else {})
+    described = {"type": "object", "properties": properties, "additionalProperties": False}
+    return described | ({"required": required} if required else {})
 
 
 def _field(field: FileField) -> dict[str, Any]:
-    made = {"description": field.about, **nullable(field.kind.schema())}
+    described = {"description": field.about, **nullable(field.kind.schema())}
     default = field.plain(field.default)
-    return made if default is None else {**made, "default": default}
+    return described if default is None else {**described, "default": default}
 
 
 _FUNCTION_KEYS: dict[str, dict[str, Any]] = {

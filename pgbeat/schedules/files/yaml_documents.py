@@ -127,18 +127,18 @@ class _Tree:
             raise _unreadable(event, f"it is nested more than {_DEEPEST} deep")
         if event.anchor:
             self._anchors[event.anchor] = None
-        made = DocumentNode(None, line, column)
+        node = DocumentNode(None, line, column)
         if isinstance(event, ScalarEvent):
-            made.value = self._scalar(event, made)
+            node.value = self._scalar(event, node)
         elif isinstance(event, MappingStartEvent):
-            made = self._mapping(event, made, depth)
+            node = self._mapping(event, node, depth)
         else:
-            made = self._sequence(event, made, depth)
-        if made.size > MOST:
+            node = self._sequence(event, node, depth)
+        if node.size > MOST:
             raise _unreadable(event, f"it holds more than {MOST} values")
         if event.anchor:
-            self._anchors[event.anchor] = made
-        return made
+            self._anchors[event.anchor] = node
+        return node
 
     def _sequence(self, event: Any, node: DocumentNode, depth: int) -> DocumentNode:
         self._check_tag(event, node, "seq")
@@ -158,11 +158,11 @@ class _Tree:
                 merged.append(value)
             else:
                 pairs.append((key, value))
-        made = mapping(iter(pairs), node.line, node.column, self._notes)
+        result = mapping(iter(pairs), node.line, node.column, self._notes)
         for one in merged:
             for more in one.value if isinstance(one.value, list) else [one]:
-                self._merge(made, more)
-        return made
+                self._merge(result, more)
+        return result
 
     def _merge(self, into: DocumentNode, more: DocumentNode) -> None:
         """Merges a mapping under `<<`: it fills in the keys that are missing."""

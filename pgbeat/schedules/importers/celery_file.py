@@ -45,9 +45,9 @@ class Named:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Named":
         """Keeps its arguments."""
-        made = super().__new__(cls)
-        made.args, made.state = args, None
-        return made
+        instance = super().__new__(cls)
+        instance.args, instance.state = args, None
+        return instance
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -109,9 +109,9 @@ def read(path: str) -> Mapping[str, Any]:
 
     The file may be read-only.
     """
-    found = _file(path)
+    file = _file(path)
     try:
-        with dbm.open(found, "r") as store:
+        with dbm.open(file, "r") as store:
             return {
                 key: Unpickler(io.BytesIO(store[key.encode()])).load()
                 for key in ("entries", "tz", "utc_enabled")
@@ -144,17 +144,17 @@ def inventory(
     path: str, contents: Mapping[str, Any], *, timezone: str | None = None, from_code: bool = False
 ) -> Inventory:
     """Returns the file's entries as arrivals. `timezone` overrides the file's own."""
-    found = Inventory(BEAT, path)
+    result = Inventory(BEAT, path)
     zone = timezone or _timezone(contents)
     entries = contents.get("entries")
     if not isinstance(entries, dict):
         raise PgbeatError(f"{path} is no schedule of celery beat's: it has no entries")
     for name, entry in entries.items():
         try:
-            found.arrivals.append(_arrival(str(name), entry, zone, from_code))
+            result.arrivals.append(_arrival(str(name), entry, zone, from_code))
         except Unmovable as error:
-            found.refusals.append(Unimportable(str(name), str(error)))
-    return found
+            result.refusals.append(Unimportable(str(name), str(error)))
+    return result
 
 
 def _timezone(contents: Mapping[str, Any]) -> str | None:

@@ -110,13 +110,13 @@ def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
 
     So times, UUIDs and decimals keep their types. Raises `Unmovable`.
     """
-    found = {"args": _as_json("args", args or []), "kwargs": _as_json("kwargs", kwargs or {})}
+    values = {"args": _as_json("args", args or []), "kwargs": _as_json("kwargs", kwargs or {})}
     for name, kind, noun in (("args", list, "array"), ("kwargs", dict, "object")):
-        if not isinstance(found[name], kind):
-            raise Unmovable(f"its {name} is no JSON {noun}: {_short(found[name])}")
-    if placeholders.in_use((found["args"], found["kwargs"])):  # the other beat has none
-        found = {name: placeholders.escape(value) for name, value in found.items()}
-    return found
+        if not isinstance(values[name], kind):
+            raise Unmovable(f"its {name} is no JSON {noun}: {_short(values[name])}")
+    if placeholders.in_use((values["args"], values["kwargs"])):  # the other beat has none
+        values = {name: placeholders.escape(value) for name, value in values.items()}
+    return values
 
 
 def publishing(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def publishing(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_json(name: str, value: Any) -> Any:
     try:
-        found = as_json(value)
-        storable_json(found)
+        copied = as_json(value)
+        storable_json(copied)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unmovable(f"its {name} can't be said in JSON: {error}") from None
-    return found
+    return copied
 
 
 def text_of_json(name: str, text: Any, empty: str) -> Any:

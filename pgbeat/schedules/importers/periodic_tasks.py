@@ -103,9 +103,9 @@ def reflected(connection: Connection, schema: str | None, name: str) -> Table:
     """
     places = [Column(name, Float) for name in ("latitude", "longitude")]
     columns = places if name.endswith("solarschedule") else []
-    given: dict[str, Any] = {"schema": schema, "autoload_with": connection, "resolve_fks": False}
+    options: dict[str, Any] = {"schema": schema, "autoload_with": connection, "resolve_fks": False}
     try:
-        return Table(name, MetaData(), *columns, **given)
+        return Table(name, MetaData(), *columns, **options)
     except NoSuchTableError:
         full = f"{schema}.{name}" if schema else name
         raise PgbeatError(
@@ -131,16 +131,16 @@ def rows(
 
 
 def inventory(
-    beat: str, where: str, found: list[dict[str, Any]], *, timezone: str = "UTC"
+    beat: str, where: str, task_rows: list[dict[str, Any]], *, timezone: str = "UTC"
 ) -> Inventory:
     """Returns rows as arrivals. `timezone` is for times that the database keeps without one."""
-    made = Inventory(beat, where)
-    for row in found:
+    result = Inventory(beat, where)
+    for row in task_rows:
         try:
-            made.arrivals.append(_arrival(beat, _aware(row, timezone)))
+            result.arrivals.append(_arrival(beat, _aware(row, timezone)))
         except Unmovable as error:
-            made.refusals.append(Unimportable(str(row["name"]), str(error)))
-    return made
+            result.refusals.append(Unimportable(str(row["name"]), str(error)))
+    return result
 
 
 def _aware(row: Mapping[str, Any], timezone: str) -> dict[str, Any]:
@@ -222,8 +222,8 @@ def _when(row: Mapping[str, Any]) -> When:
     prefix = f"{kind}."
     fields = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
     if kind == "crontab":
-        given = {name: fields[name] for name in timetables.CRONTAB_FIELDS}
-        return timetables.of_crontab(str(fields.get("timezone") or "UTC"), given)
+        crontab = {name: fields[name] for name in timetables.CRONTAB_FIELDS}
+        return timetables.of_crontab(str(fields.get("timezone") or "UTC"), crontab)
     if kind == "interval":
         try:
             every = timedelta(**{str(fields["period"]): fields["every"]})

@@ -92,8 +92,8 @@ def _step(arrival: Arrival, name: str, now: Circumstances) -> ImportStep:
         return replace(step, action=Action.REFUSE, name=None, reason=_stays(arrival, now))
     row = now.rows.get(name)
     if row is not None and row.source != SOURCE:
-        made = {"code": "by the app's code", "file": "by a file"}.get(row.source, "elsewhere")
-        reason = f"there is a schedule of that name, made {made} (source {row.source!r})"
+        origin = {"code": "by the app's code", "file": "by a file"}.get(row.source, "elsewhere")
+        reason = f"there is a schedule of that name, made {origin} (source {row.source!r})"
         return replace(step, action=Action.CONFLICT, reason=reason, row=row)
     try:
         values = _values(arrival, row, now)

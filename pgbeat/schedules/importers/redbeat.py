@@ -76,8 +76,8 @@ def read(url: str, prefix: str = PREFIX) -> Contents:
                 with client.pipeline(transaction=False) as pipe:
                     for key in keys[start : start + _BATCH]:
                         pipe.hmget(key, "definition", "meta")
-                    found = zip(keys[start : start + _BATCH], pipe.execute(), strict=True)
-                definitions += [StoredEntry(key, *documents) for key, documents in found]
+                    entries = zip(keys[start : start + _BATCH], pipe.execute(), strict=True)
+                definitions += [StoredEntry(key, *documents) for key, documents in entries]
             statics = set(client.smembers(f"{prefix}:statics"))
             return Contents(definitions, statics, bool(client.exists(f"{prefix}:lock")))
     except (redis.exceptions.RedisError, OSError) as error:
@@ -92,19 +92,19 @@ def place(url: str) -> str:
 
 def inventory(where: str, contents: Contents, *, timezone: str | None = None) -> Inventory:
     """Returns the definitions as arrivals. `timezone` is the app's, for RedBeat's crontabs."""
-    found = Inventory(BEAT, where)
+    result = Inventory(BEAT, where)
     for key, definition, meta in contents.definitions:
         name = key
         try:
             fields = _decoded(definition)
             name = str(fields.get("name") or key)
             is_static = name in contents.statics
-            found.arrivals.append(_arrival(name, fields, _decoded(meta), timezone, is_static))
+            result.arrivals.append(_arrival(name, fields, _decoded(meta), timezone, is_static))
         except Unmovable as error:
-            found.refusals.append(Unimportable(name, str(error)))
+            result.refusals.append(Unimportable(name, str(error)))
     if contents.is_running:
-        found.notes.append("a RedBeat holds its lock now: stop it before pgbeat's beat starts")
-    return found
+        result.notes.append("a RedBeat holds its lock now: stop it before pgbeat's beat starts")
+    return result
 
 
 def _decoded(document: str | None) -> dict[str, Any]:
@@ -112,12 +112,12 @@ def _decoded(document: str | None) -> dict[str, Any]:
     if document is None:
         return {}
     try:
-        found = json.loads(document, object_hook=_with_times)
+        decoded = json.loads(document, object_hook=_with_times)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise Unmovable(f"its definition is no JSON of RedBeat's: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise Unmovable("its definition is no JSON object")
-    return found
+    return decoded
 
 
 def _with_times(value: dict[str, Any]) -> Any:

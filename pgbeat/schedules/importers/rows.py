@@ -72,14 +72,14 @@ def _insert(connection: Connection, steps: Sequence[ImportStep], new: Mapping[st
 
 def _update(connection: Connection, steps: Sequence[ImportStep], new: Mapping[str, Any]) -> None:
     for keys, batch in _alike(steps).items():
-        given = [{"the_id": step.row.id, **step.values} for step in batch if step.row]
+        values = [{"the_id": step.row.id, **step.values} for step in batch if step.row]
         is_it = schedules.c.id == bindparam("the_id")
         connection.execute(
-            update(schedules).where(is_it).values({key: bindparam(key) for key in keys}), given
+            update(schedules).where(is_it).values({key: bindparam(key) for key in keys}), values
         )
         if "next_run" in keys:
             # Separately: with a new timetable in one statement, it would be computed from now.
-            times = [{"the_id": g["the_id"], "next_run": g["next_run"]} for g in given]
+            times = [{"the_id": row["the_id"], "next_run": row["next_run"]} for row in values]
             connection.execute(
                 update(schedules).where(is_it).values(next_run=bindparam("next_run")), times
             )

@@ -30,8 +30,8 @@ def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
             table = periodic_tasks.reflected(connection, schema, f"celery_{kind}schedule")
             is_kind = tasks.c.discriminator == f"{kind}schedule"
             schedules[kind] = (table, is_kind & (tasks.c.schedule_id == table.c.id))
-        found = periodic_tasks.rows(connection, tasks, schedules)
-    for row in found:
+        rows = periodic_tasks.rows(connection, tasks, schedules)
+    for row in rows:
         # A task that never ran counts from each start of its beat, not from this time.
         del row["date_changed"]
-    return found
+    return rows
