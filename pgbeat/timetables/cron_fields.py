@@ -74,7 +74,7 @@ class _Field:
 
         A range that ends before it begins wraps around, and its step goes on across the wrap.
         """
-        found = set()
+        result = set()
         for item in items:
             span, _, step = item.partition("/")
             start, _, end = span.partition("-")
@@ -83,8 +83,8 @@ class _Field:
             if high < low:
                 high += self.cycle
             for number in range(low, high + 1, _int(step or "1")):
-                found.add(self.low + (number - self.low) % self.cycle)
-        return tuple(sorted(found))
+                result.add(self.low + (number - self.low) % self.cycle)
+        return tuple(sorted(result))
 
     def _number(self, text: str) -> int:
         return self.names[text] if text in self.names else _int(text)
@@ -122,8 +122,8 @@ def parse_cron(expression: str) -> CronFields:
     texts = re.findall(r"\S+", plain, re.ASCII)
     problem = _problem(plain, texts)
     if problem:
-        said = f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
-        raise InvalidTimetable.of("cron", "malformed", said)
+        message = f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
+        raise InvalidTimetable.of("cron", "malformed", message)
     if len(texts) == 5:
         texts.append("0")
     texts = [text.replace("?", "*") for text in texts]

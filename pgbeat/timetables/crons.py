@@ -83,8 +83,8 @@ class _CronDays(DaySet):
 
     def page_of(self, day: int) -> int:
         """Returns the month that a day is in."""
-        found = date.fromordinal(day)
-        return found.year * 12 + found.month - 1
+        first = date.fromordinal(day)
+        return first.year * 12 + first.month - 1
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
         """Returns the matching days of a month."""

@@ -56,12 +56,12 @@ class DaySet(ABC):
 
     def between(self, first: int, last: int) -> list[int]:
         """Returns the days of the set from `first` to `last`, both included."""
-        found: list[int] = []
+        result: list[int] = []
         if first <= last:
             for number in range(self.page_of(first), self.page_of(last) + 1):
                 start, days = self.page(number)
-                found += [start + day for day in days if first <= start + day <= last]
-        return found
+                result += [start + day for day in days if first <= start + day <= last]
+        return result
 
     def count(self, first: int, last: int) -> int:
         """Returns how many days of the set there are from `first` to `last`, both included."""

@@ -43,8 +43,8 @@ class Interval:
         if moment <= self.anchor:
             return None
         if days := self._days():
-            found = days.previous(moment)
-            return None if found is None else max(found, self.anchor.astimezone(UTC))
+            latest = days.previous(moment)
+            return None if latest is None else max(latest, self.anchor.astimezone(UTC))
         return _plus(self.anchor, (moment - TICK - self.anchor) // self.every * self.every)
 
     def count(self, after: datetime, until: datetime) -> int:

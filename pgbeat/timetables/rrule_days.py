@@ -74,8 +74,8 @@ def _period(day: int, frequency: int, week_start: int) -> int:
         return day
     if frequency == WEEKLY:
         return (day - 1 - week_start) // 7
-    found = date.fromordinal(day)
-    return found.year if frequency == YEARLY else found.year * 12 + found.month
+    start = date.fromordinal(day)
+    return start.year if frequency == YEARLY else start.year * 12 + start.month
 
 
 @lru_cache(maxsize=8192)
@@ -116,11 +116,11 @@ def _filtered(
     weekdays = rule.weekdays
     if any(number for _, number in weekdays):
         # For a list such as 2MO,TU dateutil would require a day to be both.
-        each = range(1, 6) if by_month else range(1, 54)
+        every_number = range(1, 6) if by_month else range(1, 54)
         weekdays = tuple(
-            (day, n) for day, number in weekdays for n in ([number] if number else each)
+            (day, n) for day, number in weekdays for n in ([number] if number else every_number)
         )
-    found: Iterator[datetime] = iter(
+    moments: Iterator[datetime] = iter(
         dateutil.rrule(
             dateutil.YEARLY,
             dtstart=datetime(year, 1, 1),  # noqa: DTZ001
@@ -136,7 +136,7 @@ def _filtered(
             bysecond=0,
         )
     )
-    return found
+    return moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _chosen(chosen: ChosenDays, year: int) -> dict[int, list[int]]:
     """
     days, times = chosen.days, chosen.times
     first, last = date(year, 1, 1).toordinal(), date(year, 12, 31).toordinal()
-    found: dict[int, list[int]] = {}
+    by_day: dict[int, list[int]] = {}
     # A week may begin in the year before, and end in the one after.
     around = days.between(max(1, first - 6), min(date.max.toordinal(), last + 6))
     for _, group in groupby(around, days.period):
@@ -175,8 +175,8 @@ def _chosen(chosen: ChosenDays, year: int) -> dict[int, list[int]]:
         for index in sorted({n - 1 if n > 0 else size + n for n in chosen.positions}):
             if 0 <= index < size and first <= period[index // len(times)] <= last:
                 day, time = divmod(index, len(times))
-                found.setdefault(period[day], []).append(times[time])
-    return found
+                by_day.setdefault(period[day], []).append(times[time])
+    return by_day
 
 
 class ChosenTimes(DaysAndTimes):
@@ -260,11 +260,11 @@ def _unit_times(units: Units, first: int) -> Listed:
     ]
     hours, minutes = units.hours or range(24), units.minutes or range(60)
     seconds = units.seconds or range(60)
-    found = (start + offset for start in starts for offset in within)
+    times = (start + offset for start in starts for offset in within)
     return Listed(
         [
             time
-            for time in found
+            for time in times
             if time // 3600 in hours and time // 60 % 60 in minutes and time % 60 in seconds
         ]
     )

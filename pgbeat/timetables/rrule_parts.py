@@ -53,8 +53,8 @@ def parse_rrule(text: str) -> RuleParts:
     try:
         return _parsed(_pairs(text))
     except _Problem as problem:
-        said = f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}"
-        raise InvalidTimetable.of("rrule", "malformed", said) from None
+        message = f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}"
+        raise InvalidTimetable.of("rrule", "malformed", message) from None
 
 
 class _Problem(Exception):
@@ -68,7 +68,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     """Returns the keys and values, in capitals, of a text that has the shape of a rule."""
     if "tzid" in text.lower():
         raise _Problem("it names a zone (TZID); the zone is the schedule's timezone")
-    found = []
+    pairs = []
     for line in re.findall(r"\S+", text, re.ASCII):
         line = re.sub("^RRULE:", "", line, flags=re.I | re.A)
         line = re.sub("^DTSTART:", "DTSTART=", line, flags=re.I | re.A)
@@ -76,13 +76,13 @@ def _pairs(text: str) -> list[tuple[str, str]]:
             pair = _PAIR.fullmatch(part)
             if not pair:
                 raise _Problem(f"part {part!r} is not KEY=VALUE")
-            found.append((pair[1].upper(), pair[2].upper()))
-    frequency = next((value for key, value in found if key == "FREQ"), None)
+            pairs.append((pair[1].upper(), pair[2].upper()))
+    frequency = next((value for key, value in pairs if key == "FREQ"), None)
     if frequency is None:
         raise _Problem("it has no FREQ")
     if frequency not in FREQUENCIES:
         raise _Problem(f"FREQ {frequency!r} is not known; there are {', '.join(FREQUENCIES)}")
-    return found
+    return pairs
 
 
 def _parsed(pairs: Sequence[tuple[str, str]]) -> RuleParts:
@@ -154,14 +154,14 @@ def _weekday(key: str, value: str) -> int:
 
 
 def _weekdays(key: str, value: str) -> tuple[tuple[int, int], ...]:
-    found = set()
+    weekdays = set()
     for item in value.split(","):
         match = re.fullmatch("([+-]?[0-9]{1,2})?([A-Z]{2})", item)
         number = int(match[1] or "0") if match else 0
         if not match or match[2] not in WEEKDAYS or (match[1] and not 1 <= abs(number) <= 53):
             raise _Problem(f"{key} {item!r} is not a weekday, for example MO, or 1MO or -1FR")
-        found.add((WEEKDAYS.index(match[2]), number))
-    return tuple(sorted(found))
+        weekdays.add((WEEKDAYS.index(match[2]), number))
+    return tuple(sorted(weekdays))
 
 
 class _Numbers:
@@ -171,7 +171,7 @@ class _Numbers:
         self._low, self._high, self._from_end = low, high, from_end
 
     def __call__(self, key: str, value: str) -> tuple[int, ...]:
-        found = set()
+        numbers = set()
         for item in value.split(","):
             is_number = re.fullmatch("[+-]?[0-9]{1,3}", item)
             number = int(item) if is_number else 0
@@ -181,8 +181,8 @@ class _Numbers:
                 raise _Problem(
                     f"{key} {item!r} is not a number of {self._low} to {self._high}{signs}"
                 )
-            found.add(number)
-        return tuple(sorted(found))
+            numbers.add(number)
+        return tuple(sorted(numbers))
 
 
 _KEYS: dict[str, tuple[str, Callable[[str, str], Any]]] = {

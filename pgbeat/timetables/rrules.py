@@ -100,8 +100,8 @@ def _wall(
         return UnitTimes(days, units, start)
     times = EachOf(hours or range(24), minutes or range(60), seconds or range(60))
     if parts.positions:
-        each = tuple(times.at(index) for index in range(len(times)))
-        return ChosenTimes(ChosenDays(days, each, parts.positions))
+        offsets = tuple(times.at(index) for index in range(len(times)))
+        return ChosenTimes(ChosenDays(days, offsets, parts.positions))
     return DaysAndTimes(days, times)
 
 
@@ -115,13 +115,13 @@ class _From:
 
     def next(self, after: datetime) -> datetime | None:
         """Returns the first wall time strictly after another."""
-        found = self.wall.next(max(after, self.first - TICK))
-        return found if found is not None and found <= self.final else None
+        wall = self.wall.next(max(after, self.first - TICK))
+        return wall if wall is not None and wall <= self.final else None
 
     def last(self, until: datetime) -> datetime | None:
         """Returns the last wall time up to and including another."""
-        found = self.wall.last(min(until, self.final))
-        return found if found is not None and found >= self.first else None
+        wall = self.wall.last(min(until, self.final))
+        return wall if wall is not None and wall >= self.first else None
 
     def count(self, after: datetime, until: datetime) -> int:
         """Returns how many there are in (after, until]."""

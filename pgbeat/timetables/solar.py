@@ -46,25 +46,25 @@ class Solar:
 
     def __post_init__(self) -> None:
         if self.event not in EVENTS:
-            said = f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}"
-            raise InvalidTimetable.of("solar", "unknown", said)
+            message = f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}"
+            raise InvalidTimetable.of("solar", "unknown", message)
         for label, limit in (("latitude", 90), ("longitude", 180)):
             value = getattr(self, label)
             if not -limit <= value <= limit:
-                said = f"{label} {value} is not one of -{limit} to {limit} degrees"
-                raise InvalidTimetable.of("solar", "out_of_range", said)
+                message = f"{label} {value} is not one of -{limit} to {limit} degrees"
+                raise InvalidTimetable.of("solar", "out_of_range", message)
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Returns the next time that it happens; `None` if it doesn't within two years."""
         day = self._day(moment)
-        found = map(self._on, range(day - 1, day + _SEARCHED_DAYS))
-        return next((each for each in found if each and each > moment), None)
+        moments = map(self._on, range(day - 1, day + _SEARCHED_DAYS))
+        return next((event for event in moments if event and event > moment), None)
 
     def previous(self, moment: datetime) -> datetime | None:
         """Returns the last time that it happened; `None` if it didn't within two years."""
         day = self._day(moment)
-        found = map(self._on, range(day + 1, day - _SEARCHED_DAYS, -1))
-        return next((each for each in found if each and each < moment), None)
+        moments = map(self._on, range(day + 1, day - _SEARCHED_DAYS, -1))
+        return next((event for event in moments if event and event < moment), None)
 
     def count(self, after: datetime, until: datetime) -> int:
         """Returns how often it happens in (after, until]."""
@@ -72,11 +72,11 @@ class Solar:
             return 0
         first, last = self._day(after), self._day(until)
         edges = {first - 1, first, first + 1, last - 1, last, last + 1}
-        total = sum(1 for each in map(self._on, edges) if each and after < each <= until)
+        total = sum(1 for event in map(self._on, edges) if event and after < event <= until)
         between = range(first + 2, last - 1)
         if self._is_daily():
             return total + len(between)
-        return total + sum(1 for each in map(self._on, between) if each)
+        return total + sum(1 for event in map(self._on, between) if event)
 
     def _day(self, moment: datetime) -> int:
         """Returns the ordinal of the day at the place, by mean solar time."""
@@ -104,8 +104,8 @@ def parse_solar(text: str) -> Solar:
     parts = re.findall(r"\S+", text.lower(), re.ASCII)
     problem = _problem(parts)
     if problem:
-        said = f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}"
-        raise InvalidTimetable.of("solar", "malformed", said)
+        message = f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}"
+        raise InvalidTimetable.of("solar", "malformed", message)
     event, latitude, longitude = parts
     return Solar(event, float(latitude), float(longitude))
 
@@ -137,14 +137,14 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
         about = datetime.fromordinal(day) + timedelta(hours=12 - longitude / 15)
         noon = observer.next_transit(sun, start=about - timedelta(hours=1))
         if direction < 0:
-            found = observer.previous_rising(sun, start=noon, use_center=of_centre)
+            date = observer.previous_rising(sun, start=noon, use_center=of_centre)
         elif direction > 0:
-            found = observer.next_setting(sun, start=noon, use_center=of_centre)
+            date = observer.next_setting(sun, start=noon, use_center=of_centre)
         else:
-            found = noon
-        if abs(found - noon) > 0.55:  # days: near the poles it may find another day's event
+            date = noon
+        if abs(date - noon) > 0.55:  # days: near the poles it may find another day's event
             return None
-        rounded: datetime = found.datetime() + timedelta(seconds=0.5)
+        rounded: datetime = date.datetime() + timedelta(seconds=0.5)
     except (ValueError, OverflowError):  # ephem's CircumpolarError; the ends of the calendar
         return None
     return rounded.replace(microsecond=0, tzinfo=UTC)
@@ -154,6 +154,6 @@ def _ephem() -> Any:
     try:
         import ephem
     except ImportError:
-        said = "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
-        raise InvalidTimetable.of("solar", "not_installed", said) from None
+        message = "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
+        raise InvalidTimetable.of("solar", "not_installed", message) from None
     return ephem

@@ -93,13 +93,13 @@ class Bounded:
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Returns the next due time in the window."""
-        found = self.timetable.next_after(max(moment, self._before))
-        return found if found is not None and found <= self.ends_at else None
+        due_at = self.timetable.next_after(max(moment, self._before))
+        return due_at if due_at is not None and due_at <= self.ends_at else None
 
     def previous(self, moment: datetime) -> datetime | None:
         """Returns the last due time in the window."""
-        found = self.timetable.previous(min(moment, self._after))
-        return found if found is not None and found >= self.starts_at else None
+        due_at = self.timetable.previous(min(moment, self._after))
+        return due_at if due_at is not None and due_at >= self.starts_at else None
 
     def count(self, after: datetime, until: datetime) -> int:
         """Returns how many due times of the window are in (after, until]."""

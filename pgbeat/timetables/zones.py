@@ -31,8 +31,8 @@ def zone(name: str) -> ZoneInfo:
         city = by_city.get(name.strip().title().replace(" ", "_"))
         hint = f"did you mean {city!r}?" if city else did_you_mean(name, known)
         advice = hint or "use an IANA name, for example 'Europe/Oslo' or 'UTC'"
-        said = f"timezone {name!r} is not known; {advice}"
-        raise InvalidTimetable.of("timezone", "unknown", said) from None
+        message = f"timezone {name!r} is not known; {advice}"
+        raise InvalidTimetable.of("timezone", "unknown", message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockC
 def _changes_of_year(zone: ZoneInfo, year: int) -> tuple[ClockChange, ...]:
     start = datetime(year, 1, 1, tzinfo=UTC)
     end = datetime(year + 1, 1, 1, tzinfo=UTC) if year < 9999 else datetime.max.replace(tzinfo=UTC)
-    found = []
+    result = []
     while start < end:
         stop = min(start + _SAMPLE, end) if end - start > _SAMPLE else end
         if change := _change(zone, start, stop):
-            found.append(change)
+            result.append(change)
         start = stop
-    return tuple(found)
+    return tuple(result)
 
 
 @lru_cache(maxsize=4096)
