@@ -20,13 +20,13 @@ def is_sqlalchemy_broker(text: str | None) -> bool:
 def brokers(conf: Mapping[str, Any]) -> list[str]:
     """Returns the URLs that the app publishes to: several for a failover list, maybe none."""
     # Attributes of Celery's settings first: they heed CELERY_BROKER_URL and its like.
-    given = (getattr(conf, n, None) or conf.get(n) for n in ("broker_write_url", "broker_url"))
-    urls = next(filter(None, given), "")
+    settings = (getattr(conf, n, None) or conf.get(n) for n in ("broker_write_url", "broker_url"))
+    urls = next(filter(None, settings), "")
     listed = urls if isinstance(urls, list | tuple) else [urls]
-    found = [part for url in listed for part in str(url or "").split(";") if part]
+    texts = [part for url in listed for part in str(url or "").split(";") if part]
     if str(conf.get("broker_transport") or "").startswith("pgbeat"):
-        return [url if "+" in url else f"pgbeat+{url}" for url in found]
-    return found
+        return [url if "+" in url else f"pgbeat+{url}" for url in texts]
+    return texts
 
 
 def first_broker(conf: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:
 
     `None` if the app doesn't set it. Raises `ConfigError` for one that is not Postgres.
     """
-    given = (conf.get("broker_transport_options") or {}).get("direct_url")
-    if given and delays_in_table(conf) and is_own_broker(conf, url):
-        return postgres_url(str(given))
+    option = (conf.get("broker_transport_options") or {}).get("direct_url")
+    if option and delays_in_table(conf) and is_own_broker(conf, url):
+        return postgres_url(str(option))
     return None

@@ -97,8 +97,8 @@ def _sources(conf: Any) -> list[Mapping[Any, Any]]:
     An object may look them up anywhere, so for one these are the values themselves.
     """
     sources: list[Mapping[Any, Any]] = []
-    for each in getattr(conf, "maps", (conf,)):
-        source = getattr(each, "obj", each)
+    for values in getattr(conf, "maps", (conf,)):
+        source = getattr(values, "obj", values)
         if isinstance(source, dict):
             sources.append(source)
         elif isinstance(source, ModuleType):

@@ -46,14 +46,14 @@ def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[
     """
     known = _OTHERS.union(map(str.upper, settings))
     for name in sorted(environ):
-        own = name.removeprefix(_PREFIX)
-        if own == name or own in known or _OF_SERVICES.fullmatch(own):
+        setting = name.removeprefix(_PREFIX)
+        if setting == name or setting in known or _OF_SERVICES.fullmatch(setting):
             continue
-        if near := nearest(own, known, cutoff=_ALIKE):
-            said = f"{name}: no such setting; did you mean {_PREFIX}{near}?"
-            yield Problem(name, "unknown_field", said)
+        if near := nearest(setting, known, cutoff=_ALIKE):
+            message = f"{name}: no such setting; did you mean {_PREFIX}{near}?"
+            yield Problem(name, "unknown_field", message)
         elif name not in _warned:
             _warned.add(name)
-            near = nearest(own, known)
+            near = nearest(setting, known)
             hint = f"; did you mean {_PREFIX}{near}?" if near else ""
             logger.warning("%s is not a setting of pgbeat and has no effect%s", name, hint)

@@ -13,15 +13,15 @@ def number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) ->
         if isinstance(value, bool):
             raise ValueError(f"{value!r} is not a number")
         try:
-            found = int(value) if whole else float(value)
-            if whole and isinstance(value, float) and found != value:
+            result = int(value) if whole else float(value)
+            if whole and isinstance(value, float) and result != value:
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
             kind = "a whole number" if whole else "a number"
             raise ValueError(f"{value!r} is not {kind}") from None
-        if not lowest <= found <= highest:
-            raise ValueError(f"{found} is out of range; at least {lowest:g}, at most {highest:g}")
-        return found
+        if not lowest <= result <= highest:
+            raise ValueError(f"{result} is out of range; at least {lowest:g}, at most {highest:g}")
+        return result
 
     return read
 
@@ -59,10 +59,10 @@ def flag(value: Any) -> bool:
 
 def globs(value: Any) -> tuple[str, ...]:
     """Returns globs of task names, given as a list or with commas between them."""
-    found = value.split(",") if isinstance(value, str) else value
-    if isinstance(found, Mapping) or not all(isinstance(each, str) for each in found):
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{value!r} must be a list of task names, such as ['reports.*']")
-    return tuple(each.strip() for each in found if each.strip())
+    return tuple(name.strip() for name in names if name.strip())
 
 
 WEB_URL = matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https://host/path")
@@ -129,10 +129,10 @@ def argument_names(value: Any) -> tuple[str, ...]:
     """Returns globs of names of arguments; `*` alone may be given as a text."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple | set | frozenset) or not all(
-        isinstance(each, str) and each.strip() for each in names
+        isinstance(name, str) and name.strip() for name in names
     ):
         raise ValueError(f"{value!r} must be a list of arguments, such as ['card'], or '*' for all")
-    return tuple(each.strip() for each in names)
+    return tuple(name.strip() for name in names)
 
 
 def redact(value: Any) -> dict[str, tuple[str, ...]]:

@@ -158,14 +158,14 @@ class Settings:
         Raises `ConfigError` that lists every mistake.
         """
         conf = conf if conf is not None else {}
-        given = given_settings(conf)
-        problems = Problems([*_unknown(given), *environment.misspelt(environ, _READERS)])
+        options = given_settings(conf)
+        problems = Problems([*_unknown(options), *environment.misspelt(environ, _READERS)])
         values: dict[str, Any] = {}
         wrong: set[str] = set()
         for name, read in _READERS.items():
             source, text = environment.variable(name), environment.value(environ, name)
             if text is None:
-                source, text = f"pgbeat_{name}", given.get(f"pgbeat_{name}")
+                source, text = f"pgbeat_{name}", options.get(f"pgbeat_{name}")
             if text is None:
                 continue
             try:
@@ -177,11 +177,11 @@ class Settings:
             if is_postgres(first_broker(conf)):
                 values["url"] = broker_database(conf)
             else:
-                said = (
+                message = (
                     "pgbeat_url: not set, and the broker is not Postgres; set it "
                     "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
                 )
-                problems.add("pgbeat_url", "required", said)
+                problems.add("pgbeat_url", "required", message)
         settings = cls(**{"url": make_url("postgresql://"), **values})
         problems += _conflicts(settings, wrong)
         problems.raise_if_any(ConfigError, subject="pgbeat's settings are wrong")
@@ -194,13 +194,13 @@ def given_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     In a namespace (`CELERY_PGBEAT_URL`, with `config_from_object(…, namespace="CELERY")`) its keys
     say more than the names that it answers to, and those outside of the namespace are not read.
     """
-    given, has_namespace = {}, bool(getattr(conf, "prefix", None))
+    options, has_namespace = {}, bool(getattr(conf, "prefix", None))
     for key in conf:
-        before, found, name = str(key).lower().partition("pgbeat_")
-        value = conf.get(found + name) if found else None
-        if found and (value is not None or not (before or has_namespace)):
-            given[found + name] = value
-    return given
+        before, prefix, name = str(key).lower().partition("pgbeat_")
+        value = conf.get(prefix + name) if prefix else None
+        if prefix and (value is not None or not (before or has_namespace)):
+            options[prefix + name] = value
+    return options
 
 
 def _unknown(names: Iterable[str]) -> Iterator[Problem]:
@@ -218,8 +218,8 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[Problem]:
     for base, cap in (("retry_base", "retry_cap"), ("job_retry_base", "job_retry_cap")):
         lowest = getattr(settings, base)
         if getattr(settings, cap) < lowest and not wrong & {base, cap}:
-            said = f"pgbeat_{cap}: must not be below pgbeat_{base} ({lowest:g})"
-            yield Problem(f"pgbeat_{cap}", "out_of_range", said)
+            message = f"pgbeat_{cap}: must not be below pgbeat_{base} ({lowest:g})"
+            yield Problem(f"pgbeat_{cap}", "out_of_range", message)
     if not wrong & {"web_jwt_key", "web_jwt_jwks", "web_jwt_algorithms"}:
         yield from _jwt_conflicts(settings)
 
@@ -229,8 +229,8 @@ def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
     key = settings.web_jwt_key
     is_secret = settings.web_jwt_algorithms[0] in readers.SECRET_ALGORITHMS
     if key and settings.web_jwt_jwks:
-        said = "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
-        yield Problem("pgbeat_web_jwt_jwks", "conflict", said)
+        message = "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
+        yield Problem("pgbeat_web_jwt_jwks", "conflict", message)
     if settings.web_jwt_jwks and is_secret:
         yield Problem(
             "pgbeat_web_jwt_algorithms",
@@ -256,4 +256,4 @@ def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
 
 #: Bytes of the shortest secret, as RFC 7518 has it for HS256.
 _SHORTEST = 32
-_READERS = {each.name: each.metadata["read"] for each in fields(Settings)}
+_READERS = {setting.name: setting.metadata["read"] for setting in fields(Settings)}

@@ -27,10 +27,10 @@ def postgres_url(text: str) -> URL:
     shows no password, for anything else.
     """
     urls = [_one_url(part) for part in _NEXT_URL.split(text)]
-    found = merged(urls)
-    if found is None:
+    url = merged(urls)
+    if url is None:
         raise ConfigError("the URLs of a failover list may differ only in their servers")
-    return found
+    return url
 
 
 def merged(urls: Iterable[URL]) -> URL | None:
@@ -45,8 +45,8 @@ def merged(urls: Iterable[URL]) -> URL | None:
     for other in map(_without_servers, others):
         if other not in (plain, plain.set(query={})):
             return None
-    found = list(dict.fromkeys(server for url in urls for server in servers(url)))
-    return _with_servers(plain, found)
+    places = list(dict.fromkeys(server for url in urls for server in servers(url)))
+    return _with_servers(plain, places)
 
 
 def servers(url: URL) -> list[tuple[str, str]]:
@@ -57,8 +57,8 @@ def servers(url: URL) -> list[tuple[str, str]]:
     hosts = _listed(url.query["host"])
     if not any(ports):  # each may have its own
         return [(name, port) for name, _, port in (host.partition(":") for host in hosts)]
-    each = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
-    return list(zip(hosts, each, strict=True))
+    all_ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    return list(zip(hosts, all_ports, strict=True))
 
 
 def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def _without_servers(url: URL) -> URL:
     return url._replace(host=None, port=None).difference_update_query(["host", "port"])
 
 
-def _with_servers(url: URL, found: list[tuple[str, str]]) -> URL:
-    hosts, ports = zip(*found, strict=True)
+def _with_servers(url: URL, places: list[tuple[str, str]]) -> URL:
+    hosts, ports = zip(*places, strict=True)
     return url.update_query_dict({"host": ",".join(hosts), "port": ",".join(ports)})
 
 
@@ -83,7 +83,7 @@ def _one_url(text: str) -> URL:
     try:
         url = make_url(text)
         if several:
-            url = _with_servers(url, [_server(each) for each in several["servers"].split(",")])
+            url = _with_servers(url, [_server(server) for server in several["servers"].split(",")])
     except ArgumentError:
         raise ConfigError(
             "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
@@ -112,10 +112,10 @@ _SERVER = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^:]*))(?::(?P<port>\d*)
 
 def _server(text: str) -> tuple[str, str]:
     """Returns a host and its port. Raises `ValueError`."""
-    found = _SERVER.fullmatch(text)
-    if found is None:
+    match = _SERVER.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    return found["ipv6"] or found["name"] or "", found["port"] or ""
+    return match["ipv6"] or match["name"] or "", match["port"] or ""
 
 
 def is_postgres(text: str | None) -> bool:
