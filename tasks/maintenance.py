@@ -34,9 +34,9 @@ def backup(directory: str | None = None, keep: int = 7) -> dict[str, Any]:
     stay = sorted(folder.glob("example-*.jsonl.gz"))[-max(keep, 1) :]
     # Older ones, and unfinished files of killed workers.
     old = [
-        found
-        for found in folder.glob("*example-*.jsonl.gz")
-        if found.name.removeprefix(".") < stay[0].name
+        path
+        for path in folder.glob("*example-*.jsonl.gz")
+        if path.name.removeprefix(".") < stay[0].name
     ]
     for stale in old:
         stale.unlink(missing_ok=True)

@@ -52,10 +52,10 @@ def _ask(area: str, day: date) -> dict[str, Any]:
     query = urlencode({"area": area, "day": day})
     try:
         with urlopen(f"{base}/prices?{query}", timeout=5) as answer:  # noqa: S310 - checked above
-            found: dict[str, Any] = json.load(answer)
+            listed: dict[str, Any] = json.load(answer)
     except HTTPError as error:
         with error:
             raise PricesUnavailable(f"{area}: {error.code} {error.reason}") from None
     except (OSError, ValueError) as error:
         raise PricesUnavailable(f"{area}: {getattr(error, 'reason', error)}") from None
-    return found
+    return listed

@@ -30,10 +30,10 @@ def take_in(new: int = 3, fading: int = 3) -> dict[str, int]:
     with vocabulary() as connection:
         number = connection.scalar(select(func.coalesce(func.max(changes.c.id), 0))) or 0
         known = set(connection.scalars(select(types.c.name)))
-        found = (_NAMES[(7 * number + 13 * step) % len(_NAMES)] for step in range(len(_NAMES)))
+        names = (_NAMES[(7 * number + 13 * step) % len(_NAMES)] for step in range(len(_NAMES)))
         rows = [
             {"name": name, "source": "llm_generated", "uses": 10, "supporting": 1}
-            for name in islice((name for name in found if name not in known), new)
+            for name in islice((name for name in names if name not in known), new)
         ]
         added: Sequence[str] = []
         if rows:
@@ -143,10 +143,10 @@ def remeasure(since: int = 0, until: int | None = None) -> dict[str, int]:
             occasion = occasion.where(changes.c.id <= until)
         counted = connection.scalar(occasion) or 0
         connection.execute(update(types).values(epistemic_status=status, measured_at=func.now()))
-        found = connection.execute(
+        rows = connection.execute(
             select(types.c.epistemic_status, func.count()).group_by(types.c.epistemic_status)
         )
-        return {"changes": counted} | {str(name): number for name, number in found}
+        return {"changes": counted} | {str(name): number for name, number in rows}
 
 
 def _most_alike(name: str, others: Iterable[str]) -> str:
