@@ -25,7 +25,7 @@ class Advancer:
     def after(
         self, evaluation: Evaluation, tick: Tick, now: datetime
     ) -> tuple[Decision, due.RunState | None]:
-        """Returns the decision that a tick is, and what it changes in its schedule, if anything."""
+        """Returns the tick's decision and the schedule's new state, if it changes."""
         row, launched = evaluation.schedule, tick.outcome == "launched"
         if evaluation.trigger == "backfill":
             return Decision(tick, row, row.retry_count, row.next_run, None), None

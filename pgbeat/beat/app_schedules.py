@@ -1,4 +1,4 @@
-"""Keeps rows up to date that depend on the app: those made by its code, those in its time zone."""
+"""Keeps the rows up to date that depend on the app's code and time zone."""
 
 import logging
 import time
@@ -31,12 +31,12 @@ class AppSchedules:
         #: When to apply each of them again (`time.monotonic()`).
         self._zone_at: float | None = None
         self._entries_at: float | None = None
-        #: Names of the other apps in the namespace that a warning was logged of.
+        #: The other apps in the namespace that a warning has named.
         self._others: Set[str] = frozenset()
         self._postponed = Postponed()
 
     def resync(self) -> None:
-        """Has the entries applied again at the next pass."""
+        """Schedules the entries to be applied again at the next pass."""
         self._entries_at = time.monotonic()
 
     def apply(self, connection: Connection) -> None:
@@ -67,7 +67,7 @@ class AppSchedules:
         self._others = code.warn_of_others(connection, self._app, self._settings, self._others)
 
     def _apply_zone(self, connection: Connection) -> None:
-        """Has the times that depend on the app's zone computed again, if that has changed."""
+        """Recomputes the times that depend on the app's zone, if the zone has changed."""
         zone = entries.zone_name(self._app)
         self._zone_at = None
         try:

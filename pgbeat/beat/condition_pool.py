@@ -25,7 +25,7 @@ class _Work:
     started: float | None = None
     result: Sequence[Evaluation] = ()
     is_done: bool = False
-    #: Whether its time is up; its thread goes on.
+    #: Whether its time is up; its thread keeps running.
     abandoned: bool = False
     #: Whether its result must be dropped.
     unwanted: bool = False
@@ -168,7 +168,7 @@ class ConditionPool:
 def evaluate_alone(evaluator: Evaluator, evaluation: Evaluation, now: datetime) -> Evaluation:
     """Evaluates one schedule on a new thread, and waits for as long as a condition may take.
 
-    A thread can't be stopped: if its time is up, it goes on, and its result is dropped.
+    A thread can't be stopped: if its time is up, it keeps running, and its result is dropped.
     """
     results: SimpleQueue[Evaluation] = SimpleQueue()
     threading.Thread(

@@ -83,7 +83,7 @@ def oldest(
 def new(
     connection: Connection, *, limit: int, held: Iterable[int] = (), namespace: str = NAMESPACE
 ) -> list[Schedule]:
-    """Returns schedules whose next time is still to be computed."""
+    """Returns schedules whose next time must still be computed."""
     return _read(connection, _NEW, namespace=namespace, limit=limit, held=list(held))
 
 
@@ -99,7 +99,7 @@ _LOCK = text(
 
 
 def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
-    """Locks those of the batch that no other transaction has locked, or written to since.
+    """Locks the rows of the batch that no other transaction has locked or changed.
 
     Returns their ids.
     """
@@ -151,7 +151,7 @@ class Next(NamedTuple):
 def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
     """Gives schedules their next time, unless they are locked or have changed since they were read.
 
-    Returns the ids of those that have it.
+    Returns the ids of the schedules that it changed.
     """
     if not batch:
         return set()
@@ -220,9 +220,9 @@ _FOLLOW_ZONE = text(sql.load("due.sql", "follow_zone"))
 
 
 def follow_zone(connection: Connection, timezone: str, *, namespace: str = NAMESPACE) -> int:
-    """Has the next times of schedules without a zone computed again, if the app's zone has changed.
+    """Clears the next times of schedules without a zone, if the app's zone has changed.
 
-    Returns how many. What is due already stays due.
+    Returns how many. Schedules that are already due stay due.
     """
     values = {"namespace": namespace, "timezone": timezone}
     return connection.execute(_FOLLOW_ZONE, values).rowcount

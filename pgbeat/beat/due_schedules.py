@@ -50,7 +50,7 @@ class DueSchedules:
     def __init__(self, settings: Settings, evaluator: Evaluator, pool: ConditionPool) -> None:
         self._settings, self._evaluator, self._pool = settings, evaluator, pool
         self._postponed = Postponed()
-        #: Those whose evaluation was dropped at the last commit.
+        #: Schedules whose evaluation was dropped at the last commit.
         self._dropped: set[int] = set()
         #: Evaluations whose condition has answered, and those to ask again, by themselves.
         self._answered: list[Evaluation] = []
@@ -180,7 +180,7 @@ class DueSchedules:
     def _schedule_new(
         self, connection: Connection, now: datetime, held: list[int]
     ) -> list[Evaluation]:
-        """Gives new rows their first time. Returns evaluations of those that have none."""
+        """Gives new rows their first time. Returns evaluations of the rows that have none."""
         evaluations: list[Evaluation] = []
         times: list[due.Next] = []
         limit, namespace = self._settings.batch_size, self._settings.namespace

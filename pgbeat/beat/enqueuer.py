@@ -40,7 +40,7 @@ class _KeyTaken(Exception):
 
 @dataclass(slots=True)
 class Written:
-    """What became of a batch of evaluations."""
+    """The outcome of writing a batch of evaluations."""
 
     decisions: list[Decision] = field(default_factory=list)
     #: Schedules (ids) that wait for the end of an unfinished job.
@@ -51,7 +51,7 @@ class Written:
     lanes: set[Room] = field(default_factory=set)
 
     def add(self, other: "Written") -> None:
-        """Adds what became of another part of the batch."""
+        """Adds the outcome of another part of the batch."""
         self.decisions += other.decisions
         self.waiting |= other.waiting
         self.postponed |= other.postponed

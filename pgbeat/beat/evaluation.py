@@ -1,4 +1,4 @@
-"""What is determined for a due time of a schedule (`Evaluation`), and written (`Decision`)."""
+"""Holds the evaluation of a schedule's due time, and the decision that is written."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -40,7 +40,7 @@ class Evaluation(NamedTuple):
     schedule: Schedule
     due_at: datetime
     trigger: Trigger
-    #: The time after which the timetable goes on.
+    #: The time after which the timetable continues.
     then: datetime
     #: Other due times that it accounts for, and why.
     missed: int = 0

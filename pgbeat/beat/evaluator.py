@@ -108,7 +108,7 @@ class Evaluator:
     ) -> Evaluation | due.Next:
         """Returns the evaluation of the due time to decide, by the schedule's catch-up policy.
 
-        Or the next time of a schedule that the app's code says is not due after all. The evaluation
+        Returns the next time if the app's code says that the schedule is not due. The evaluation
         is decided already if a policy objects, if there is no condition to evaluate, or if the
         row has a timetable or calendar that is invalid. `known` are calendars.
         """

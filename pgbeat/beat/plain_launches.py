@@ -1,8 +1,7 @@
-"""Launches plain schedules in one statement, and lets beat go on while the server works on it.
+"""Launches plain schedules in one statement, and lets beat work while the server executes it.
 
-Plain is what most launches are: what the row says, at its due time, by no policy that needs the
-database. Everything else the enqueuer writes step by step, and so it does with a batch that the
-statement refuses.
+Most launches are plain: they send what the row says at its due time, by no policy that needs the
+database. The enqueuer writes all others step by step, and also a batch that the statement refuses.
 """
 
 import logging

@@ -179,7 +179,7 @@ class Scheduler(celery.beat.Scheduler):
         return 0.0
 
     def _load(self) -> bool:
-        """Has Celery load the transport and what makes messages; returns false if it has.
+        """Makes Celery load the transport and the message code; returns false if it is loaded.
 
         That is a quarter of a second with the stock transport, and neither the first pass nor the
         first launch should wait for it.
@@ -270,7 +270,7 @@ class Scheduler(celery.beat.Scheduler):
         return {**entries.built_in(self.app), **self.data}
 
     def reached(self, step: str) -> None:
-        """Does nothing. Called with the name of each step: tests stop the process here."""
+        """Does nothing. Beat calls it with the name of each step: tests stop the process here."""
 
     def _become_leader(self, connection: Connection) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Holds the leader's connection: it has the lock, runs the transactions, and hears of changes."""
+"""Holds the leader's connection: it has the lock, runs transactions and hears of changes."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ class Leader:
         self._attempts = 0
         #: Whether a schedule has changed since this was last set to false.
         self.changed = False
-        #: Lanes (namespace and name) of which a notification came.
+        #: Lanes (namespace and name) that notifications named.
         self.lanes: set[Room] = set()
 
     def connect(self) -> Connection:

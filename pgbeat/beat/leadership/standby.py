@@ -27,7 +27,7 @@ class StandingBy:
         self._next_report = 0.0
         #: The session that led at the last call.
         self._seen: int | None = None
-        #: What is known of that beat; `None` before the first call.
+        #: What is known about that beat; `None` before the first call.
         self.leader: Beat | None = None
 
     def report_leader(self) -> None:
@@ -59,5 +59,5 @@ class StandingBy:
             )
 
     def forget(self) -> None:
-        """Has the next call log whichever beat leads."""
+        """Makes the next call log which beat leads."""
         self._next_report, self._seen, self.leader = 0.0, None, None

@@ -1,4 +1,4 @@
-"""Does something from time to time in a thread, with a connection of its own."""
+"""Runs periodic work in a thread, on a separate connection."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ _AGAIN = 5.0
 
 
 class Background:
-    """Does rounds of some maintenance that the leader's connection must not wait for."""
+    """Runs rounds of maintenance for which the leader's connection must not wait."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from pgbeat.monitoring.checks.periods import longest_retention
 
 #: The histories, in the order in which their periods are dropped: jobs before their executions.
 HISTORIES = ("ended_jobs", "ended_executions", "ticks")
-#: What is to come begins so far ahead.
+#: The partition for future rows begins so far ahead.
 _AHEAD = timedelta(days=3)
 #: Periods that cover the retention, about.
 _PERIODS = 31
@@ -94,7 +94,7 @@ _ADD = text("SELECT pgbeat.add_partition(:history, :ends)")
 def add_ahead(connection: Connection) -> list[str]:
     """Adds the periods that begin soon, each in a transaction; returns the new partitions.
 
-    If none was added for a while, the first is as long as that, so that no row has to move.
+    After a gap without new periods, the first covers the gap, so that no row has to move.
     """
     step, added = retention(connection).step, []
     for history in HISTORIES:
@@ -125,8 +125,7 @@ _OLDEST = text(
 )
 #: The column of each history that says in which period a row is.
 _MOMENTS = {"ended_jobs": "finished_at", "ended_executions": "finished_at", "ticks": "due_at"}
-#: Of each history, the statements that find the rows to keep, the table of all of them, and what
-#: their order is.
+#: Each history's statements that find the rows to keep, their table, and their order.
 _KEPT = {
     "ended_jobs": (("newest", "of_groups"), "jobs", "created_at"),
     "ended_executions": (("of_jobs",), "executions", ""),
@@ -146,7 +145,7 @@ _ARE_KEPT = text(
 def drop_oldest(connection: Connection) -> Partition | None:
     """Drops the oldest period that is old for all namespaces; returns it, `None` if there is none.
 
-    What is kept of it is looked up before any lock is taken. Executions wait for their jobs.
+    The rows to keep are looked up before any lock is taken. Executions wait for their jobs.
     """
     longest = retention(connection).longest
     if longest is None:
@@ -177,7 +176,7 @@ def drop_oldest(connection: Connection) -> Partition | None:
 
 
 def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
-    """Returns the partitions of what is kept, from the oldest on, and the rows of each."""
+    """Returns the partitions of kept rows, oldest first, and the number of rows in each."""
     size = text(sql.load("histories.sql", "size", history=history, moment=_MOMENTS[history]))
     return [
         (row.name, int(connection.scalar(size, {**row._mapping, "most": MERGED + 1}) or 0))
@@ -186,7 +185,7 @@ def _sizes(connection: Connection, history: str) -> list[tuple[str, int]]:
 
 
 def _merge(connection: Connection, history: str) -> None:
-    """Makes one of two partitions of what is kept, if the pruner has left little of them."""
+    """Merges two partitions of kept rows if the pruner has left little of them."""
     for (older, size), (newer, other) in pairwise(_sizes(connection, history)):
         if size + other <= MERGED:
             _keep(connection, history, [older, newer], None, [])
@@ -200,7 +199,7 @@ def _keep(
     period: str | None,
     kept: Sequence[str],
 ) -> None:
-    """Replaces partitions by one of what is kept of them.
+    """Replaces partitions by one that holds the rows to keep.
 
     The database copies, then tries several times to lock the history, each time for a moment.
     Raises the error of the lock if it can't.

@@ -65,7 +65,7 @@ class LeaderMaintenance:
         self._postponed = Postponed()
 
     def add_lanes(self, changed: Iterable[Room]) -> None:
-        """Has these lanes dispatched at the next step."""
+        """Queues these lanes for dispatch at the next step."""
         own_rooms = (room[:2] for room in changed if room.namespace == self._settings.namespace)
         self._lanes.update(dict.fromkeys(own_rooms, 0.0))
 
@@ -107,7 +107,7 @@ class LeaderMaintenance:
                 self._prune_at = time.monotonic() + delay
 
     def put_off_pruning(self) -> None:
-        """Has the next round of pruning begin in a second at the earliest."""
+        """Delays the next round of pruning by at least a second."""
         self._prune_at = max(self._prune_at, time.monotonic() + _CALM)
 
     def wake_in(self, maintenance_in: float | None) -> float:
@@ -132,7 +132,7 @@ class LeaderMaintenance:
         self._rescue_at = self._groups_at = 0.0
 
     def close(self, seconds: float) -> None:
-        """Waits up to so many seconds for each of what is under way in other threads."""
+        """Waits up to so many seconds for each of the other threads."""
         self._deliverer.close(seconds)
         for task in self._background:
             task.close(seconds)
@@ -193,7 +193,7 @@ class LeaderMaintenance:
         batches.in_transactions(connection, stuck, go_on)
 
     def _settle_dependents(self, connection: Connection) -> None:
-        """Has jobs go on that nobody told of the end of a job that they depend on."""
+        """Unblocks jobs whose parent ended without notifying them."""
 
         def go_on(parents: Sequence[UUID]) -> None:
             self._clear_messages()
@@ -222,7 +222,7 @@ class LeaderMaintenance:
             self._lanes[namespace, lane] = time.monotonic() + dispatched.retry_in
 
     def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
-        """Does something that the log calls `what`, known by `key` or that name.
+        """Does a piece of maintenance that the log calls `what`; `key` identifies it if given.
 
         If another transaction holds a lock that it needs, it is postponed, and the seconds until
         then are returned. If the broker is another server and away, all of it waits.

@@ -72,7 +72,7 @@ class _Kind(NamedTuple):
     table: Table
     #: Where to begin: below every value of the index.
     start: tuple[Any, ...]
-    #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step scans.
+    #: The old rows after a place (`at_0`, `at_1`), in the index's order, which a step scans.
     scanned: Select[Any]
     #: Returns the ids of those to delete. In a dry run the jobs are there that would be deleted.
     old: Callable[[CTE, bool], Select[Any]]
@@ -113,9 +113,9 @@ def _by_time(
 def _beyond_newest(
     scanned: CTE, table: Table, moment: Column[Any], where: Any = True
 ) -> Select[Any]:
-    """Returns the rows that are older than the last of the newest of their schedule.
+    """Returns the rows that are older than the newest ones that their schedule keeps.
 
-    Those of one moment stay together.
+    Rows of one moment stay together.
     """
     last = (
         select(moment)
@@ -276,7 +276,7 @@ def _deletion(
     within: ColumnElement[bool] | None = None,
     dry_run: bool,
 ) -> tuple[CTE, CTE]:
-    """Returns the rows' ids, and what deletes them.
+    """Returns the rows' ids, and the statement that deletes them.
 
     A locked row is left for later: beat waits for no transaction.
     """
@@ -290,7 +290,7 @@ def _deletion(
 
 
 def _statement(kind: _Kind, *, dry_run: bool) -> Select[Any]:
-    """Returns a statement that deletes what is old of the next rows.
+    """Returns a statement that deletes the old ones among the next rows.
 
     It returns how many rows it scanned, how many it deleted of the table and of its dependents,
     and the place of the last row.

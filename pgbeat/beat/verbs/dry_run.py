@@ -1,4 +1,4 @@
-"""Evaluates a schedule as if it were due now, and writes nothing: what would become of it."""
+"""Evaluates a schedule as if it were due now, and writes nothing."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,7 +28,7 @@ Outcome = Literal["launched", "skipped", "failed", "waiting"]
 
 
 class DryRun(NamedTuple):
-    """What would become of a schedule."""
+    """The decision that a schedule would get."""
 
     schedule: Schedule
     #: A tick's outcome; `waiting` if it would wait for the job before it to end.

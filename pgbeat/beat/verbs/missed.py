@@ -25,7 +25,7 @@ class Missed:
 
     #: Those that were not launched, oldest first.
     times: list[datetime]
-    #: How many were launched, are excluded by the calendar, and are still for beat to decide.
+    #: How many were launched, are excluded by the calendar, and await beat's decision.
     launched: int
     excluded: int
     pending: int
