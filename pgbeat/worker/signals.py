@@ -79,7 +79,7 @@ class TrackedWorker:
         self.logs = TaskLogHandler(lines) if lines else None
         self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
         self.main = os.getpid()
-        #: What the main process has received and nobody records.
+        #: Untracked tasks that the main process has received.
         self.untracked = Tally()
         # Chosen here, not by the database, so that children inherit it.
         self.id = random.SystemRandom().randrange(1, 2**31)

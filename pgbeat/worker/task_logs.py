@@ -16,7 +16,7 @@ from pgbeat.worker.reporting import ATTEMPT
 
 #: Characters of a line, and of all lines of an execution, about.
 LINE, ALL = 2_000, 16_000
-#: Seconds between two writes of the lines of an execution that goes on.
+#: Seconds between two writes of the lines of a running execution.
 _AGAIN = 2.0
 #: Celery logs about tasks in their threads; these are its loggers by which tasks log.
 _OF_TASKS = ("celery.task", "celery.redirected")
@@ -51,7 +51,7 @@ class TaskLog:
         return {"omitted": self._omitted, "lines": [list(line) for line in self._lines.copy()]}
 
     def is_due(self, now: float) -> bool:
-        """Returns whether to write it while the execution goes on, at most every two seconds."""
+        """Returns whether to write it while the execution runs, at most every two seconds."""
         if now < self._write_at:
             return False
         self._write_at = now + _AGAIN
@@ -67,7 +67,7 @@ class TaskLogHandler(logging.Handler):
         self._most = most
 
     def attach(self) -> None:
-        """Has the loggers use it, unless they do.
+        """Adds it to the loggers, unless they have it.
 
         A root logger without handlers stays so: Python then prints warnings by itself.
         """

@@ -37,7 +37,7 @@ class _Shared(psycopg.Connection[Any]):
         self.prepare_threshold = None
 
     def close(self) -> None:
-        """Gives the owner back what is its own. It closes the connection."""
+        """Returns the connection to its owner, who closes it."""
         self.pgconn.notice_handler, self.pgconn.notify_handler = self._handlers
 
     def __del__(self, *args: Any) -> None:

@@ -136,7 +136,7 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
 
 
 def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
-    """Gives up what the task wrote; if it is sent again or replaced, that is its end."""
+    """Discards what the task wrote; if it is sent again or replaced, that is its end."""
     if ending is not None:
         ending.give_up()
         if isinstance(error, Retry | Ignore):
@@ -183,7 +183,7 @@ class RecordedEnd:
         """Writes the attempt, and what follows from the end of its job.
 
         Raises `ClaimLost` if that has ended otherwise: somebody cancelled it before its start was
-        recorded, or the worker that had the message before says that a process of its own died with
+        recorded, or the worker that had the message before says that one of its processes died with
         it, and was killed before it acknowledged the message.
         """
         recorder = process_recorder.get()
@@ -203,7 +203,7 @@ class RecordedEnd:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)
 
     def committed(self) -> None:
-        """Has the lanes that have room now dispatched."""
+        """Dispatches the lanes that have room now."""
         recorder = process_recorder.get()
         if recorder is not None:
             recorder.was_recorded(self._attempt, self._lanes)

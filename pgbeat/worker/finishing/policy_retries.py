@@ -3,8 +3,8 @@
 Celery's own retry does it, under the same id: a result, a chord and a chain wait for that one id.
 (A job that was submitted is retried by a new job instead, by whichever process records its end.)
 
-A retry that can't be sent, since the broker can't be reached, would be the end of the task. Where
-its message is acknowledged late, that goes back instead, and the same attempt runs again.
+A retry that can't be sent, since the broker can't be reached, would end the task. A message that
+is acknowledged late is requeued instead, and the same attempt runs again.
 """
 
 import logging

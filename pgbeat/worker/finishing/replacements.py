@@ -1,6 +1,6 @@
-"""Follows what becomes of a job whose task calls `Task.replace`.
+"""Follows a job whose task calls `Task.replace`.
 
-The task that takes its place has its id. If it is sent at once, it goes on with the same job. In a
+The task that takes its place has its id. If it is sent at once, it continues the same job. In a
 chain or a chord that replaces the task it is sent last: the job ends with the task that was
 replaced, and the one with its id makes no second job.
 """

@@ -26,7 +26,7 @@ logger = logging.getLogger("celery.worker.pgbeat")
 
 
 def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
-    """Sees to a job whose task raised how it ends."""
+    """Handles a task that raised how its job ends."""
     if isinstance(error, Snooze):
         _arrange(task, error)
     elif isinstance(error, Skip | Cancelled):
@@ -46,7 +46,7 @@ def _revoke(task: Any, end: Skip | Cancelled) -> None:
 
 
 def _arrange(task: Any, snooze: Snooze) -> None:
-    """Sees to it that the running task runs again."""
+    """Arranges for the running task to run again."""
     request = task.request
     if request.called_directly or request.is_eager:
         return

@@ -79,7 +79,7 @@ class Attempt:
     makes: Callable[[], Mapping[str, Any]] | None = None
     #: How soon its end must be recorded, since a lane or a group waits for it: `soon` or `now`.
     awaited: str | None = None
-    #: Whether another task goes on with its job (`Task.replace`).
+    #: Whether another task continues its job (`Task.replace`).
     is_replaced = False
     #: What its task raised, if its result says something else.
     raised: BaseException | None = None

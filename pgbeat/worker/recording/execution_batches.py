@@ -25,7 +25,7 @@ _by_job = itemgetter("job_id")
 
 
 class Written(NamedTuple):
-    """What came of attempts that were written."""
+    """The result of writing attempts."""
 
     #: Ended jobs, for `lifecycle.follow`.
     ended: list[Ended]

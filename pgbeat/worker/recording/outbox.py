@@ -138,16 +138,16 @@ class Outbox:
             return self._written.wait_for(lambda: attempt.written >= change, seconds)
 
     def hurry(self) -> None:
-        """Has the recorder act at once."""
+        """Makes the recorder act at once."""
         self.is_urgent = True
         self.wake()
 
     def wake(self) -> None:
-        """Has the recorder check again when to act."""
+        """Makes the recorder check again when to act."""
         self._wake.set()
 
     def close(self) -> None:
-        """Has the recorder write everything and end."""
+        """Tells the recorder to write everything and end."""
         self.is_closing = True
         self.hurry()
 

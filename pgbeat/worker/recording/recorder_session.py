@@ -214,8 +214,8 @@ class RecorderSession:
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Room]:
         """Writes in a transaction, with what follows from the jobs that ended.
 
-        Returns the lanes to dispatch after it. What keeps jobs from being dispatched in it must not
-        keep the ends of others from being recorded: they are recorded without that.
+        Returns the lanes to dispatch after it. If jobs can't be dispatched in it, the ends are
+        recorded without that.
         """
         tries, dispatches = 3, True
         while True:
