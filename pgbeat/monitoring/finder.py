@@ -32,7 +32,7 @@ class Hit(NamedTuple):
     kind: Kind
     #: Its name, or a job's id.
     name: str
-    #: What else is to be known: a schedule's task, a job's task and state.
+    #: Details: a schedule's task, a job's task and state.
     detail: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Judges the health of schedules: what became of their ticks and of the jobs that these launched.
+"""Judges the health of schedules by the outcomes of their ticks and jobs.
 
 `Schedule.state` says whether a schedule is in service; its health says whether it achieves
 anything. Nothing is counted through: each schedule costs a few lookups by the indexes
@@ -104,7 +104,7 @@ _SHORT: dict[Code, str] = {"new": "-", "no_outcome": "-", "launch_failing": "not
 
 
 class _Outcomes(NamedTuple):
-    """What the jobs of a schedule say."""
+    """The outcomes of a schedule's jobs."""
 
     completed_at: datetime | None = None
     failed_at: datetime | None = None

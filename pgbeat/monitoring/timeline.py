@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
     kind: Kind
     begin: datetime
-    #: When the last of them ended; `None` if it goes on, or has no duration.
+    #: When the last of them ended; `None` if it still runs, or has no duration.
     end: datetime | None
     number: int
     #: The newest job, and why it failed; of a decision, why it was made.

@@ -27,7 +27,7 @@ class WorkerUsage(NamedTuple):
     #: How many it runs at once, if it says so.
     concurrency: int | None
     started_at: datetime
-    #: Since when it is dead or, if nobody has noted that, when it was last heard of.
+    #: Since when it is dead or, until that is noted, when it last reported.
     missing_since: datetime | None
     running: int
     host: str | None = None

@@ -316,7 +316,7 @@ def _broker(
 
 
 def _queues(rows: Sequence[QueueSummary], app: "Celery | None") -> Iterator[Check]:
-    """Counts the messages that wait, and looks for queues from which nobody consumes them."""
+    """Counts the messages that wait, and looks for queues without consumers."""
     full = ", ".join(f"{row.name} {row.waiting}" for row in rows if row.waiting)
     detail = f"{sum(row.waiting for row in rows)} messages wait" + (f" ({full})" if full else "")
     yield Check("broker", "ok", f"its tables are here; {detail}")

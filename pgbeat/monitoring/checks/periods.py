@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-# Periods that should have begun: their rows go to what is to come.
+# Periods that should have begun: their rows go to the partition of future rows.
 _MISSING = text(
     """
     SELECT format('rows since %s go to pgbeat.%s', (starts_at AT TIME ZONE 'UTC')::date, name)

@@ -40,7 +40,7 @@ def check(
         return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(lanes))} --limit 1`."
     detail = _names(sorted(known))
     if settings.track == "off":
-        advice = "Set pgbeat_track to launched: else nobody knows when these jobs end."
+        advice = "Set pgbeat_track to launched: else pgbeat can't see when these jobs end."
         return "warn", f"{detail}, and workers don't record executions", advice
     return "ok", detail, ""
 

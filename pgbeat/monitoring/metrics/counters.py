@@ -127,7 +127,7 @@ def bucket(seconds: float, bounds: Sequence[float]) -> int:
 
 
 class BeatCounters:
-    """Counts what a beat measures of itself, and writes it now and then."""
+    """Counts what a beat measures of itself, and writes it regularly."""
 
     def __init__(self, namespace: str, interval: float) -> None:
         """`interval` is how many seconds pass between two writes, at least."""

@@ -1,4 +1,4 @@
-"""Reduces an error or a reason to its pattern: what is left when its values are taken out."""
+"""Reduces an error or a reason to its pattern: the text without its values."""
 
 import re
 

@@ -20,10 +20,10 @@ from pgbeat.monitoring.rollups.error_patterns import pattern
 _SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 #: How long errors are kept by hours; so long as nothing is added up from them.
 HOURS_KEPT = timedelta(days=8)
-#: Rows of a minute, an hour or a day; what is beyond is added up in one more, of no task.
+#: Rows of a minute, an hour or a day; the rest is added up in one more, without a task.
 MOST = 100
 OTHERS = ("other errors", "")
-#: Schedules that a row names; ten are shown, so that one more says that there are more.
+#: Schedules that a row names: one more than are shown, to know whether there are more.
 SCHEDULES_KEPT = 11
 
 #: An error's pattern and a task.
@@ -95,7 +95,7 @@ _Found = dict[datetime, dict[Kind, Failures]]
 
 
 def of_jobs(row: Any) -> tuple[Kind, Failures]:
-    """Returns the kind of failed jobs that have the same error, and what is added up of them."""
+    """Returns the kind of failed jobs that have the same error, and their sums."""
     schedules = () if row.schedule is None else (row.schedule,)
     failures = Failures(row.number, row.first_at, row.last_at, row.job_id, schedules)
     return (pattern(row.error), row.task), failures

@@ -125,7 +125,7 @@ class _Group:
         return sum(failures.number for failures in self.kinds.values())
 
     def as_group(self) -> ErrorGroup:
-        """Returns the group as it is returned to callers."""
+        """Returns the group for callers."""
         kinds = list(self.kinds.values())
         last = max(kinds, key=lambda failures: failures.last_at)
         tasks: Counter[str] = Counter()
