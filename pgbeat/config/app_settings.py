@@ -1,4 +1,4 @@
-"""Returns an app's settings, and what they are called there."""
+"""Returns an app's settings, and their names there."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pgbeat.config.settings import Settings
 
 
 def settings_of(app: Any) -> Settings:
-    """Returns what `Settings.load` makes of the Celery app's `conf`, read again once that changes.
+    """Returns the Celery app's settings, read again once its `conf` changes.
 
     Raises `ConfigError`.
     """
@@ -15,6 +15,6 @@ def settings_of(app: Any) -> Settings:
 
 
 def spelling(app: Any, setting: str) -> str:
-    """Returns what a setting is called where the Celery app's are written; `None` is no app."""
+    """Returns a setting's name among the Celery app's settings; `app` may be `None`."""
     namespace = getattr(app, "namespace", None)
     return f"{namespace}_pgbeat_{setting}".upper() if namespace else f"pgbeat_{setting}"

@@ -1,4 +1,4 @@
-"""Keeps what a process finds out about a Celery app; drops it whole when that may differ."""
+"""Keeps a process's state for a Celery app; drops it whole when settings change."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Part = TypeVar("Part")
 #: The app's attribute for it.
 _STATE = "_pgbeat"
 _MUTABLE = (dict, list, set)
-#: What is read of an app's broker.
+#: The settings of an app's broker that pgbeat reads.
 _BROKER = (
     "broker_url",
     "broker_read_url",
@@ -27,7 +27,7 @@ _BROKER = (
 class AppState:
     """What a process keeps for an app, until its settings change.
 
-    Each package keeps its parts here, objects of classes of its own.
+    Each package keeps its parts here, objects of its classes.
     """
 
     def __init__(self, app: Any) -> None:
@@ -51,7 +51,7 @@ class AppState:
         return Settings.load(self._conf)
 
     def part(self, kind: type[Part]) -> Part:
-        """Returns the part of a class, which is made when it is first asked for."""
+        """Returns the part of a class, made at the first call."""
         part: Part | None = self._parts.get(kind)
         return self._parts.setdefault(kind, kind()) if part is None else part
 
@@ -74,7 +74,7 @@ def state_of(app: Any) -> AppState:
 
 
 def current_state(app: Any) -> AppState:
-    """Returns the same after a look at the app's settings, which may have changed."""
+    """Returns the state after a check for changed settings."""
     state = state_of(app)
     if not state.is_current(app.conf):
         state = vars(app)[_STATE] = AppState(app)
@@ -92,7 +92,7 @@ def _environ() -> Mapping[Any, Any]:
 
 
 def _sources(conf: Any) -> list[Mapping[Any, Any]]:
-    """Returns what a configuration looks values up in.
+    """Returns the mappings in which a configuration looks values up.
 
     An object may look them up anywhere, so for one these are the values themselves.
     """

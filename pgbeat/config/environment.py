@@ -22,7 +22,7 @@ _OTHERS = frozenset(
 _OF_SERVICES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
 #: How similar a name must be to count as a misspelling.
 _ALIKE = 0.8
-#: Variables of which this process has warned.
+#: Variables that this process has warned about.
 _warned: set[str] = set()
 
 
