@@ -22,7 +22,7 @@ _RETRY_AFTER = 10.0
 def apply(
     connection: Connection, app: Celery, settings: Settings, builtin: Mapping[str, Any]
 ) -> float | None:
-    """Makes the app's rows match its entries (`own` are Celery's) and logs the changes.
+    """Makes the app's rows match its entries (`builtin` are Celery's) and logs the changes.
 
     Returns the seconds after which to try again if entries are invalid, else `None`. Waits for
     locks as long as the session does.

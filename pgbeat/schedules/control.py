@@ -28,7 +28,7 @@ class Switched(NamedTuple):
 def add(
     unit: UnitOfWork, name: str, *, enabled: bool = True, paused: bool = False, **values: Any
 ) -> Schedule:
-    """Adds a schedule, out of service if told. Raises `InvalidSchedule` or `AlreadyExists`."""
+    """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
     source, values = str(unit.actor.origin), writes.defaults(unit.settings) | values
     row = writes.add(unit.connection, name, source=source, namespace=unit.namespace, **values)
     if off := ({} if enabled else _disabled()) | (_paused(None) if paused else {}):
@@ -40,7 +40,7 @@ def add(
 def edit(
     unit: UnitOfWork, name: str, values: dict[str, Any], *, enabled: bool | None = None
 ) -> Switched:
-    """Changes a schedule, and enables or disables it if told. Raises `InvalidSchedule`."""
+    """Changes a schedule, and enables or disables it by `enabled`. Raises `InvalidSchedule`."""
     before = _locked(unit, name)
     after = writes.edit(unit.connection, name, namespace=unit.namespace, **values)
     if enabled is not None and enabled != after.enabled:
@@ -66,7 +66,7 @@ def _disabled(reason: str | None = None) -> dict[str, Any]:
 
 
 def pause(unit: UnitOfWork, name: str, reason: str | None = None) -> Switched:
-    """Holds a schedule; what falls due meanwhile is not made up for."""
+    """Pauses a schedule; due times meanwhile are not made up for."""
     before = _locked(unit, name)
     return _switch(unit, "pause", before, {} if before.paused_at else _paused(reason))
 
@@ -76,7 +76,7 @@ def _paused(reason: str | None) -> dict[str, Any]:
 
 
 def resume(unit: UnitOfWork, name: str) -> Switched:
-    """Lets a paused schedule go on; its next time is computed from now."""
+    """Resumes a paused schedule; its next time is computed from now."""
     before = _locked(unit, name)
     return _switch(unit, "resume", before, {"paused_at": None} if before.paused_at else {})
 

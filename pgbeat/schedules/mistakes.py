@@ -13,7 +13,7 @@ from pgbeat.schedules.model import TIMETABLES
 
 Made = TypeVar("Made")
 Values = TypeVar("Values")
-#: A task of every app, to go on with in place of a wrong one.
+#: A task of every app, which stands in for a wrong one.
 _TASK = "celery.backend_cleanup"
 
 

@@ -94,7 +94,7 @@ class Schedule(NamedTuple):
     waiting_for: UUID | None
     #: Ended jobs of the schedule in `after` that no tick has decided on yet.
     upstream_ended: int
-    #: Whether somebody else than beat has set `next_run`.
+    #: Whether `next_run` was set by somebody other than beat.
     out_of_turn: bool
     last_run: datetime | None
     last_success: datetime | None

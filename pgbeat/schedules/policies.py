@@ -16,7 +16,7 @@ class Due(NamedTuple):
     """The one due time to decide now, of all that have passed."""
 
     at: datetime
-    #: The time after which the timetable goes on.
+    #: The time after which the timetable continues.
     then: datetime
     #: How many other due times this decision accounts for, and why.
     missed: int = 0

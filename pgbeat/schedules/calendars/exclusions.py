@@ -164,7 +164,7 @@ def _runs(weekdays: frozenset[int]) -> list[str]:
 class Window:
     """Hours of the day, in seconds since midnight by wall time, without `end`.
 
-    If it ends before it starts, it goes on after midnight, and belongs to the weekday on which it
+    If it ends before it starts, it lasts past midnight, and belongs to the weekday on which it
     starts.
     """
 

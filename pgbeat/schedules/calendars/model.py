@@ -68,7 +68,7 @@ def exclusion(
 ) -> str | None:
     """Returns why the calendar of that name, if any, excludes the moment, or `None`.
 
-    `found` is what `load` returned. Raises `NotFound` if the calendar is not in it, and what
+    `known` is what `load` returned. Raises `NotFound` if the calendar is not in it, and what
     `Calendar.exclusion` raises.
     """
     if name is None:

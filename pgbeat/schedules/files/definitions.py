@@ -28,7 +28,7 @@ class Definition:
     name: str
     values: dict[str, Any]
     place: Place
-    #: The places of its own fields, and of those in the file's defaults.
+    #: The places of its fields, and of those in the file's defaults.
     places: Mapping[str, Place]
     default_places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
     #: What the file calls fields that it gives by another name.
@@ -146,7 +146,7 @@ _OTHER_WORDS = {
 
 
 def unknown(field: str) -> str:
-    """Returns that there is no such field, and which one may have been meant."""
+    """Returns the message about an unknown field, with the most similar one."""
     if field in JobPolicy._fields:
         return f"there is no field {field!r}; write it in job_policy: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))

@@ -116,7 +116,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "check_in_url", Text("https://hc-ping.com/…{/start,,/fail}?rid={id}", 2000),
-        "Where a monitor is told of each run; {start,success,failure} in it chooses the request.",
+        "URL to which each run is reported; {start,success,failure} in it chooses the request.",
     ),
     ("owner", Text("data team"), "Whom to ask about it."),
     ("description", Text("Sends the invoices", 2000), "What it is for."),

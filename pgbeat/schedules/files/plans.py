@@ -40,9 +40,9 @@ class Plan:
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: dict[str, list[FieldChange]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
-    #: Those made elsewhere that become the file's, with their source.
+    #: Schedules made elsewhere that become the file's, with their source.
     adopted: dict[str, str] = field(default_factory=dict)
-    #: Those made elsewhere that are left alone, with their source.
+    #: Schedules made elsewhere that stay as they are, with their source.
     taken: dict[str, str] = field(default_factory=dict)
     #: Those from a file that are not in this one, and are left alone.
     kept: list[str] = field(default_factory=list)

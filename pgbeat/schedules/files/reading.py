@@ -56,7 +56,7 @@ class File:
     definitions: dict[str, Definition]
     calendars: dict[str, dict[str, Any]]
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
-    #: What has mistakes, by name.
+    #: The names with mistakes.
     unfit: Collection[str] = ()
 
     def require_valid(self, also: Iterable[Mistake] = ()) -> None:
