@@ -42,7 +42,7 @@ def ask(turn: int) -> None:
 
 
 def main() -> None:
-    """Asks for a round every now and then."""
+    """Asks for a round at regular intervals."""
     turn = 0
     while True:
         ask(turn)

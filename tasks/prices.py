@@ -1,4 +1,4 @@
-"""Fetches prices from an HTTP service, which fails now and then."""
+"""Fetches prices from an HTTP service, which sometimes fails."""
 
 import json
 import os

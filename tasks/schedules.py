@@ -98,7 +98,7 @@ def load(connection: Connection, *, demo: bool = False) -> int:
 
 
 def declare() -> None:
-    """Creates the default queue, for those who look at queues before a worker has declared it."""
+    """Creates the default queue, so that it is listed before a worker declares it."""
     with app.connection_for_write() as connection:
         Queue(app.conf.task_default_queue)(connection.default_channel).declare()
 
