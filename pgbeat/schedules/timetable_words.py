@@ -4,7 +4,7 @@ import re
 from datetime import UTC, timedelta
 
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import span
+from pgbeat.timetables import plain_cron, span
 
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SHORT = {day[:3].lower(): number for number, day in enumerate(_DAYS)}
@@ -12,22 +12,12 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
 )  # fmt: skip
-_NAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
 _AFTER = {"completed": "completed", "failed": "failed", "finished": "ended"}
 
 
 def cron(expression: str) -> str | None:
     """Returns a cron expression in words; `None` if it is too complex for few and exact words."""
-    plain = expression.strip().lower()
-    fields = _NAMES.get(plain, plain).split()
+    fields = plain_cron(expression).split()
     if len(fields) != 5:
         return None
     minute, hour, day, month, weekday = fields

@@ -12,7 +12,7 @@ time. What repeats within the hour or the day goes by elapsed time: in both hour
 gap.
 """
 
-from pgbeat.timetables.cron_fields import parse_cron
+from pgbeat.timetables.cron_fields import parse_cron, plain_cron
 from pgbeat.timetables.crons import Cron, cron
 from pgbeat.timetables.durations import parse_duration, span
 from pgbeat.timetables.intervals import Interval
@@ -39,6 +39,7 @@ __all__ = [
     "parse_duration",
     "parse_rrule",
     "parse_solar",
+    "plain_cron",
     "rrule",
     "span",
     "zone",

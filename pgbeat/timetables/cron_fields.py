@@ -118,7 +118,7 @@ _FIELDS = (
 @lru_cache(maxsize=16_384)
 def parse_cron(expression: str) -> CronFields:
     """Returns the fields of an expression. Raises `InvalidTimetable`."""
-    plain = _plain(expression)
+    plain = plain_cron(expression)
     texts = re.findall(r"\S+", plain, re.ASCII)
     problem = _problem(plain, texts)
     if problem:
@@ -154,7 +154,7 @@ def _nth(item: str) -> tuple[int, int]:
     return _FIELDS[4].numbers([weekday])[0], int(number or "0")
 
 
-def _plain(expression: str) -> str:
+def plain_cron(expression: str) -> str:
     """Returns an expression in lower case, without space around it, names replaced by fields."""
     expression = expression.strip(" \t\n\r\f\v").lower()
     return _NAMES.get(expression, expression)
