@@ -26,12 +26,6 @@ class DaySet(ABC):
     def page(self, number: int) -> tuple[int, Sequence[int]]:
         """Returns a page's first day, and the days of the set as offsets from it, in order."""
 
-    def has(self, day: int) -> bool:
-        """Returns whether a day is in the set."""
-        first, days = self.page(self.page_of(day))
-        index = bisect_left(days, day - first)
-        return index < len(days) and days[index] == day - first
-
     def on_or_after(self, day: int) -> int | None:
         """Returns the first day of the set that is not before another, if any."""
         if day > _LAST_DAY:
@@ -192,7 +186,7 @@ class DaysAndTimes:
         )
 
     def _rank(self, day: int, second: int) -> int:
-        return self.times_of(day).rank(second) if self._days.has(day) else 0
+        return self.times_of(day).rank(second) if self._days.count(day, day) else 0
 
 
 def _second(wall: datetime) -> int:
