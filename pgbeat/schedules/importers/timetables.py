@@ -13,12 +13,11 @@ from celery.schedules import solar as celery_solar
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules.entries import code_entry
 from pgbeat.timetables import zone as known_zone
+from pgbeat.timetables.rrule_parts import FREQUENCIES, WEEKDAYS
 
 _LONGEST = timedelta(days=36_500)
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
-_WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
-
 
 #: A crontab's fields, in the order of its constructor.
 CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
@@ -85,7 +84,7 @@ def of_crontab(timezone: str, fields: Mapping[str, Any]) -> When:
     by = {
         "BYMONTH": value.month_of_year,
         "BYMONTHDAY": value.day_of_month,
-        "BYDAY": [_WEEKDAYS[day] for day in sorted(value.day_of_week)],
+        "BYDAY": [WEEKDAYS[day - 1] for day in sorted(value.day_of_week)],  # 0 is Sunday
         "BYHOUR": value.hour,
         "BYMINUTE": value.minute,
         "BYSECOND": [0],
@@ -141,21 +140,12 @@ def of_solar(event: Any, latitude: Any, longitude: Any) -> When:
     return When({"solar": " ".join([event, *(text.rstrip("0").rstrip(".") for text in degrees)])})
 
 
-_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
-#: dateutil's weekdays begin with Monday.
-_DATEUTIL_WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_RULE_PARTS = {
-    "bysetpos": "BYSETPOS",
-    "bymonth": "BYMONTH",
-    "bymonthday": "BYMONTHDAY",
-    "byyearday": "BYYEARDAY",
-    "byeaster": "BYEASTER",
-    "byweekno": "BYWEEKNO",
-    "byweekday": "BYDAY",
-    "byhour": "BYHOUR",
-    "byminute": "BYMINUTE",
-    "bysecond": "BYSECOND",
-}
+#: As dateutil counts them.
+_FREQUENCIES = FREQUENCIES[::-1]
+_RULE_PARTS = (
+    "BYSETPOS", "BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYEASTER", "BYWEEKNO", "BYWEEKDAY",
+    "BYHOUR", "BYMINUTE", "BYSECOND",
+)  # fmt: skip
 
 
 def of_rrule(fields: Mapping[str, Any], app_timezone: str | None) -> tuple[When, datetime | None]:
@@ -195,16 +185,18 @@ def _parts(fields: Mapping[str, Any]) -> dict[str, Any]:
         rule["WKST"] = _weekday(fields["wkst"])
     if fields.get("count") is not None:
         rule["COUNT"] = int(fields["count"])
-    for name, part in _RULE_PARTS.items():
-        value = fields.get(name)
+    for part in _RULE_PARTS:
+        value = fields.get(part.lower())
         values: list[Any] = value if isinstance(value, list) else [value]
-        if value is not None and values:
-            rule[part] = [_weekday(item) if part == "BYDAY" else int(item) for item in values]
+        if value is not None and values and part == "BYWEEKDAY":
+            rule["BYDAY"] = [_weekday(item) for item in values]
+        elif value is not None and values:
+            rule[part] = [int(item) for item in values]
     return rule
 
 
 def _weekday(value: Any) -> str:
-    return _DATEUTIL_WEEKDAYS[value["wkday"] if isinstance(value, dict) else value]
+    return WEEKDAYS[value["wkday"] if isinstance(value, dict) else value]
 
 
 def _timestamp(seconds: Any) -> datetime | None:
