@@ -80,8 +80,13 @@ def row_name(name: Any) -> str:
     plain = text.encode(errors="replace").decode().replace("\0", "?")
     if plain == text and text.strip() not in ("", ".", "..") and len(text) <= 200:
         return text
-    digest = sha1(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
-    return f"{plain[:180]}…{digest[:12]}"
+    return told_apart(plain, text)
+
+
+def told_apart(name: str, origin: str) -> str:
+    """Returns the beginning of a name with a digest of the original."""
+    digest = sha1(origin.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    return f"{name[:180]}…{digest[:12]}"
 
 
 def _timetable(app: Celery, value: Any, relative: bool) -> tuple[str | None, timedelta | None]:

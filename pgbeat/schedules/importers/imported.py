@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import sha1
 from typing import Any
 
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs.preparing import placeholders
-from pgbeat.schedules.entries import row_name
+from pgbeat.schedules.entries import row_name, told_apart
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.storable import storable_json
 
@@ -90,19 +89,14 @@ def names(origins: Iterable[str]) -> dict[str, str]:
     cleaned = {origin: _cleaned(origin) for origin in origins}
     count = Counter(cleaned.values())
     return {
-        origin: name if name == origin or count[name] == 1 else _told_apart(name, origin)
+        origin: name if name == origin or count[name] == 1 else told_apart(name, origin).strip()
         for origin, name in cleaned.items()
     }
 
 
 def _cleaned(origin: str) -> str:
     name = re.sub(r"[/\x00-\x1f\x7f-\x9f]", "-", row_name(origin)).strip()
-    return name or _told_apart("", origin)
-
-
-def _told_apart(name: str, origin: str) -> str:
-    digest = sha1(origin.encode(errors="replace"), usedforsecurity=False).hexdigest()
-    return f"{name[:180]}…{digest[:12]}".strip()
+    return name or told_apart("", origin)
 
 
 def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
