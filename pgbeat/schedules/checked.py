@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.database.tables import schedules
 from pgbeat.errors import InvalidSchedule, Problems
 from pgbeat.jobs.checks.user_limits import require_call
 from pgbeat.schedules import control, mistakes
@@ -19,11 +20,7 @@ RESET = "the app's code has it, and beat resets it when it starts"
 ADDED = "the app's code has it, and beat adds it again when it starts; disable it instead"
 #: Fields that are checked against the app.
 _CHECKED = {"task", "launcher", "args", "kwargs", "options"}
-_CLEARABLE = {
-    "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
-    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "check_in_url",
-    "description", *TIMETABLES,
-}  # fmt: skip
+_CLEARABLE = {column.name for column in schedules.c if column.nullable} - {"next_run"}
 #: Those that are cleared by another value than `None`.
 _EMPTY: dict[str, Any] = {
     "jitter": timedelta(0),
