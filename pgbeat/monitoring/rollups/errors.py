@@ -23,8 +23,8 @@ from pgbeat.monitoring.rollups.error_rollups import (
     Kind,
     of_jobs,
 )
-from pgbeat.monitoring.rollups.load import PROGRESS, STEPS, floor
-from pgbeat.monitoring.rollups.load_rollups import HOUR, HOURS_KEPT, MINUTE
+from pgbeat.monitoring.rollups.load import PROGRESS, STEPS, beginning
+from pgbeat.monitoring.rollups.load_rollups import HOUR, MINUTE, floor
 
 #: Failed jobs that are read themselves, and patterns by task that are read from rollups.
 NEWEST, _MOST_KINDS = 1000, 1000
@@ -187,11 +187,8 @@ def errors(
 def _span(connection: Connection, namespace: str, since: timedelta | datetime) -> _Span:
     progress = connection.execute(PROGRESS, {"namespace": namespace}).one()
     now = progress.now.astimezone(UTC)
-    asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    asked = beginning(now, since)
     length = now - asked
-    if length <= timedelta(0) or length > HOURS_KEPT:
-        message = f"since must be within the last {HOURS_KEPT.days} days"
-        raise InvalidInput.of("since", "out_of_range", message)
     # A minute's grace: a page for a day is asked for a moment after its links were made.
     fits = [length <= most + MINUTE for most in (_BY_MINUTES, _BY_HOURS)]
     least = MINUTE if fits[0] else HOUR if fits[1] else DAY

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.errors import InvalidInput
-from pgbeat.monitoring.rollups.load_rollups import HOUR, HOURS_KEPT, MINUTE, MINUTES_KEPT, Sums
+from pgbeat.monitoring.rollups.load_rollups import (
+    HOUR,
+    HOURS_KEPT,
+    MINUTE,
+    MINUTES_KEPT,
+    Sums,
+    floor,
+)
 
 #: Points that are returned at most, and about as many as are returned by default.
 MOST, USUAL = 2_300, 100
@@ -89,7 +96,7 @@ def load(
     kind, name = _which({"task": task, "lane": lane, "queue": queue})
     progress = connection.execute(PROGRESS, {"namespace": namespace}).one()
     now = progress.now.astimezone(UTC)
-    asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    asked = beginning(now, since)
     # A minute's grace: a page for a day is asked for a moment after its links were made.
     by_hours = asked < now - MINUTES_KEPT - MINUTE
     step = _step(now - asked, step, by_hours)
@@ -113,6 +120,15 @@ def load(
     return Load(kind, name, begins, max(until, begins), step, _point(begins, total), points)
 
 
+def beginning(now: datetime, since: timedelta | datetime) -> datetime:
+    """Returns when a span begins. Raises `InvalidInput`."""
+    asked = now - since if isinstance(since, timedelta) else since.astimezone(UTC)
+    if not timedelta(0) < now - asked <= HOURS_KEPT:
+        message = f"since must be within the last {HOURS_KEPT.days} days"
+        raise InvalidInput.of("since", "out_of_range", message)
+    return asked
+
+
 def _which(names: Mapping[str, str | None]) -> tuple[str, str]:
     """Returns the kind and the name of the one that is given."""
     named = [(kind, name) for kind, name in names.items() if name]
@@ -126,9 +142,6 @@ def _which(names: Mapping[str, str | None]) -> tuple[str, str]:
 def _step(length: timedelta, step: timedelta | None, by_hours: bool) -> timedelta:
     """Returns the step, by default the shortest that makes few enough points."""
     least, unit = (HOUR, "hours") if by_hours else (MINUTE, "minutes")
-    if length <= timedelta(0) or length > HOURS_KEPT:
-        message = f"since must be within the last {HOURS_KEPT.days} days"
-        raise InvalidInput.of("since", "out_of_range", message)
     if step is None:
         return next(size for size in STEPS if size >= least and length / size <= USUAL)
     if step < least or step % least:
@@ -140,24 +153,13 @@ def _step(length: timedelta, step: timedelta | None, by_hours: bool) -> timedelt
     return step
 
 
-def floor(moment: datetime, step: timedelta) -> datetime:
-    """Returns the beginning of the step that a time is in, counted from 1970 in UTC."""
-    seconds = int(step.total_seconds())
-    return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, UTC)
-
-
 def _point(at: datetime, sums: Sums) -> Point:
-    seconds = [
-        _rounded(histogram.percentile(fraction))
-        for histogram in (sums.waiting, sums.running)
-        for fraction in (0.5, 0.95)
-    ]
-    return Point(at, **sums.ends, depth=sums.depth, **_named(seconds))
-
-
-def _named(seconds: list[Any]) -> dict[str, Any]:
-    names = ("waiting_p50", "waiting_p95", "running_p50", "running_p95")
-    return dict(zip(names, seconds, strict=True))
+    lengths: dict[str, Any] = {
+        f"{name}_p{percent}": _rounded(histogram.percentile(percent / 100))
+        for name, histogram in (("waiting", sums.waiting), ("running", sums.running))
+        for percent in (50, 95)
+    }
+    return Point(at, **sums.ends, depth=sums.depth, **lengths)
 
 
 def _rounded(seconds: float | None) -> float | None:

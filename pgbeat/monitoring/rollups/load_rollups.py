@@ -8,7 +8,7 @@ are committed later than that are left out. Hours are added up from minutes that
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 from typing import Any, NamedTuple
 
@@ -187,7 +187,7 @@ def _names(row: Any, route: Route) -> Iterable[tuple[str, str]]:
 
 def _add_hours(connection: Connection, namespace: str, starts: datetime, ends: datetime) -> None:
     """Adds up the hours that end after `starts` and by `ends`."""
-    hours = _floor(starts, HOUR), _floor(ends, HOUR)
+    hours = floor(starts, HOUR), floor(ends, HOUR)
     if hours[0] == hours[1]:
         return
     counted: dict[Key, Sums] = {}
@@ -196,15 +196,15 @@ def _add_hours(connection: Connection, namespace: str, starts: datetime, ends: d
         counted.setdefault((row.kind, row.name, row.at), Sums()).add(row)
     _write(connection, namespace, HOUR, counted)
     error_rollups.add_up(connection, namespace, "hour", *hours)
-    days = _floor(starts, _DAY), _floor(ends, _DAY)
+    days = floor(starts, _DAY), floor(ends, _DAY)
     if days[0] != days[1]:
         error_rollups.add_up(connection, namespace, "day", *days)
 
 
-def _floor(moment: datetime, step: timedelta) -> datetime:
-    """Returns the beginning of an hour or a day, of UTC."""
+def floor(moment: datetime, step: timedelta) -> datetime:
+    """Returns the beginning of the step that a time is in, counted from 1970 in UTC."""
     seconds = int(step.total_seconds())
-    return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, moment.tzinfo)
+    return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, UTC)
 
 
 def _write(
