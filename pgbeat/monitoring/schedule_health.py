@@ -189,7 +189,7 @@ def _judge(
         )
     if jobs.failures:
         since = "" if jobs.since is None else f", since {jobs.since.astimezone(UTC):%F %T} UTC"
-        words = f"{_counted(jobs.failures, 'job')} in a row failed{since}"
+        words = f"{_count(jobs.failures)} jobs in a row failed{since}"
         if jobs.failures == 1:
             words = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
         words = _with(words, jobs.error)
@@ -242,10 +242,6 @@ def _with(words: str, error: str | None) -> str:
 
 def _count(number: int, most: int = MOST_FAILURES) -> str:
     return f"{number}" if number < most else f"{most} or more"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{_count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 class Failing(NamedTuple):

@@ -53,9 +53,9 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield from _contents(connection)
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
-                if problem := open_transactions.problem(connection):
-                    yield Check("transactions", "warn", *problem)
-                yield Check("history", *periods.check(connection))
+                if check := open_transactions.check(connection):
+                    yield check
+                yield periods.check(connection)
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield from _workers(connection, settings)
@@ -63,8 +63,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                     yield _untracked(number, app)
                 if failing := check_ins.check(connection, settings.namespace):
                     yield Check("check-ins", *failing)
-                if finding := policies.check(connection, settings, app):
-                    yield Check("task policies", *finding)
+                if check := policies.check(connection, settings, app):
+                    yield check
         is_reader = missing.result == "unknown"
         yield from _broker(connection, settings, app, is_reader=is_reader)
 

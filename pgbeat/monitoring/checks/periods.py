@@ -1,9 +1,10 @@
 """Finds histories whose periods the leading beat could not add or drop in time."""
 
 from datetime import timedelta
-from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, text
+
+from pgbeat.monitoring.checks.server_checks import Check
 
 #: How late a period may be before it is worth a warning.
 _LATE = timedelta(days=1)
@@ -20,14 +21,6 @@ def longest_retention(connection: Connection) -> timedelta | None:
     """Returns the longest retention that beats have noted; `None` if history is kept for ever."""
     days = connection.scalar(_LONGEST)
     return timedelta(days=days) if days else None
-
-
-class Finding(NamedTuple):
-    """The result of the check, and what to do about it."""
-
-    result: Literal["ok", "warn"]
-    detail: str
-    advice: str = ""
 
 
 # Periods that should have begun: their rows go to the partition of future rows.
@@ -51,15 +44,16 @@ _OVERDUE = text(
 )
 
 
-def check(connection: Connection) -> Finding:
+def check(connection: Connection) -> Check:
     """Looks for periods that are missing now, or were to be dropped more than a day ago."""
     longest = longest_retention(connection)
     problems = list(connection.scalars(_MISSING, {"late": _LATE}))
     if longest is not None:
         problems += connection.scalars(_OVERDUE, {"late": _LATE, "longest": longest})
     if not problems:
-        return Finding("ok", "periods are added ahead and dropped once they are old")
-    return Finding(
+        return Check("history", "ok", "periods are added ahead and dropped once they are old")
+    return Check(
+        "history",
         "warn",
         "; ".join(problems),
         "The leading beat adds and drops periods, and needs the tables for a moment: see that one "

@@ -1,6 +1,6 @@
 """Checks the policies of an app's tasks."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -8,6 +8,7 @@ from pgbeat.config import Settings
 from pgbeat.database.missing import missing
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.policy import task_policies
+from pgbeat.monitoring.checks.server_checks import Check
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
 _MOST = 10
 
 
-def check(
-    connection: Connection, settings: Settings, app: "Celery | None"
-) -> tuple[Literal["ok", "warn", "fail"], str, str] | None:
-    """Returns the result, what was found, and what to do about it; `None` if no task has one."""
+def check(connection: Connection, settings: Settings, app: "Celery | None") -> Check | None:
+    """Checks the policies of the app's tasks; returns `None` if no task has one."""
     if app is None:
         return None
     app.loader.import_default_modules()
@@ -27,7 +26,8 @@ def check(
         known = task_policies.all_of(app)
     except ConfigError as error:
         wrong = "; ".join(f"{problem.field}: {problem.message}" for problem in error.problems)
-        return "fail", wrong, "Mend them: such a task can't be sent, and no worker starts."
+        advice = "Mend them: such a task can't be sent, and no worker starts."
+        return Check("task policies", "fail", wrong, advice)
     if not known:
         return None
     namespace = settings.namespace
@@ -37,12 +37,14 @@ def check(
             f"{missing(connection, 'lane', lane, namespace=namespace)}"
             for lane, tasks in lanes.items()
         )
-        return "fail", detail, f"Make it: `pgbeat lanes set {next(iter(lanes))} --limit 1`."
+        advice = f"Make it: `pgbeat lanes set {next(iter(lanes))} --limit 1`."
+        return Check("task policies", "fail", detail, advice)
     detail = _names(sorted(known))
     if settings.track == "off":
         advice = "Set pgbeat_track to launched: else pgbeat can't see when these jobs end."
-        return "warn", f"{detail}, and workers don't record executions", advice
-    return "ok", detail, ""
+        detail = f"{detail}, and workers don't record executions"
+        return Check("task policies", "warn", detail, advice)
+    return Check("task policies", "ok", detail)
 
 
 def _names(tasks: list[str]) -> str:
