@@ -1,6 +1,5 @@
 """Counts durations in fixed buckets, so that counts of several times add up to one."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 #: Upper bounds of the buckets in seconds, from 1 ms to 26 hours, each √2 times the last; above
@@ -46,11 +45,6 @@ class Histogram:
                 return _within(bucket, rank / count)
             rank -= count
         return BOUNDS[-1]
-
-
-def bucket_of(seconds: float) -> int:
-    """Returns the number of a duration's bucket, as `width_bucket` does."""
-    return bisect_right(BOUNDS, seconds)
 
 
 def _within(bucket: int, fraction: float) -> float:
