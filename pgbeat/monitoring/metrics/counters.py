@@ -6,7 +6,7 @@ new since then, up to a limit, and moves the mark. No tick and no worker waits f
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -150,9 +150,7 @@ class BeatCounters:
         now = time.monotonic()
         if self._counts and now >= self._write_at:
             self._write_at = now + self._interval
-            add(connection, self._namespace, _sums(self._counts))
+            counts = self._counts.items()
+            values = (CounterValue(metric, "", kind, value) for (metric, kind), value in counts)
+            add(connection, self._namespace, values)
             self._counts.clear()
-
-
-def _sums(counts: Mapping[tuple[str, str], float]) -> list[CounterValue]:
-    return [CounterValue(metric, "", kind, value) for (metric, kind), value in counts.items()]

@@ -67,17 +67,6 @@ def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
     return {str(name): float(moment) for name, moment in rows}
 
 
-_RELEASED = text(
-    "SELECT value FROM pgbeat.counters WHERE namespace = '' AND metric = 'stale_claims_released' "
-    "AND label = '' AND kind = ''"
-)
-
-
-def released(connection: Connection) -> int:
-    """Counts the executions that were rescued since the database was made."""
-    return int(connection.execute(_RELEASED).scalar_one_or_none() or 0)
-
-
 class LaneGauges(NamedTuple):
     """The slots and the waiting line of a lane."""
 

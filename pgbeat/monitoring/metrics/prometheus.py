@@ -5,6 +5,7 @@ So any process can show them, and it makes no difference which one is scraped.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -139,7 +140,8 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) 
         "pgbeat_jobs_late", late | {(row.kind,): row.value for row in _of(sums, "late")}, "deadline"
     )
     yield _plain("pgbeat_workers", workers.living(connection))
-    yield _counter("pgbeat_stale_claims_released", {(): gauges.released(connection)})
+    released = _of(counters.read(connection, ""), "stale_claims_released")
+    yield _counter("pgbeat_stale_claims_released", {(): sum(row.value for row in released)})
 
 
 def _lanes(connection: Connection, namespace: str) -> Iterator[Metric]:
@@ -218,26 +220,26 @@ _ABOUT = {
 }
 
 
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+
 def _of(sums: Sequence[CounterValue], metric: str) -> list[CounterValue]:
     return [row for row in sums if row.metric == metric]
 
 
-def _gauge(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
-    family = GaugeMetricFamily(name, _ABOUT[name], labels=labels)
+def _family(kind: _Kind, name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
+    family = kind(name, _ABOUT[name], labels=labels)
     for values, value in samples.items():
         family.add_metric(values, value)
     return family
+
+
+_gauge = partial(_family, GaugeMetricFamily)
+_counter = partial(_family, CounterMetricFamily)
 
 
 def _plain(name: str, value: float) -> Metric:
     return _gauge(name, {(): value})
-
-
-def _counter(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
-    family = CounterMetricFamily(name, _ABOUT[name], labels=labels)
-    for values, value in samples.items():
-        family.add_metric(values, value)
-    return family
 
 
 def _histogram(
