@@ -1,8 +1,7 @@
 """Chooses the schedules that a timeline shows, by what is newest; nothing is counted through."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -65,7 +64,8 @@ def chosen(
         }
         kinds = dict[int, int](tuple(row) for row in connection.execute(_CANDIDATES, values))
         running = {key for key, kind in kinds.items() if kind == _RUNNING}
-        candidates = {row.id: row for row in _read(connection, kinds)}
+        query = model.SELECT.where(table.c.id.in_(list(kinds)))
+        candidates = {row.id: Schedule._make(row) for row in connection.execute(query)}
         rows = list({row.id: row for row in [*map(candidates.get, kinds), *rows] if row}.values())
     healths = _healths(connection, rows, patience, limit)
     known = (row for row in rows if row.id in healths)
@@ -99,8 +99,3 @@ def _healths(
 
 def _rank(health: Health) -> int:
     return ("fail", "warn", "ok").index(health.severity)
-
-
-def _read(connection: Connection, ids: Iterable[int]) -> list[Schedule]:
-    rows: Any = connection.execute(model.SELECT.where(table.c.id.in_(list(ids))))
-    return [Schedule._make(row) for row in rows]
