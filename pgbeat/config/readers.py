@@ -74,15 +74,7 @@ CLAIM = matching(r"(?s)(\s*[^\s=][^=]*=.*\S.*)?", "a claim and its value, such a
 #: PyJWT's algorithms that sign by a shared secret, and those that sign by a private key.
 SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
 _KEY_ALGORITHMS = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
+    *(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512)),
     "EdDSA",
 )
 
@@ -135,13 +127,16 @@ def argument_names(value: Any) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
+def _from_json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{value!r} is not JSON") from None
+
+
 def redact(value: Any) -> dict[str, tuple[str, ...]]:
     """Returns names of arguments by globs of task names: a mapping, or in the environment JSON."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not JSON") from None
+    value = _from_json(value)
     if not isinstance(value, Mapping) or not all(isinstance(glob, str) for glob in value):
         raise ValueError(
             f"{value!r} is not a mapping of task names to arguments; write for example "
@@ -152,11 +147,7 @@ def redact(value: Any) -> dict[str, tuple[str, ...]]:
 
 def policies(value: Any) -> dict[str, Mapping[str, Any]]:
     """Returns policies by globs of task names: a mapping, or in the environment JSON."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not JSON") from None
+    value = _from_json(value)
     if not isinstance(value, Mapping) or not all(
         isinstance(glob, str) and isinstance(policy, Mapping) for glob, policy in value.items()
     ):
