@@ -9,7 +9,7 @@ from pgbeat.config.app_broker import (
     is_own_broker,
     is_sqlalchemy_broker,
 )
-from pgbeat.config.app_settings import settings_of, spelling
+from pgbeat.config.app_state import settings_of, spelling
 from pgbeat.config.settings import Settings
 from pgbeat.config.urls import is_postgres, place, postgres_url, redacted, same_database
 
