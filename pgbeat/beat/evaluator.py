@@ -36,8 +36,7 @@ from pgbeat.schedules.launchers import (
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
 from pgbeat.storable import escaped
-from pgbeat.timetables import Timetable, last_interval
-from pgbeat.timetables.zones import TICK
+from pgbeat.timetables import TICK, Timetable, last_interval
 
 logger = logging.getLogger("celery.beat.pgbeat")
 

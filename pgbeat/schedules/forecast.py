@@ -22,9 +22,8 @@ from pgbeat.schedules import policies
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Interval, Timetable, last_interval
+from pgbeat.timetables import TICK, Interval, Timetable, last_interval
 
-_INSTANT = timedelta(microseconds=1)
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 
@@ -128,7 +127,7 @@ def upcoming(
         then = due.then
         if certain and skip is None:
             runs, launched = runs + 1, clock
-        if since is not None and (jump := since - row.jitter - _INSTANT) > then:
+        if since is not None and (jump := since - row.jitter - TICK) > then:
             runs += timetable.count(then, jump) if certain else 0
             then = jump
         moment = timetable.next_after(then)
@@ -209,7 +208,7 @@ def forecast(
             continue
         expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
         if _is_simple(row, due):
-            due = due if start is None else times.next_after(start - _INSTANT)
+            due = due if start is None else times.next_after(start - TICK)
             if due is not None and due < end:
                 zone = (row.timezone or timezone) if row.calendar else ""
                 shared.setdefault((times, row.calendar, zone), _Shared(excluded)).add(row)
@@ -294,7 +293,7 @@ class _Tally:
 
     def __init__(self, now: datetime, start: datetime, end: datetime) -> None:
         # What counts is between these two, without either.
-        self._before, self._end = max(now, start - _INSTANT), end
+        self._before, self._end = max(now, start - TICK), end
         self._zero = start.replace(second=0, microsecond=0)
         size = max(0, -((self._zero - end) // _MINUTE))
         self._launches, self._uncertain = [0] * size, [0] * size
@@ -315,7 +314,7 @@ class _Tally:
     def add_all(self, times: Timetable, group: _Shared, *, has_calendar: bool) -> None:
         """Counts the due times that schedules share."""
         minutes: Iterable[tuple[int, int]]
-        until = self._end - _INSTANT
+        until = self._end - TICK
         if has_calendar:
             minutes = self._walked(times, group)
         elif isinstance(times, Interval) and times.every >= _MINUTE and times.every % _DAY:
@@ -342,7 +341,7 @@ class _Tally:
         """Yields minutes and their counts, for a timetable with several due times a minute."""
         before = self._before
         for minute in range(len(self._launches)):
-            stop = min(until, self._zero + (minute + 1) * _MINUTE - _INSTANT)
+            stop = min(until, self._zero + (minute + 1) * _MINUTE - TICK)
             yield minute, times.count(before, stop)
             before = stop
 
@@ -351,8 +350,8 @@ class _Tally:
         first = times.next_after(self._before)
         if first is None:
             return
-        begin, stop = ((moment - self._zero) // _INSTANT for moment in (first, self._end))
-        step, minute = times.every // _INSTANT, _MINUTE // _INSTANT
+        begin, stop = ((moment - self._zero) // TICK for moment in (first, self._end))
+        step, minute = times.every // TICK, _MINUTE // TICK
         counted = (self._launches, group.certain), (self._uncertain, group.uncertain)
         for counts, number in counted:
             if number:

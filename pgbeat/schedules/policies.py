@@ -4,12 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Timetable, span
+from pgbeat.timetables import TICK, Timetable, span
 
 #: The default `grace` of schedules with `catch_up` of `none`.
 GRACE = timedelta(minutes=1)
-#: The smallest step of the database's clock.
-_INSTANT = timedelta(microseconds=1)
 
 
 class Due(NamedTuple):
@@ -53,7 +51,7 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     settled = Due(nominal, clock, following=following)
     if following is not None and following <= clock:
         missed = timetable.count(begin, clock)
-        latest = timetable.previous(clock + _INSTANT) or nominal
+        latest = timetable.previous(clock + TICK) or nominal
         settled = Due(max(latest, nominal), clock, missed, _missed(missed, nominal, row))
     late = clock - settled.at
     if grace is not None and late > grace and not waited:
@@ -68,28 +66,28 @@ def is_out_of_turn(row: Schedule, timetable: Timetable, due_at: datetime) -> boo
         return False
     if row.after is not None:
         return not row.upstream_ended
-    return row.has_timetable and timetable.previous(due_at + _INSTANT) != due_at
+    return row.has_timetable and timetable.previous(due_at + TICK) != due_at
 
 
 def _all(
     row: Schedule, timetable: Timetable, nominal: datetime, clock: datetime, grace: timedelta | None
 ) -> Due:
     """Returns the oldest missed time; those that are too old or too many are skipped together."""
-    cutoff = nominal - _INSTANT if grace is None else clock - grace - _INSTANT
+    cutoff = nominal - TICK if grace is None else clock - grace - TICK
     reason = "" if grace is None else f"more than its grace of {span(grace)} late"
     begin = _begin(row, nominal)
     if timetable.count(begin, clock) >= row.catch_up_limit:
-        oldest = clock + _INSTANT
+        oldest = clock + TICK
         for _ in range(row.catch_up_limit):
             oldest = timetable.previous(oldest) or oldest
-        if oldest - _INSTANT > cutoff:
-            cutoff = oldest - _INSTANT
+        if oldest - TICK > cutoff:
+            cutoff = oldest - TICK
             verb = "wait" if row.overlap == "buffer_all" else "are missed"
             reason = f"more than {row.catch_up_limit} times {verb}"
     if nominal > cutoff:
         return Due(nominal, nominal)
     missed = timetable.count(begin, cutoff)
-    last = timetable.previous(cutoff + _INSTANT) if missed else None
+    last = timetable.previous(cutoff + TICK) if missed else None
     last = max(last or nominal, nominal)
     policy = "overlap buffer_all" if row.overlap == "buffer_all" else "catch_up all"
     return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} ({policy})")

@@ -21,11 +21,12 @@ from pgbeat.timetables.rrules import RRule, rrule
 from pgbeat.timetables.solar import EVENTS as SOLAR_EVENTS
 from pgbeat.timetables.solar import Solar, parse_solar
 from pgbeat.timetables.timetable import NEVER, Once, Timetable, bounded, last_interval
-from pgbeat.timetables.zones import zone
+from pgbeat.timetables.zones import TICK, zone
 
 __all__ = [
     "NEVER",
     "SOLAR_EVENTS",
+    "TICK",
     "Cron",
     "Interval",
     "Once",

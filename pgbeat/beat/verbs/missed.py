@@ -1,7 +1,7 @@
 """Finds past due times that no tick launched."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 
@@ -10,11 +10,10 @@ from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.forecast import exclusion
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Timetable
+from pgbeat.timetables import TICK, Timetable
 
 #: Due times of a period, at most.
 MOST = 1_000_000
-_INSTANT = timedelta(microseconds=1)
 #: Before it, some zone's clock shows no date.
 _EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 
@@ -41,7 +40,7 @@ def _due_times(
         if row.after is not None:
             why = f"comes after {row.after} and has no times of its own"
         raise InvalidSchedule.of("", "no_times", f"schedule {row.name!r} {why}")
-    total = timetable.count(start - _INSTANT, end)
+    total = timetable.count(start - TICK, end)
     if total > most:
         raise InvalidSchedule.of(
             "start",
@@ -92,7 +91,7 @@ def find(
     launched = _launched(connection, row, start, end)
     excluded = exclusion(known, row, timezone)
     undecided = _undecided(row)
-    moment = timetable.next_after(start - _INSTANT)
+    moment = timetable.next_after(start - TICK)
     while moment is not None and moment <= end:
         is_launched = launched.get(moment, False)
         if is_launched:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from pgbeat.broker.publishing.json_values import as_json
@@ -15,6 +15,7 @@ from pgbeat.jobs.preparing import placeholders
 from pgbeat.schedules.entries import row_name, told_apart
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.storable import storable_json
+from pgbeat.timetables import TICK
 
 #: Celery's cleanup of results, whose entry every beat makes by itself.
 CLEANUP = "celery.backend_cleanup"
@@ -159,7 +160,7 @@ def aware(moment: datetime, zone: Any = UTC) -> datetime:
 
 def before(moment: datetime) -> datetime:
     """Returns the last instant before a time."""
-    return moment - timedelta(microseconds=1)
+    return moment - TICK
 
 
 def _short(value: Any) -> str:
