@@ -20,15 +20,15 @@ from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.storable import is_deep
 from pgbeat.views import View
 
-# Columns that only pgbeat needs, and the checkpoint, which `detail` has.
-_HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint"}
+#: Columns that only pgbeat needs, and the checkpoint, which `detail` has.
+HIDDEN = {"schedule_id", "position", "fair_key", "message", "canvas", "keeps_id", "checkpoint"}
 
 _OF_CHAIN = ("id", "state", "attempt", "created_at", "error")
 
 
 def job(row: Job) -> View:
     """Returns a job."""
-    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
+    columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
     return columns | {name: None for name in ("args", "kwargs") if is_deep(columns[name])}
 
 

@@ -20,15 +20,15 @@ from pgbeat.views import View
 from pgbeat.views import jobs as job_views
 from pgbeat.webhooks import check_ins
 
-# Columns that only pgbeat needs.
-_HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "version"}
+#: Columns that only pgbeat needs.
+HIDDEN = {"uid", "upstream_ended", "out_of_turn", "failures_from", "version"}
 _RECENT = ("id", "state", "created_at", "finished_at")
 
 
 def schedule(row: Schedule) -> View:
     """Returns a schedule."""
-    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
-    # Other fields say what an active schedule waits for.
+    columns = {name: value for name, value in row._asdict().items() if name not in HIDDEN}
+    # Other fields tell what an active schedule waits for.
     return columns | {"state": "active" if row.state in ("waiting", "retrying") else row.state}
 
 
@@ -55,13 +55,13 @@ def detail(connection: Connection, row: Schedule, row_health: Health, last: Entr
     }
 
 
-# What only the command line's tables show of its job.
-_UNTOLD = {"id", "job_attempt", "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at"}
+#: What only the command line's tables show of its job.
+UNTOLD = {"id", "job_attempt", "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at"}
 
 
 def tick(entry: Entry) -> View:
     """Returns a tick of a schedule's history."""
-    fields = {name: value for name, value in asdict(entry).items() if name not in _UNTOLD}
+    fields = {name: value for name, value in asdict(entry).items() if name not in UNTOLD}
     for job in fields["jobs"]:
         del job["task"]
     return fields

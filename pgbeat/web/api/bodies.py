@@ -1,8 +1,12 @@
 """The JSON of requests and responses: strict bodies, durations, and what all nouns share."""
 
 import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from functools import reduce
+from operator import or_
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +17,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -23,6 +28,7 @@ from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Body(BaseModel):
@@ -115,6 +121,39 @@ def set_fields(body: BaseModel, *names: str) -> Json:
 def example(*examples: Any) -> ConfigDict:
     """Returns the configuration of a model with these examples."""
     return ConfigDict(json_schema_extra={"examples": list(examples)})
+
+
+def of_row(row: type, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
+    """Completes a model, derived from `BaseModel`, by the columns of the row that it shows.
+
+    The model itself has the fields that need a description or another type, and those that the
+    view adds.
+    """
+    columns = {name: hint for name, hint in get_type_hints(row).items() if name not in without}
+
+    def completed(model: type[M]) -> type[M]:
+        fields: dict[str, Any] = {name: (_sent(hint), ...) for name, hint in columns.items()}
+        hints = get_type_hints(model, include_extras=True)
+        fields |= {name: (hints[name], field) for name, field in model.model_fields.items()}
+        return create_model(  # type: ignore[no-any-return]
+            model.__name__,
+            __config__=model.model_config,
+            __doc__=model.__doc__,
+            __module__=model.__module__,
+            **fields,
+        )
+
+    return completed
+
+
+def _sent(hint: Any) -> Any:
+    """Returns the type in responses of a column's type."""
+    origin, inner = get_origin(hint), tuple(map(_sent, get_args(hint)))
+    if origin is UnionType:
+        return reduce(or_, inner)
+    if origin in (Sequence, Mapping):
+        return GenericAlias(list if origin is Sequence else dict, inner)
+    return Length if hint is timedelta else hint
 
 
 #: The cursor of the next page.

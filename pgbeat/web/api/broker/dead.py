@@ -1,6 +1,6 @@
 """`/dead`: messages that could not be handled, until a person requeues or drops them."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Body, Length, Next, example
+from pgbeat.web.api.bodies import Body, Length, Next, example, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
@@ -39,16 +39,13 @@ class DeadDrop(DeadChoice):
     older_than: Length | None = None
 
 
+@of_row(dead_letters.DeadLetter, ("payload",))
 class FoundDeadLetter(BaseModel):
     """A dead letter."""
 
-    id: int
     queue: str = Field(description="Its queue; empty if the queue was deleted.")
     task: str | None
     task_id: str | None
-    reason: str
-    deliveries: int
-    died_at: datetime
 
 
 class DeadDetail(FoundDeadLetter):

@@ -1,6 +1,5 @@
 """`/queues`: the broker's queues."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -9,7 +8,7 @@ from pydantic import BaseModel, Field
 from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Length
+from pgbeat.web.api.bodies import Length, of_row
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
 
@@ -18,17 +17,13 @@ router = APIRouter(prefix="/queues", tags=["queues"])
 QueueName = Annotated[str, Path(max_length=200, examples=["celery"])]
 
 
+@of_row(QueueSummary)
 class FoundQueue(BaseModel):
     """A queue with its numbers of messages."""
 
-    name: str
-    waiting: int
-    delayed: int
     claimed: int = Field(description="Messages that consumers have claimed.")
-    dead: int
     consumers: int = Field(description="Live processes that consume from it.")
     age: Length | None = Field(description="Seconds that the oldest message has waited.")
-    paused_at: datetime | None
     auto_delete: bool = Field(description="It is deleted with its last consumer.")
     owner: int | None = Field(description="The session with which it is deleted.")
     is_internal: bool = Field(description="It is for remote control, events or replies.")

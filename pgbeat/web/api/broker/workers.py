@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
@@ -11,36 +10,30 @@ from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Body
+from pgbeat.web.api.bodies import Body, of_row
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, TheViewer
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
 
+@of_row(worker_usage.RunningTask)
 class FoundTask(BaseModel):
     """An execution that a worker runs."""
 
-    job_id: UUID
-    task: str
-    started_at: datetime
 
-
+@of_row(worker_usage.WorkerUsage)
 class FoundWorker(BaseModel):
     """A worker."""
 
     name: str = Field(examples=["celery@web1"])
-    host: str | None
-    pid: int
     pool: str | None = Field(examples=["prefork"])
     concurrency: int | None = Field(description="How many executions it runs at once.")
-    running: int
     queues: list[str] | None = Field(description="That it consumes from.")
     versions: dict[str, str] | None = Field(description="Of pgbeat, celery and python.")
     memory_mb: float | None = Field(description="Resident, of all of its processes.")
     cpu: float | None = Field(description="Cores in use, on average.", examples=[0.8])
     reported_at: datetime | None = Field(description="When it said that, every ten seconds.")
-    started_at: datetime
     missing_since: datetime | None = Field(
         description="Since when it is dead, or was last heard of; null if it lives."
     )

@@ -15,7 +15,7 @@ from pgbeat.jobs.rows.model import State
 from pgbeat.jobs.verbs import bulk
 from pgbeat.jobs.verbs.bulk import Order, Preview, Progress
 from pgbeat.views import jobs as views
-from pgbeat.web.api.bodies import Body, example
+from pgbeat.web.api.bodies import Body, example, of_row
 from pgbeat.web.api.jobs.job_models import FoundJob
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.jobs.jobs import JobChanges
@@ -79,14 +79,11 @@ class BulkOrder(Body):
         return Order(self.verb, options)
 
 
+@of_row(bulk.LeftAlone)
 class BulkProblem(BaseModel):
     """Why a job was left alone."""
 
     model_config = ConfigDict(from_attributes=True)
-
-    job_id: UUID
-    code: str
-    message: str
 
 
 class BulkDone(BaseModel):

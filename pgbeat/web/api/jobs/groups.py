@@ -13,7 +13,7 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import CallbackOutcome, Group, Mode, OnFailure
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.views import groups as views
-from pgbeat.web.api.bodies import Body, Json, Next, example
+from pgbeat.web.api.bodies import Body, Json, Next, example, of_row
 from pgbeat.web.api.jobs.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
@@ -73,25 +73,14 @@ class GroupProgress(BaseModel):
     counts: dict[str, int] = Field(examples=[{"completed": 2, "running": 1}])
 
 
+@of_row(Group)
 class FoundGroup(BaseModel):
     """A group of jobs."""
 
-    id: UUID
-    namespace: str
-    name: str | None
-    mode: Mode
-    on_failure: OnFailure
     state: GroupState
     progress: GroupProgress
-    job_source: str
-    created_by: str
-    is_system_job: bool
-    created_at: datetime
-    finished_at: datetime | None
-    cancelled_by: str | None
     cancelled_at: datetime | None = Field(description="When it was asked to end.")
     callback_id: UUID | None = Field(description="The job that runs when it has ended.")
-    callback_outcome: CallbackOutcome
 
 
 class GroupDetail(FoundGroup):

@@ -11,8 +11,10 @@ from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.prepare import JobSpec
-from pgbeat.jobs.rows.model import State
+from pgbeat.jobs.rows.model import Job, State
 from pgbeat.jobs.running import executions
+from pgbeat.monitoring.statistics import ExecutionStatistics
+from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import (
     Body,
     Json,
@@ -21,6 +23,7 @@ from pgbeat.web.api.bodies import (
     PlainJson,
     PlainList,
     example,
+    of_row,
     set_fields,
 )
 
@@ -107,34 +110,22 @@ class JobLike(JobOrder):
     )
 
 
+@of_row(Job, views.HIDDEN)
 class FoundJob(BaseModel):
     """A job. Durations are seconds."""
 
-    id: UUID
-    namespace: str
-    state: State
     task: str = Field(examples=["tasks.crawl"])
     args: list[Any] | None = Field(description="null if they can't be shown.")
-    kwargs: Json | None
-    queue: str | None
-    options: Json
     schedule: str | None = Field(description="The schedule that launched it.")
-    due_at: datetime | None
     trigger: str | None = Field(description="Why its schedule launched it.")
     interval_start: datetime | None = Field(description="The beginning of the time it is for.")
     interval_end: datetime | None = Field(description="null: `due_at`.")
     run_key: str | None = Field(
         description="The launcher's key for one of the jobs that it launched together."
     )
-    template: str | None
-    lane: str | None
-    priority: int
-    tags: list[str]
-    resources: dict[str, float]
     paused_at: datetime | None = Field(
         description="Since when it is paused, or awaits approval; null if it isn't."
     )
-    awaits_approval: bool
     requires_approval: bool = Field(
         description="It and its retries run only once an administrator has approved them."
     )
@@ -142,42 +133,18 @@ class FoundJob(BaseModel):
         description="It waits for others: in its group, the group itself, or what it depends on."
     )
     unfinished_parents: int = Field(description="Jobs that it depends on, and that have not ended.")
-    approved_by: str | None
-    approved_at: datetime | None
     run_at: datetime | None = Field(description="When it may run, if it waits for a time.")
     dispatched_at: datetime | None = Field(description="When its message went to the broker.")
-    attempt: int
-    max_attempts: int
-    retry_base: Length
-    retry_cap: Length
-    retry_of: UUID | None
-    retried_by: UUID | None
-    group_id: UUID | None
-    group_position: int | None
     callback_of: UUID | None = Field(description="The group whose callback it is.")
     root_id: UUID | None = Field(
         description="The job, or the Celery group, at the top of what it is a part of."
     )
     parent_id: UUID | None = Field(description="The task that sent it.")
-    unique_key: str | None
-    job_source: str
     created_by: str = Field(examples=["user:alice"])
-    is_system_job: bool
-    created_at: datetime
-    started_at: datetime | None
     finished_at: datetime | None = Field(description="When it ended, in whatever state.")
-    cancel_requested_by: str | None
-    cancel_requested_at: datetime | None
     cancel_reason: str | None = Field(description="Why it was cancelled while it ran.")
-    must_start_by: datetime | None
-    must_end_by: datetime | None
     late_at: datetime | None = Field(description="When it was marked as late.")
     missed_deadlines: list[Literal["start", "end"]]
-    worker: str | None
-    error: str | None
-    description: str | None
-    labels: dict[str, str]
-    metadata: Json
 
 
 class JobProgress(BaseModel):
@@ -209,29 +176,20 @@ class JobPage(BaseModel):
     )
 
 
+_UNSHOWN = ("schedule_id", "worker_id", "progress_done", "progress_total", "progress_message")
+
+
+@of_row(executions.Execution, _UNSHOWN)
 class FoundExecution(BaseModel):
     """An attempt at a job on a worker."""
 
-    id: UUID
-    job_id: UUID
-    number: int
     state: executions.State
     lost: bool = Field(description="Its process or machine died.")
     retry_attempt: int = Field(description="How often Celery retried its job before it.")
-    worker: str
-    pid: int | None
-    acks_late: bool
-    started_at: datetime
-    finished_at: datetime | None
     duration_ms: int | None
     cpu_time_ms: int | None
-    memory_peak_mb: float | None
     progress: JobProgress | None
-    result: str | None
-    error: str | None
-    traceback: str | None
     artifacts: list[str] = Field(description="Paths or URLs of what its task produced.")
-    metadata: Json
 
 
 class ExecutionPage(BaseModel):
@@ -304,15 +262,10 @@ class JobIds(BaseModel):
     ids: list[UUID]
 
 
+@of_row(ExecutionStatistics)
 class ExecutionFigures(BaseModel):
     """Statistics of executions, the newest 1,000."""
 
-    total: int
-    running: int
-    completed: int
-    failed: int
-    cancelled: int
-    skipped: int
     lost: int = Field(description="Those of the failed and cancelled ones whose process died.")
     average_ms: int | None = Field(description="Of those that completed.", examples=[142000])
     p95_ms: int | None

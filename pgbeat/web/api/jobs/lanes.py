@@ -15,7 +15,7 @@ from pgbeat.jobs.lanes.occupancy import SlotHolder
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
-from pgbeat.web.api.bodies import Body, Done, Json, Length, PlainJson, example
+from pgbeat.web.api.bodies import Body, Done, PlainJson, example, of_row
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
@@ -67,30 +67,14 @@ class LaneChanges(Body):
     )
 
 
+@of_row(Lane)
 class FoundLane(BaseModel):
     """A lane."""
 
-    namespace: str
-    name: str
-    max_running: int | None
     rate: str | None = Field(examples=["10/minute of each task"])
-    rate_limit: int | None
-    rate_period: Length | None
-    rate_key: str | None
-    rate_unit: str | None
     temporary_rate: str | None = Field(
         description="The rate that holds instead until `temporary_until`.", examples=["10/minute"]
     )
-    temporary_limit: int | None
-    temporary_period: Length | None
-    temporary_until: datetime | None
-    fair_by: str | None
-    max_per_key: int | None
-    policy: str | None
-    options: Json
-    paused_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
 
 
 class LaneFigures(FoundLane):
@@ -101,27 +85,23 @@ class LaneFigures(FoundLane):
     waiting_since: datetime | None
 
 
+@of_row(SlotHolder)
 class LaneSlot(BaseModel):
     """A job or direct execution in a slot. Users see only that those of others exist."""
 
     id: str | None = Field(description="A job's id, or direct/NUMBER.")
     task: str | None
-    state: str
     by: str | None = Field(description="The worker, or the actor of a direct execution.")
-    since: datetime
-    started_at: datetime | None
-    is_direct: bool
 
 
+@of_row(occupancy.InLine)
 class LaneWaiter(BaseModel):
     """A job or direct execution that waits. Users see only that those of others exist."""
 
     place: int
     id: str | None
     task: str | None
-    priority: int
     created_by: str | None
-    created_at: datetime
     is_direct: bool = Field(description="It is a direct execution, and reserves the next slot.")
     reason: str | None = Field(description="Why it gets no slot now; null if it is about to.")
     fair_key: str | None = Field(

@@ -1,7 +1,6 @@
 """`/templates`: named tasks with arguments and a job policy, from which jobs are made."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
@@ -10,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
-from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, PlainList, example
+from pgbeat.web.api.bodies import Body, Done, PlainJson, PlainList, example, of_row
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
@@ -51,21 +50,9 @@ class NewTemplate(TemplateFields):
     name: str = Field(min_length=1, max_length=200, examples=["nightly-report"])
 
 
+@of_row(templates.Template)
 class FoundTemplate(BaseModel):
     """A template."""
-
-    namespace: str
-    name: str
-    description: str | None
-    task: str
-    args: list[Any]
-    kwargs: Json
-    options: Json
-    queue: str | None
-    job_policy: Json
-    created_by: str | None
-    created_at: datetime
-    updated_at: datetime
 
 
 class TemplateDetail(FoundTemplate):

@@ -7,23 +7,20 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import load as loads
-from pgbeat.web.api.bodies import Length
+from pgbeat.web.api.bodies import Length, of_row
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheViewer
 
 router = APIRouter(tags=["scheduler"])
 
 
+@of_row(loads.Point)
 class LoadPoint(BaseModel):
     """The load of one step. Durations are seconds, of jobs that began and have ended."""
 
     model_config = ConfigDict(from_attributes=True)
 
     at: datetime = Field(description="When the step begins.")
-    completed: int
-    failed: int
-    cancelled: int
-    skipped: int
     waiting_p50: float | None = Field(examples=[0.012])
     waiting_p95: float | None = Field(examples=[0.25])
     running_p50: float | None = Field(examples=[1.4])

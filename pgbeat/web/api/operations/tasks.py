@@ -6,25 +6,21 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import tasks
+from pgbeat.web.api.bodies import of_row
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheViewer
 
 router = APIRouter(tags=["scheduler"])
 
 
+@of_row(tasks.TaskUsage)
 class FoundTaskUsage(BaseModel):
     """A task in the last 24 hours. Durations are seconds, of jobs that began and have ended."""
 
     model_config = ConfigDict(from_attributes=True)
 
     name: str = Field(examples=["shop.sync"])
-    completed: int
-    failed: int
-    cancelled: int
-    skipped: int
     untracked: int = Field(description="Messages that workers received without tracking them.")
-    running_p50: float | None
-    running_p95: float | None
 
 
 class TaskList(BaseModel):

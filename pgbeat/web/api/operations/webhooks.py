@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from pgbeat.views import webhooks as views
-from pgbeat.web.api.bodies import Body, Done, Json, Next, example
+from pgbeat.web.api.bodies import Body, Done, Json, Next, example, of_row
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
@@ -65,23 +65,15 @@ class DeliveryCounts(BaseModel):
     failed: int
 
 
+@of_row(webhooks.Webhook, ("id", "slots"))
 class FoundWebhook(BaseModel):
     """A webhook, without its secret."""
 
-    namespace: str
-    name: str
-    url: str
-    events: list[str]
-    enabled: bool
-    disabled_reason: str | None
     is_failing: bool = Field(description="Its last delivery failed.")
     secret_hint: str = Field(description="The beginning and end of its secret.")
     previous_until: datetime | None = Field(
         description="When deliveries are no longer signed with the previous secret too."
     )
-    created_by: str | None
-    created_at: datetime
-    updated_at: datetime
 
 
 class WebhookDetail(FoundWebhook):
@@ -102,19 +94,13 @@ class WebhookMade(FoundWebhook):
     secret: str | None = Field(description="Its new secret; null if it is the old one.")
 
 
+@of_row(deliveries.Delivery, ("webhook_id",))
 class FoundDelivery(BaseModel):
     """An event for a webhook, delivered or not."""
 
-    id: UUID
-    event: str
-    payload: Json
     state: DeliveryState
-    attempts: int
-    next_at: datetime | None
     sent_at: datetime | None = Field(description="When an attempt that is under way began.")
     log: list[Json] = Field(description="The time and outcome of each attempt.")
-    created_at: datetime
-    finished_at: datetime | None
 
 
 class DeliveryPage(BaseModel):

@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.views import definitions as views
-from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example
+from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example, of_row
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
@@ -40,19 +40,16 @@ class NewCalendar(CalendarFields):
     name: str = Field(min_length=1, max_length=200, examples=["office"])
 
 
+@of_row(calendars.Calendar)
 class FoundCalendar(BaseModel):
     """A calendar."""
 
-    namespace: str
-    name: str
     definition: Json
     rules: str | None = Field(
         description="The definition in words; null if it can't be read.",
         examples=["not Saturday, Sunday; not holidays of NO"],
     )
     problem: str | None = Field(description="Why it can't be read, such as a missing package.")
-    created_at: datetime
-    updated_at: datetime
 
 
 class CalendarDetail(FoundCalendar):

@@ -15,7 +15,7 @@ from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
 from pgbeat.views import schedules as views
-from pgbeat.web.api.bodies import Body, Next
+from pgbeat.web.api.bodies import Body, Next, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedules.schedule_models import FoundTick, Name, TickStats
 from pgbeat.web.backend import TheBackend
@@ -24,19 +24,12 @@ from pgbeat.web.identity import TheAdmin, TheViewer
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
+@of_row(ticks.Tick, ("schedule_id", "more_job_ids"))
 class TriggeredSchedule(BaseModel):
     """The tick of a schedule that was triggered by hand."""
 
-    schedule: str
-    trigger: ticks.Trigger
-    due_at: datetime
-    outcome: ticks.Outcome
-    reason: str | None
-    error: str | None
     job_id: UUID | None
     job_ids: list[UUID] = Field(description="All jobs of the tick; `job_id` is the first.")
-    missed: int
-    note: str | None
     success: bool
     message: str
 

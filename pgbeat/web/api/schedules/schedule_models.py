@@ -9,8 +9,11 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import Code, Severity
+from pgbeat.schedules import ticks
+from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
-from pgbeat.web.api.bodies import Body, Json, Length, Next, example
+from pgbeat.views import schedules as views
+from pgbeat.web.api.bodies import Body, Json, Length, Next, example, of_row
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 
 #: A schedule's name in a path.
@@ -121,102 +124,39 @@ class ScheduleHealth(BaseModel):
     reason: str | None = Field(description="Why the last tick was skipped, if it was.")
 
 
+@of_row(Schedule, views.HIDDEN)
 class FoundSchedule(BaseModel):
     """A schedule. Durations are seconds."""
 
-    id: int
-    namespace: str
     name: str = Field(examples=["category_refresh"])
     launcher: str = Field(examples=["CategoryRefreshLauncher"])
-    task: str | None
-    args: list[Any] | None
-    kwargs: Json
-    options: Json
-    queue: str | None
-    condition_sql: str | None
     cron: str | None = Field(examples=["0 */6 * * *"])
-    every: Length | None
-    once_at: datetime | None
-    solar: str | None
-    rrule: str | None
-    after: str | None
-    after_outcome: str
-    timezone: str | None
-    starts_at: datetime | None
-    ends_at: datetime | None
-    max_runs: int | None
-    run_count: int
-    jitter: Length
-    calendar: str | None
-    catch_up: str
-    catch_up_limit: int
-    grace: Length | None
-    overlap: str
-    min_interval: Length | None
     state: Literal["active", "paused", "disabled", "completed"]
     health: ScheduleHealth
-    enabled: bool
-    disabled_reason: str | None
     completed_at: datetime | None = Field(
         description="When it was disabled because no due time was left."
     )
-    paused_at: datetime | None
-    paused_reason: str | None
-    pause_after_failures: int | None
-    check_in_url: str | None
-    max_retries: int
-    retry_base: Length
-    retry_factor: float
-    retry_cap: Length
-    retry_count: int
-    probe_after: Length | None
     probe_at: datetime | None = Field(description="When it is tried again, once disabled.")
     next_run: datetime | None = Field(description="When it is decided next.")
     due_at: datetime | None = Field(description="The due time that this is for.")
     waiting_for: UUID | None = Field(description="The job whose end it waits for.")
-    last_run: datetime | None
-    last_success: datetime | None
-    last_failure: datetime | None
-    last_error: str | None
     cursor: Any = Field(description="What its launcher keeps.")
-    owner: str | None
-    description: str | None
-    labels: dict[str, str]
-    metadata: Json
-    source: str
-    #: The app whose code has it, if `source` is `code`.
-    app: str | None
-    job_policy: Json
-    created_at: datetime
-    updated_at: datetime
 
 
+@of_row(ticks.JobOutcome, ("task",))
 class TickJob(BaseModel):
     """A job of a tick, in the state of its last retry."""
 
-    id: UUID
-    run_key: str | None
     state: State | None = Field(description="null if the job was deleted.")
-    error: str | None
-    started_at: datetime | None
-    finished_at: datetime | None
 
 
+@of_row(ticks.Entry, views.UNTOLD)
 class FoundTick(BaseModel):
     """A tick: the decision on one due time."""
 
-    schedule: str
     trigger: Trigger
-    due_at: datetime
-    decided_at: datetime
     outcome: Outcome
-    reason: str | None
-    error: str | None
-    missed: int
-    note: str | None
-    job_id: UUID | None
     job_state: State | None
-    job_error: str | None
     jobs: list[TickJob] = Field(
         description="All of its jobs: a launcher may ask for several. `job_id`, `job_state` and "
         "`job_error` are those of the first."
@@ -226,15 +166,11 @@ class FoundTick(BaseModel):
     duration_ms: float | None = Field(description="From the one to the other.")
 
 
+@of_row(ticks.Stats)
 class TickStats(BaseModel):
     """Counts of a schedule's ticks and their jobs, as far back as they are kept."""
 
-    total: int
-    launched: int
-    skipped: int
-    failed: int
     jobs_completed: int = Field(description="The last attempt counts.")
-    jobs_failed: int
     success_rate: float | None = Field(
         description="The share of completed jobs among the ended jobs and the failed ticks, 0 to "
         "1.",
