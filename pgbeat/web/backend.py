@@ -154,8 +154,8 @@ def path_below_root(scope: Scope) -> str:
 
 
 async def _backend(request: Request) -> Backend:
-    found: Backend = request.app.state.pgbeat
-    return found
+    backend: Backend = request.app.state.pgbeat
+    return backend
 
 
 #: The backend, as an endpoint's parameter.

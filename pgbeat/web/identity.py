@@ -80,8 +80,8 @@ def _any_caller(
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
     # For the page of an error.
-    request.state.caller = found = _found(request, backend, bearer, cookie)
-    return found
+    request.state.caller = caller = _found(request, backend, bearer, cookie)
+    return caller
 
 
 def _caller(
@@ -122,10 +122,10 @@ def _host_caller(request: Request, backend: Backend) -> Caller:
 
     Its cookies come with any request of the browser's, so a change must say where it comes from.
     """
-    found: User | Awaitable[User | None] | None = None
+    answer: User | Awaitable[User | None] | None = None
     if backend.authenticate is not None:
-        found = backend.authenticate(request)
-    user = from_thread.run(_awaited, found) if isawaitable(found) else found
+        answer = backend.authenticate(request)
+    user = from_thread.run(_awaited, answer) if isawaitable(answer) else answer
     if not isinstance(user, User):
         raise InvalidToken("authentication required: sign in, or send a token")
     if not is_name(user.name):
@@ -135,8 +135,8 @@ def _host_caller(request: Request, backend: Backend) -> Caller:
     return _caller_of(backend, user.name, scope, origin="page", seconds=_HOST_SECONDS)
 
 
-async def _awaited(found: Awaitable[User | None]) -> User | None:
-    return await found
+async def _awaited(answer: Awaitable[User | None]) -> User | None:
+    return await answer
 
 
 def _demo_caller(request: Request, backend: Backend) -> Caller:

@@ -67,8 +67,8 @@ class Issuer:
             raise IssuerAway("the issuer publishes no usable keys") from None
         except (jwt.PyJWTError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
             # Other errors than PyJWT's are about the form of the text.
-            said = str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"
-            raise InvalidToken(f"the JWT is not accepted: {said}") from None
+            problem = str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"
+            raise InvalidToken(f"the JWT is not accepted: {problem}") from None
         if not isinstance(claims["sub"], str) or not is_name(claims["sub"]):
             raise InvalidToken(
                 "the JWT is not accepted: its sub must be a name of up to 200 printable "
@@ -99,13 +99,13 @@ def _has(claims: dict[str, Any], claim: str) -> bool:
     name, _, wanted = (part.strip() for part in claim.partition("="))
     if not name:
         return False
-    found: Any = claims.get(name)
+    value: Any = claims.get(name)
     if name not in claims:  # `realm_access.roles`
-        found = claims
+        value = claims
         for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-    if isinstance(found, bool):
-        return str(found).lower() == wanted
-    if isinstance(found, str):
-        return wanted in found.split() or wanted == found
-    return isinstance(found, list) and wanted in found
+            value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool):
+        return str(value).lower() == wanted
+    if isinstance(value, str):
+        return wanted in value.split() or wanted == value
+    return isinstance(value, list) and wanted in value

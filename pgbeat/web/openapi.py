@@ -40,7 +40,7 @@ def install(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    made = get_openapi(
+    document = get_openapi(
         title=app.title,
         version=app.version,
         description=app.description,
@@ -48,10 +48,10 @@ def _document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
         servers=app.servers or None,
     )
-    for methods in made["paths"].values():
+    for methods in document["paths"].values():
         for method, operation in methods.items():
             _correct(method, operation)
-    return made
+    return document
 
 
 def _correct(method: str, operation: dict[str, Any]) -> None:

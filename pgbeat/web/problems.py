@@ -139,8 +139,8 @@ class ProblemDocument(BaseModel):
 
 #: The errors of all endpoints, for the OpenAPI document.
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemDocument, "description": said}
-    for status, said in {
+    status: {"model": ProblemDocument, "description": meaning}
+    for status, meaning in {
         400: "The body can't be read.",
         401: "The caller is unknown: the token or JWT is missing, or no longer valid.",
         403: "The caller may not do that.",
@@ -164,16 +164,16 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Returns the response to an error. By default, its code is that of the status."""
-    found = ProblemDocument(
+    document = ProblemDocument(
         type="about:blank",
         title=HTTPStatus(status).phrase,
         status=status,
         code=code or _CODES.get(status, "error"),
         detail=readable(detail),
         instance=readable(request.url.path),
-        errors=[FieldProblem.of(each) for each in islice(problems, MOST_PROBLEMS)] or None,
+        errors=[FieldProblem.of(fault) for fault in islice(problems, MOST_PROBLEMS)] or None,
     )
-    content = found.model_dump(exclude_none=True)
+    content = document.model_dump(exclude_none=True)
     return JSONResponse(content, status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -186,8 +186,8 @@ def described(request: Request, error: Exception) -> tuple[int, str, str]:
     """Returns the status, title and detail with which the app answers an error."""
     handlers = request.app.exception_handlers
     kind = next(kind for kind in type(error).__mro__ if kind in handlers)
-    found = json.loads(handlers[kind](request, error).body)
-    return int(found["status"]), str(found["title"]), str(found["detail"])
+    answer = json.loads(handlers[kind](request, error).body)
+    return int(answer["status"]), str(answer["title"]), str(answer["detail"])
 
 
 def install(app: FastAPI) -> None:
@@ -224,27 +224,26 @@ def _broker(request: Request, error: Exception) -> Response:
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    found = [
-        each._replace(message=f"{each.field}: {each.message}") if each.field else each
-        for each in of_pydantic(error.errors() if isinstance(error, RequestValidationError) else ())
+    errors = error.errors() if isinstance(error, RequestValidationError) else ()
+    faults = [
+        fault._replace(message=f"{fault.field}: {fault.message}") if fault.field else fault
+        for fault in of_pydantic(errors)
     ]
-    said = "; ".join(each.message for each in found[:5])
-    return problem(
-        request, 422, said or "the request can't be understood", code="invalid", problems=found
-    )
+    message = "; ".join(fault.message for fault in faults[:5]) or "the request can't be understood"
+    return problem(request, 422, message, code="invalid", problems=faults)
 
 
-def of_pydantic(found: Iterable[Any], *, is_request: bool = True) -> Iterator[Problem]:
+def of_pydantic(errors: Iterable[Any], *, is_request: bool = True) -> Iterator[Problem]:
     """Yields pydantic's errors in a request, or in a model, as problems."""
-    for each in found:
+    for error in errors:
         path = ""
-        for part in each["loc"][1 if is_request else 0 :]:
+        for part in error["loc"][1 if is_request else 0 :]:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-        context = each.get("ctx", {})
-        code = _PYDANTIC_CODES.get(each["type"], "malformed")
+        context = error.get("ctx", {})
+        code = _PYDANTIC_CODES.get(error["type"], "malformed")
         cause = context.get("error")
-        said = str(cause if isinstance(cause, Exception) else each["msg"])
-        yield Problem(context.get("field", ""), code, said).within(path)
+        message = str(cause if isinstance(cause, Exception) else error["msg"])
+        yield Problem(context.get("field", ""), code, message).within(path)
 
 
 def _http(request: Request, error: Exception) -> Response:
@@ -262,15 +261,15 @@ def _http(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     """Returns the methods of all routes of the path; the router only knows the first route's."""
-    routes = [each for each in request.app.router.routes if not isinstance(each, Mount)]
-    found = [
+    routes = [route for route in request.app.router.routes if not isinstance(route, Mount)]
+    allowed = [
         method
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
         if any(
-            each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
         )
     ] or ["GET"]
-    return ", ".join(["HEAD", *found] if "GET" in found else found)
+    return ", ".join(["HEAD", *allowed] if "GET" in allowed else allowed)
 
 
 def _database(request: Request, error: Exception) -> Response:
@@ -279,28 +278,28 @@ def _database(request: Request, error: Exception) -> Response:
     if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
         return problem(request, 422, connections.first_line(error), code="invalid")
     if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock
-        said = "another session is changing that at the same time; try again"
-        return problem(request, 409, said, code=Busy.code)
+        message = "another session is changing that at the same time; try again"
+        return problem(request, 409, message, code=Busy.code)
     if state == "42501":  # insufficient privilege
-        said = f"pgbeat web's database role may not do that: {connections.first_line(error)}"
-        return problem(request, 403, said)
+        message = f"pgbeat web's database role may not do that: {connections.first_line(error)}"
+        return problem(request, 403, message)
     if state == "57014":
         return problem(request, 503, "the database took too long; ask for less", code="timeout")
     if isinstance(error, PoolTimeout) or connections.is_lost(error):
         logger.warning("The database can't be reached: %s", connections.first_line(error))
-        said = "the database can't be reached now"
-        return problem(request, 503, said, code="database_unavailable")
+        message = "the database can't be reached now"
+        return problem(request, 503, message, code="database_unavailable")
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:
-        said = "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`"
-        return problem(request, 503, said, code=SchemaError.code)
+        text = "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`"
+        return problem(request, 503, text, code=SchemaError.code)
     return problem(request, 500, "the database refused that; the log says why")
 
 
 def _unfit(request: Request, error: Exception) -> Response:
     logger.info("A request can't be processed", exc_info=error)
-    said = "nested too deeply" if isinstance(error, RecursionError) else "not valid Unicode"
-    return problem(request, 422, f"something in the request is {said}", code="invalid")
+    fault = "nested too deeply" if isinstance(error, RecursionError) else "not valid Unicode"
+    return problem(request, 422, f"something in the request is {fault}", code="invalid")
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

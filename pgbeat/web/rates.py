@@ -33,5 +33,5 @@ class Rates:
             if len(self._counts) > _MOST:
                 del self._counts[next(iter(self._counts))]
         if count >= self._most:
-            said = f"you make more than {self._most} changes in a minute"
-            raise TooMany(said, seconds=began + _MINUTE - now, advice="try again later")
+            message = f"you make more than {self._most} changes in a minute"
+            raise TooMany(message, seconds=began + _MINUTE - now, advice="try again later")

@@ -12,7 +12,7 @@ _KEPT = 64
 
 
 class Recent(Generic[Value]):
-    """Keeps each value for some seconds. While one is made, whoever asks for the same waits."""
+    """Keeps each value for some seconds. While one caller makes it, others of the same key wait."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -38,7 +38,7 @@ class Recent(Generic[Value]):
                 self._found[key] = time.monotonic(), value
                 while len(self._found) > _KEPT:
                     del self._found[next(iter(self._found))]
-                self._making = {each: lock for each, lock in self._making.items() if lock.locked()}
+                self._making = {k: lock for k, lock in self._making.items() if lock.locked()}
         return value
 
     def _fresh(self, key: Hashable) -> tuple[float, Value] | None:

@@ -58,8 +58,8 @@ class Operation(NamedTuple):
         """Returns whether its texts contain all words."""
         names = [field.name for field in self.parameters]
         models = [text for text, model in self.body if model]
-        said = (self.method, self.path, self.summary, self.note, *names, *models)
-        text = "\n".join(said).lower()
+        texts = (self.method, self.path, self.summary, self.note, *names, *models)
+        text = "\n".join(texts).lower()
         return all(word in text for word in words)
 
 
@@ -101,79 +101,79 @@ class Reference:
     def find(self, search: str) -> list[Section]:
         """Returns the operations with all words in their paths, texts or parameters' names."""
         words = search.lower().split()
-        found = []
+        sections = []
         for section in self.sections:
             in_name = all(word in section.name for word in words)
-            own = [each for each in section.operations if in_name or each.has(words)]
-            if own:
-                found.append(section._replace(operations=own))
-        return found
+            matching = [call for call in section.operations if in_name or call.has(words)]
+            if matching:
+                sections.append(section._replace(operations=matching))
+        return sections
 
     def models_of(self, operations: Iterable[Operation]) -> list[Model]:
-        """Returns the models that operations take and return, and those that these consist of."""
-        found: set[str] = set()
+        """Returns the models that operations take and return, with the models inside them."""
+        names: set[str] = set()
         named = {
             name
-            for each in operations
-            for kind in (each.body, *(answer.kind for answer in each.answers + each.problems))
+            for call in operations
+            for kind in (call.body, *(answer.kind for answer in call.answers + call.problems))
             for name in _named(kind)
         }
         while named:
-            found |= named
+            names |= named
             fields = [field for name in named for field in self.models[name].fields]
-            named = {name for field in fields for name in _named(field.kind)} - found
-        return [self.models[name] for name in sorted(found)]
+            named = {name for field in fields for name in _named(field.kind)} - names
+        return [self.models[name] for name in sorted(names)]
 
     def _sections(self, document: Json) -> Iterator[Section]:
         by_tag: dict[str, list[Operation]] = {tag["name"]: [] for tag in document.get("tags", ())}
         for path, methods in document["paths"].items():
             for method in _METHODS:
                 if method in methods:
-                    given = methods[method]
-                    [tag] = given.get("tags") or ["others"]
-                    by_tag.setdefault(tag, []).append(self._operation(method, path, given))
+                    operation = methods[method]
+                    [tag] = operation.get("tags") or ["others"]
+                    by_tag.setdefault(tag, []).append(self._operation(method, path, operation))
         notes = {tag["name"]: tag.get("description", "") for tag in document.get("tags", ())}
         for name, operations in by_tag.items():
             if operations:
                 yield Section(name, notes.get(name, ""), operations)
 
-    def _operation(self, method: str, path: str, given: Json) -> Operation:
+    def _operation(self, method: str, path: str, operation: Json) -> Operation:
         parameters = [
             _field(
-                each["name"],
-                each.get("schema", {}),
-                each.get("required", False),
-                place=each["in"],
-                note=each.get("description", ""),
+                parameter["name"],
+                parameter.get("schema", {}),
+                parameter.get("required", False),
+                place=parameter["in"],
+                note=parameter.get("description", ""),
             )
-            for each in given.get("parameters", ())
+            for parameter in operation.get("parameters", ())
         ]
-        body = given.get("requestBody", {})
+        body = operation.get("requestBody", {})
         media = body.get("content", {}).get("application/json", {}).get("schema")
-        whose = _whose(given.get("security"))
-        answers = [self._answer(status, each) for status, each in given["responses"].items()]
+        whose = _whose(operation.get("security"))
+        answers = [self._answer(*answer) for answer in operation["responses"].items()]
         answers.sort(key=lambda answer: answer.status)
         return Operation(
-            key=given["operationId"],
+            key=operation["operationId"],
             method=method.upper(),
             path=path,
-            summary=given.get("summary", ""),
-            note=given.get("description", ""),
+            summary=operation.get("summary", ""),
+            note=operation.get("description", ""),
             whose=whose,
             parameters=parameters,
             body=_kind(media) if media else [],
             body_is_required=bool(body.get("required")),
             command=self._command(method, path, media, is_open=whose == "anybody"),
-            answers=[each for each in answers if each.status < "400"],
-            problems=[each for each in answers if each.status >= "400"],
+            answers=[answer for answer in answers if answer.status < "400"],
+            problems=[answer for answer in answers if answer.status >= "400"],
         )
 
-    def _answer(self, status: str, given: Json) -> OperationResponse:
+    def _answer(self, status: str, answer: Json) -> OperationResponse:
         empty: tuple[str, Json] = ("", {})
-        media_type, content = next(iter(given.get("content", {}).items()), empty)
+        media_type, content = next(iter(answer.get("content", {}).items()), empty)
         example = content.get("example", "")
         kind = _kind(content["schema"]) if content.get("schema") else []
-        note = given.get("description", "")
+        note = answer.get("description", "")
         note = "" if note == "Successful Response" else note
         text = example if isinstance(example, str) else _json(example)
         return OperationResponse(status, note, kind, media_type, text)
@@ -181,7 +181,7 @@ class Reference:
     def _model(self, name: str, schema: Json) -> Model:
         wanted = schema.get("required", ())
         fields = [
-            _field(key, each, key in wanted) for key, each in schema.get("properties", {}).items()
+            _field(key, field, key in wanted) for key, field in schema.get("properties", {}).items()
         ]
         examples = schema.get("examples")
         example = _json(examples[0]) if examples else ""
@@ -275,10 +275,10 @@ def _kind(schema: Json) -> Words:
         return [(_name(schema), _name(schema))]
     for key in ("anyOf", "oneOf", "allOf"):
         if key in schema:
-            return _joined([_kind(each) for each in schema[key]], " or ")
+            return _joined([_kind(part) for part in schema[key]], " or ")
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        words = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        words = [value if isinstance(value, str) else json.dumps(value) for value in values]
         return [(" | ".join(words), None)]
     kind = schema.get("type")
     if kind == "array":
@@ -295,12 +295,12 @@ def _kind(schema: Json) -> Words:
 
 
 def _joined(parts: list[Words], between: str) -> Words:
-    found: Words = []
+    words: Words = []
     for part in parts:
-        if part in ([each] for each in found):
+        if part in ([word] for word in words):
             continue
-        found += ([(between, None)] if found else []) + part
-    return found
+        words += ([(between, None)] if words else []) + part
+    return words
 
 
 def _limits(schema: Json) -> str:

@@ -1,4 +1,4 @@
-"""Closes connections whose clients are slow to send a request, so that they keep nobody out.
+"""Closes connections whose clients are slow to send a request, to keep room for others.
 
 uvicorn waits for the rest of a request for ever. Some thousand half-sent ones would take all file
 descriptors of the process, which has no room then for other clients or for the database.
@@ -42,8 +42,8 @@ class PunctualProtocol(H11Protocol):
         self._expect()
         if len(self.connections) > most_connections():
             connections: set[Any] = self.connections
-            owing = [each for each in connections if each._owes_since is not None]
-            min(owing, key=lambda each: each._owes_since).transport.abort()
+            owing = [connection for connection in connections if connection._owes_since is not None]
+            min(owing, key=lambda connection: connection._owes_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Handles what has arrived, and expects the rest."""

@@ -86,7 +86,7 @@ def snapshot(
     """Reads the jobs with these ids, and the newest ones of these people or of all."""
     values: dict[str, Any] = {
         "namespace": namespace,
-        "ids": [str(each) for each in ids],
+        "ids": [str(job_id) for job_id in ids],
         "with_all": with_all,
         "people": sorted(people),
         "newest": _NEWEST,
@@ -126,15 +126,16 @@ def marks(
     connection: Connection, namespace: str, wanted: Collection[str], *, leader_key: int
 ) -> dict[str, Any]:
     """Reads the marks of these names, without those of schedules that don't exist."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     names = sorted(MARKS & set(wanted))
     if names:
         values = {"namespace": namespace, "leader_key": leader_key}
         statement = "SELECT " + ", ".join(f"({_MARKS[name]})" for name in names)
         used = {key: value for key, value in values.items() if f":{key}" in statement}
-        found = dict(zip(names, connection.execute(text(statement), used).one(), strict=True))
-    schedules = [each.removeprefix(SCHEDULE) for each in wanted if each.startswith(SCHEDULE)]
+        row = connection.execute(text(statement), used).one()
+        by_name = dict(zip(names, row, strict=True))
+    schedules = [name.removeprefix(SCHEDULE) for name in wanted if name.startswith(SCHEDULE)]
     if schedules:
         rows = connection.execute(_SCHEDULES, {"namespace": namespace, "names": schedules})
-        found |= {SCHEDULE + name: mark for name, mark in rows}
-    return found
+        by_name |= {SCHEDULE + name: mark for name, mark in rows}
+    return by_name

@@ -105,8 +105,8 @@ class Stream:
 
     def take(self) -> dict[UUID, StreamedJob | None]:
         """Takes the changed jobs."""
-        found, self._news = self._news, {}
-        return found
+        news, self._news = self._news, {}
+        return news
 
 
 class StreamWatcher:
@@ -196,7 +196,7 @@ class StreamWatcher:
                     self._check_tokens(streams)
                     checked_at = begun
                 snapshot, marks = self._query(streams, known)
-            except Exception as error:  # whatever it is, the streams must go on
+            except Exception as error:  # streams outlive any failure
                 logger.warning("Streams can't read jobs: %s", connections.first_line(error))
                 with self._lock:
                     self._fresh |= fresh & self._streams

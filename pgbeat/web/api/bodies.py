@@ -38,14 +38,14 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            unknown = [key for key in given if key not in cls._names()]
+    def _known(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            unknown = [key for key in value if key not in cls._names()]
             if unknown:
-                said = "; ".join(cls._hint(str(key)[:80]) for key in unknown[:5])
-                context = {"said": said, "field": str(unknown[0])}
+                hints = "; ".join(cls._hint(str(key)[:80]) for key in unknown[:5])
+                context = {"said": hints, "field": str(unknown[0])}
                 raise PydanticCustomError("unknown_field", "{said}", context)
-        return given
+        return value
 
     @classmethod
     def _names(cls) -> set[str]:
@@ -126,8 +126,7 @@ def example(*examples: Any) -> ConfigDict:
 def of_row(row: type, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
     """Completes a model, derived from `BaseModel`, by the columns of the row that it shows.
 
-    The model itself has the fields that need a description or another type, and those that the
-    view adds.
+    The model itself has the fields that need a description or another type, and the view's own.
     """
     columns = {name: hint for name, hint in get_type_hints(row).items() if name not in without}
 

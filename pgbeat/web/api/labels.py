@@ -7,24 +7,24 @@ from fastapi import Query
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.preparing.details import labels_problem
 
-#: Pairs of a label's name and its value, all of which must match.
+#: Pairs of a label's name and its value; all must match.
 LabelFilter = Annotated[
     list[str] | None,
     Query(description="`NAME=VALUE`; may be given several times.", examples=[["team=billing"]]),
 ]
 
 
-def labels_of(given: list[str] | None) -> dict[str, str]:
+def labels_of(pairs: list[str] | None) -> dict[str, str]:
     """Parses `NAME=VALUE` pairs. Raises `InvalidJob`."""
-    found = {}
-    for pair in given or ():
+    labels = {}
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals:
             raise InvalidJob.of(
                 "label", "malformed", f"label {pair!r} has no '='; write for example 'team=billing'"
             )
-        found[name] = value
-    problem = labels_problem(found)
+        labels[name] = value
+    problem = labels_problem(labels)
     if problem is not None:
         raise InvalidJob.of("label", "malformed", f"label: the filter {problem}")
-    return found
+    return labels

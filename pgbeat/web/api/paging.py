@@ -43,10 +43,10 @@ def read(text: str | None, *kinds: Any) -> tuple[Any, ...] | None:
         return None
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        found = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-        if not isinstance(found, list) or len(found) != len(kinds):
+        key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        if not isinstance(key, list) or len(key) != len(kinds):
             raise ValueError
-        return tuple(kind(value) for kind, value in zip(kinds, found, strict=True))
+        return tuple(kind(value) for kind, value in zip(kinds, key, strict=True))
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InvalidJob.of(
             "after", "malformed", f"after: {text[:80]!r} is not the `next` of a page"
@@ -55,16 +55,16 @@ def read(text: str | None, *kinds: Any) -> tuple[Any, ...] | None:
 
 def read_one(text: str | None, kind: Any) -> Any:
     """Returns the only part of a cursor's key, as `read` does."""
-    (found,) = read(text, kind) or (None,)
-    return found
+    (part,) = read(text, kind) or (None,)
+    return part
 
 
 def moment(text: str) -> datetime:
     """Parses a time with its offset."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is None:
         raise ValueError
-    return found
+    return value
 
 
 def number(value: Any) -> int:

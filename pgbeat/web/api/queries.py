@@ -28,14 +28,14 @@ async def only_known(request: Request) -> None:
 
 def _names(dependant: Dependant) -> Iterator[str]:
     """Yields the query parameters of an endpoint and its dependencies."""
-    for each in dependant.query_params:
-        yield each.alias
+    for parameter in dependant.query_params:
+        yield parameter.alias
     for other in dependant.dependencies:
         yield from _names(other)
 
 
 def _hint(name: str, known: set[str]) -> str:
-    said = f"there is no parameter {name[:80]!r}"
-    if hint := did_you_mean(name, known):
-        return f"{said}; {hint}"
-    return f"{said}; there are {', '.join(sorted(known))}" if known else f"{said}; it takes none"
+    hint = did_you_mean(name, known) or (
+        f"there are {', '.join(sorted(known))}" if known else "it takes none"
+    )
+    return f"there is no parameter {name[:80]!r}; {hint}"

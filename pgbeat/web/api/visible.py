@@ -41,7 +41,8 @@ def visible_result(
 ) -> TaskResult:
     """Returns a task's result, masked. Raises `NotFound` if the actor may not see it.
 
-    A job's result is visible to those who may see the job, any other task's to those who see all.
+    A job's result is visible to callers who may see the job, another task's result to callers who
+    see everything.
     """
     missing = NotFound(f"there is no result of task {task_id}")
     task = None
@@ -51,7 +52,7 @@ def visible_result(
         if not actor.sees_all:
             raise missing from None
     prefix = lookup.prefix_of(backend.celery.conf)
-    found = lookup.find(connection, task_id, prefix=prefix)
-    if found is None:
+    result = lookup.find(connection, task_id, prefix=prefix)
+    if result is None:
         raise missing
-    return backend.redactor(actor).row(found, task or found.task)
+    return backend.redactor(actor).row(result, task or result.task)

@@ -1,4 +1,4 @@
-"""`/console/changes`: server-sent events that have an open page reload what it shows."""
+"""`/console/changes`: server-sent events that make an open page reload what it shows."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated

@@ -73,7 +73,8 @@ def all_of(sections: Iterable[FormSection]) -> tuple[FormField, ...]:
 
 def given(fields: Iterable[FormField], posted: Mapping[str, str]) -> dict[str, str]:
     """Returns the text of each field."""
-    return {each.name: posted.get(each.name, "").replace("\r\n", "\n").strip() for each in fields}
+    names = (field.name for field in fields)
+    return {name: posted.get(name, "").replace("\r\n", "\n").strip() for name in names}
 
 
 def original(values: Mapping[str, Any]) -> Form:
@@ -89,17 +90,17 @@ def changed(written: Mapping[str, str], posted: Mapping[str, str]) -> dict[str, 
 
 def read(fields: Sequence[FormField], written: Mapping[str, str]) -> dict[str, Any]:
     """Returns the values of the fields in `written`; `None` for an empty one. Raises `Mistakes`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for field in fields:
         if field.name in written:
             try:
-                found[field.name] = _read(field.kind, written[field.name])
+                values[field.name] = _read(field.kind, written[field.name])
             except (ValueError, RecursionError) as error:
                 errors[field.name] = str(error)
     if errors:
         raise Mistakes(errors)
-    return found
+    return values
 
 
 def _read(kind: Kind, text: str) -> Any:
@@ -107,10 +108,10 @@ def _read(kind: Kind, text: str) -> Any:
         return None
     if kind == "json":
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"invalid JSON: {error}") from None
-        return plain(found)
+        return plain(value)
     if kind == "number":
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             raise ValueError("must be an integer, such as 3")
@@ -120,7 +121,7 @@ def _read(kind: Kind, text: str) -> Any:
     if kind == "flag":
         return text == "yes"
     if kind == "list":
-        return [each.strip() for each in text.split(",") if each.strip()]
+        return [part.strip() for part in text.split(",") if part.strip()]
     return text
 
 
@@ -134,8 +135,8 @@ def natural(text: str, most: int = 2**63 - 1) -> int | None:
 def moment(text: str) -> datetime:
     """Parses a time, which is in UTC unless it has an offset. Raises `ValueError`."""
     try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("must be a time, such as 2026-12-24T18:00") from None
 
@@ -188,8 +189,8 @@ def _mistakes(
     if isinstance(error, Mistakes):
         return 422, error.errors
     if isinstance(error, ValidationError):
-        found = map(_numbered, problems.of_pydantic(error.errors(), is_request=False))
-        return 422, _by_field(found, names, others)
+        mistakes = map(_numbered, problems.of_pydantic(error.errors(), is_request=False))
+        return 422, _by_field(mistakes, names, others)
     status, _, detail = problems.described(request, error)
     if status >= 500:
         raise error
@@ -210,11 +211,11 @@ def _numbered(problem: Problem) -> Problem:
 
 
 def _by_field(
-    found: Iterable[Problem], names: Collection[str], others: Mapping[str, str]
+    mistakes: Iterable[Problem], names: Collection[str], others: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns messages by field of the form; by "" if the problem is in none of its fields."""
     errors: dict[str, str] = {}
-    for path, _, message in found:
+    for path, _, message in mistakes:
         field = path
         while field and field not in names and field not in others:
             inner = f"job_policy.{field}"
@@ -227,9 +228,9 @@ def _by_field(
 def before(posted: Mapping[str, str]) -> dict[str, Any]:
     """Returns the values that the form was made with. Raises `InvalidJob`."""
     try:
-        found = json.loads(posted.get("before", ""))
+        values = json.loads(posted.get("before", ""))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        values = None
+    if not isinstance(values, dict):
         raise InvalidJob("the form is incomplete; open the page again")
-    return found
+    return values

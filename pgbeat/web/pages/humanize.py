@@ -46,5 +46,5 @@ def first_line(text: object) -> str:
     """Returns the first line of a text that is not empty, cut to 240 characters."""
     if text is None:
         return ""
-    found = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
-    return found if len(found) <= 240 else found[:239] + "…"
+    first = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
+    return first if len(first) <= 240 else first[:239] + "…"

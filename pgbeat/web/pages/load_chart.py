@@ -83,35 +83,35 @@ def chart(
     `filters`.
     """
     span = span if span in SPANS else USUAL
-    found = load(connection, namespace, task=task, lane=lane, queue=queue, since=SPANS[span])
-    most = max((point.ended for point in found.points), default=0)
+    series = load(connection, namespace, task=task, lane=lane, queue=queue, since=SPANS[span])
+    most = max((point.ended for point in series.points), default=0)
     longest = max(
-        (max(point.running_p95 or 0, point.waiting_p95 or 0) for point in found.points), default=0
+        (max(point.running_p95 or 0, point.waiting_p95 or 0) for point in series.points), default=0
     )
 
     def lines(name: str, top: float) -> list[str]:
-        return _lines([getattr(point, name) for point in found.points], top)
+        return _lines([getattr(point, name) for point in series.points], top)
 
     return Chart(
-        found,
+        series,
         span,
-        _bars(found, most, filters),
+        _bars(series, most, filters),
         most,
         running=lines("running_p95", longest),
         waiting=lines("waiting_p95", longest),
         longest=longest,
-        depth=lines("depth", found.total.depth),
-        spans=[(each, here(each)) for each in SPANS],
+        depth=lines("depth", series.total.depth),
+        spans=[(name, here(name)) for name in SPANS],
         jobs=path("jobs", **filters),
     )
 
 
-def _bars(found: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:
+def _bars(series: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:
     """Returns a bar for each step in which something ended."""
-    each = WIDTH / max(1, len(found.points))
-    gap = min(2.0, each / 5)
+    step = WIDTH / max(1, len(series.points))
+    gap = min(2.0, step / 5)
     bars = []
-    for number, point in enumerate(found.points):
+    for number, point in enumerate(series.points):
         if not point.ended:
             continue
         blocks, top = [], float(HEIGHT)
@@ -121,10 +121,10 @@ def _bars(found: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:
                 height = max(2.0, count / most * HEIGHT)
                 top -= height
                 blocks.append(BarPart(round(max(0.0, top), 1), round(height, 1), kind))
-        until = point.at + found.step
+        until = point.at + series.step
         href = path("jobs", **{"from": stamp(point.at), "until": stamp(until)}, **filters)
-        x = round(number * each, 1)
-        bars.append(Bar(x, round(each - gap, 1), blocks, _title(point, found.step), href))
+        x = round(number * step, 1)
+        bars.append(Bar(x, round(step - gap, 1), blocks, _title(point, series.step), href))
     return bars
 
 
@@ -143,12 +143,12 @@ def _title(point: Point, step: timedelta) -> str:
 
 def _lines(values: Sequence[float | None], top: float) -> list[str]:
     """Returns lines through the values that are there; a value by itself is a short one."""
-    each = WIDTH / max(1, len(values))
+    step = WIDTH / max(1, len(values))
     lines: list[list[str]] = [[]]
     for number, value in enumerate(values):
         if value is None:
             lines.append([])
             continue
         y = round(HEIGHT - (value / top * HEIGHT if top else 0), 1)
-        lines[-1] += [f"{number * each:.1f},{y}", f"{(number + 1) * each:.1f},{y}"]
+        lines[-1] += [f"{number * step:.1f},{y}", f"{(number + 1) * step:.1f},{y}"]
     return [" ".join(line) for line in lines if line]

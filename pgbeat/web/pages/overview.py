@@ -39,16 +39,16 @@ def overview_page(visit: ViewerVisit, span: str = USUAL, search: str = "") -> Re
 def _body(visit: Visit, span: str, search: str) -> Markup:
     """Renders what changes. It says nothing about the caller, but for what is masked."""
     with visit.reading() as connection:
-        found = read_timeline(connection, visit.backend, visit.redactor, span, search or None)
+        timeline = read_timeline(connection, visit.backend, visit.redactor, span, search or None)
         lists = {} if search else _lists(connection, visit)
-    spans = [(each, path("overview", span=each, search=search)) for each in SPANS]
+    spans = [(name, path("overview", span=name, search=search)) for name in SPANS]
     return visit.fragment(
         "overview_body.html",
-        drawn=timeline_chart.drawing(found),
+        drawn=timeline_chart.drawing(timeline),
         spans=spans,
         search=search,
         most=summaries.MOST,
-        wrong=[row for row in found.rows if row.health.severity == "fail"],
+        wrong=[row for row in timeline.rows if row.health.severity == "fail"],
         lists=lists,
     )
 

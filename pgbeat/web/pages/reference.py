@@ -28,9 +28,9 @@ def reference_page(
 @router.get("/docs/{section}")
 def section_page(request: Request, section: str) -> Response:
     """Shows the operations of a section, and their models."""
-    for each in _reference(request).sections:
-        if each.slug == section:
-            return _page(request, [each], here=each)
+    for page in _reference(request).sections:
+        if page.slug == section:
+            return _page(request, [page], here=page)
     raise HTTPException(404, f"the API has no section {section!r}")
 
 
@@ -39,7 +39,7 @@ def _page(
 ) -> Response:
     """Shows what `search` has found, or the section that is `here`."""
     known = _reference(request)
-    operations = [each for section in sections for each in section.operations]
+    operations = [operation for section in sections for operation in section.operations]
     number = len(operations)
     is_whole = here is not None or (bool(search) and number <= _WHOLE)
     return open_page(
@@ -60,8 +60,8 @@ def _reference(request: Request) -> Reference:
     state = request.app.state
     if not hasattr(state, "pgbeat_reference"):
         state.pgbeat_reference = Reference(request.app.openapi())
-    made: Reference = state.pgbeat_reference
-    return made
+    reference: Reference = state.pgbeat_reference
+    return reference
 
 
 _MARKS = (
@@ -73,8 +73,8 @@ _MARKS = (
 
 def prose(text: str) -> Markup:
     """Renders the Markdown of the API's descriptions."""
-    made = str(escape(text.strip()))
+    html = str(escape(text.strip()))
     for mark, meant in _MARKS:
-        made = mark.sub(meant, made)
-    parts = [part.strip() for part in made.split("\n\n") if part.strip()]
+        html = mark.sub(meant, html)
+    parts = [part.strip() for part in html.split("\n\n") if part.strip()]
     return Markup("".join(f"<p>{part}</p>" for part in parts))  # noqa: S704  (escaped above)

@@ -78,9 +78,9 @@ def path(*parts: object, **query: object) -> str:
 
     Empty values of the query are left out. Slashes stay: names of schedules may contain them.
     """
-    given = {key: value for key, value in query.items() if value not in (None, "")}
+    filled = {key: value for key, value in query.items() if value not in (None, "")}
     below = "/".join(quote(str(part)) for part in parts)
-    return f"/console/{below}" + (f"?{urlencode(given)}" if given else "")
+    return f"/console/{below}" + (f"?{urlencode(filled)}" if filled else "")
 
 
 def _render(
@@ -175,7 +175,7 @@ class Visit:
         )
 
     def fragment(self, template: str, **values: Any) -> Markup:
-        """Renders a part of a page, of which nothing may depend on what the caller last did."""
+        """Renders a part of a page. Nothing in it may depend on the caller's last change."""
         text = _environment.get_template(template).render(
             root=root(self.request), now=self.now, may_change=not self.caller.is_read_only, **values
         )
@@ -185,10 +185,10 @@ class Visit:
         """Leads to another page (`path`), which says once what was done."""
         response = RedirectResponse(root(self.request) + where, 303)
         # Browsers drop a cookie of more than 4 kB: a character is four bytes at most, not twelve.
-        said = json.dumps([is_good, message[:_LONGEST]], ensure_ascii=False)
+        cookie = json.dumps([is_good, message[:_LONGEST]], ensure_ascii=False)
         response.set_cookie(
             _MESSAGE,
-            urlsafe_b64encode(said.encode(errors="replace")).decode(),
+            urlsafe_b64encode(cookie.encode(errors="replace")).decode(),
             max_age=60,
             path=root(self.request) or "/",
             httponly=True,
@@ -300,12 +300,12 @@ def moment(value: datetime | None, now: datetime, *, exact: bool = False) -> Mar
     if value is None:
         return Markup('<span class="none">–</span>')
     utc = value.astimezone(UTC)
-    said = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    clock = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
     near = f"in {span(value - now)}" if value > now else f"{span(now - value)} ago"
     if abs(value - now) < timedelta(seconds=1):
         near = "now" if value > now else "just now"
-    shown = f"{said}, {near}" if exact else near
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), said, shown)
+    shown = f"{clock}, {near}" if exact else near
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), clock, shown)
 
 
 def _pretty(value: Any) -> str:

@@ -52,12 +52,12 @@ _SPARKS = text(sql.load("summaries.sql", "sparks"))
 
 def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, list[Spark]]:
     """Returns the last ticks of each schedule, oldest first."""
-    found: dict[int, list[Spark]] = {each: [] for each in schedule_ids}
+    ticks: dict[int, list[Spark]] = {schedule_id: [] for schedule_id in schedule_ids}
     if schedule_ids:
         values = {"ids": list(schedule_ids), "most": SPARKS}
         for schedule_id, *row in connection.execute(_SPARKS, values):
-            found[schedule_id].append(Spark(*row))
-    return found
+            ticks[schedule_id].append(Spark(*row))
+    return ticks
 
 
 class LikeTicks(NamedTuple):
@@ -93,13 +93,13 @@ _TICKS = text(sql.load("summaries.sql", "ticks"))
 _JOBS = text(sql.load("summaries.sql", "jobs"))
 
 
-def _merged(found: Iterable[LikeTicks], key: Callable[[LikeTicks], Any]) -> list[LikeTicks]:
+def _merged(listed: Iterable[LikeTicks], key: Callable[[LikeTicks], Any]) -> list[LikeTicks]:
     """Returns the ticks with those as one whose reasons have the same pattern; the first few."""
     kinds: dict[str, LikeTicks] = {}
-    for ticks in found:
+    for ticks in listed:
         kind = pattern(ticks.why)
         if other := kinds.get(kind):
-            last = max(other, ticks, key=lambda each: each.at)
+            last = max(other, ticks, key=lambda one: one.at)
             schedules = other.schedules | ticks.schedules
             ticks = last._replace(why=kind, times=other.times + ticks.times, schedules=schedules)
         kinds[kind] = ticks
@@ -121,8 +121,8 @@ def summary(connection: Connection, namespace: str, mask: Mask) -> Summary:
     return Summary(
         counts,
         since,
-        _merged(alike["skipped"], lambda each: (each.times, each.at)),
-        _merged(alike["failed"], lambda each: each.at),
+        _merged(alike["skipped"], lambda one: (one.times, one.at)),
+        _merged(alike["failed"], lambda one: one.at),
         {str(state): int(count) for state, count in states},
         errors(connection, namespace, limit=_SHOWN, mask=mask),
     )

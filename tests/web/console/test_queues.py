@@ -34,7 +34,7 @@ def test_a_lane_shows_who_is_in_it_and_who_waits(page: Any, job: Any, sql: Sql) 
     assert re.search(r"Waiting line .*\bin\.line\b", said)
     assert "is paused" in after(page, page.post("/console/lanes/gpu", data={"do": "pause"}))
     assert "the lane is paused" in html(page.get("/console/lanes/gpu"))
-    assert "goes on" in after(page, page.post("/console/lanes/gpu", data={"do": "resume"}))
+    assert "continues" in after(page, page.post("/console/lanes/gpu", data={"do": "resume"}))
     assert sql("SELECT verb FROM pgbeat.audit WHERE kind = 'lane' ORDER BY id") == [
         ("pause",),
         ("resume",),

@@ -66,8 +66,8 @@ class WorkerDone(BaseModel):
 def list_workers(backend: TheBackend, caller: TheViewer) -> WorkerList:
     """Lists the workers that record executions, and the dead ones for an hour."""
     with backend.transaction() as connection:
-        found = worker_usage.listing(connection, backend.namespace)
-    return WorkerList(workers=[FoundWorker.model_validate(views.worker(each)) for each in found])
+        rows = worker_usage.listing(connection, backend.namespace)
+    return WorkerList(workers=[FoundWorker.model_validate(views.worker(row)) for row in rows])
 
 
 @router.post("/{name:path}/{verb}", summary="Control a worker")
@@ -84,5 +84,5 @@ def control_worker(
     """
     order = WorkerCommand(verb, body.by, body.queue) if body else WorkerCommand(verb)
     with backend.work(caller) as unit:
-        said = worker_control.send(unit, name, order)
-    return WorkerDone(message=said or "it was told to shut down")
+        answer = worker_control.send(unit, name, order)
+    return WorkerDone(message=answer or "it was told to shut down")

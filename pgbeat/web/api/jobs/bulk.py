@@ -131,16 +131,16 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
             next=None,
             first=[FoundJob.model_validate(views.job(row)) for row in first],
         )
-    before, made, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
+    before, new, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
     return BulkDone(
         verb=body.verb,
         matched=before and before.number,
         others=before and before.others,
         first=[],
-        done=made.done,
-        left=made.left,
-        problems=[BulkProblem.model_validate(each) for each in made.problems],
-        action=made.action,
+        done=new.done,
+        left=new.left,
+        problems=[BulkProblem.model_validate(problem) for problem in new.problems],
+        action=new.action,
         next=following,
     )
 
@@ -157,22 +157,21 @@ def carry_out(
             until, position, action = seen.at, None, None
         else:
             seen, until, position, action = None, begun[0], begun[1:3], begun[3] or None
-        *_, made = bulk.carry_out(
+        *_, progress = bulk.carry_out(
             unit, order, wanted, until=until, after=position, action=action, limit=limit
         )
-    return seen, made, _next(until, made)
+    return seen, progress, _next(until, progress)
 
 
-def _next(until: datetime, made: Progress) -> str | None:
-    if made.position is None:
+def _next(until: datetime, progress: Progress) -> str | None:
+    if progress.position is None:
         return None
-    return cursor(
-        until.isoformat(), made.position[0].isoformat(), made.position[1], made.action or 0
-    )
+    at, job_id = progress.position
+    return cursor(until.isoformat(), at.isoformat(), job_id, progress.action or 0)
 
 
 def which(connection: Connection, backend: Backend, caller: Caller, asked: JobFilter) -> Filter:
     """Returns the filter. Raises `NotFound` for an unknown schedule."""
-    given = asked.model_dump(exclude={"q", "schedule", "group"})
-    given["group_id"] = str(asked.group) if asked.group else None
-    return queried(connection, backend, caller, asked.q or "", asked.schedule, given)
+    fields = asked.model_dump(exclude={"q", "schedule", "group"})
+    fields["group_id"] = str(asked.group) if asked.group else None
+    return queried(connection, backend, caller, asked.q or "", asked.schedule, fields)

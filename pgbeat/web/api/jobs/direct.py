@@ -103,17 +103,17 @@ def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> Direct
 
 def _sentence(error: BaseException) -> str:
     try:
-        said = str(error)
+        message = str(error)
     except Exception:
-        said = "its message can't be read"
-    return f"{type(error).__name__}: {said}".encode(errors="replace").decode()[:2000]
+        message = "its message can't be read"
+    return f"{type(error).__name__}: {message}".encode(errors="replace").decode()[:2000]
 
 
 def _json(result: Any) -> Any:
     """Returns a result as kombu's JSON has it, or as text if it can't be JSON."""
     try:
-        found = as_json(result)
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+        value = as_json(result)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except Exception:
         return repr(result).encode(errors="replace").decode()[:10_000]
-    return found
+    return value

@@ -96,8 +96,8 @@ def watcher_of(request: Request, backend: Backend) -> StreamWatcher:
     state = request.app.state
     if not hasattr(state, "pgbeat_watch"):
         state.pgbeat_watch = StreamWatcher(backend)
-    found: StreamWatcher = state.pgbeat_watch
-    return found
+    watcher: StreamWatcher = state.pgbeat_watch
+    return watcher
 
 
 def _respond(
@@ -165,8 +165,8 @@ _SENT = [name for name in StreamedJob._fields if name not in ("done", "total", "
 # Written once for all streams that watch the job.
 @lru_cache(maxsize=1000)
 def _data(job: StreamedJob) -> str:
-    found = progress(job.done, job.total, job.message)
-    return _json({name: getattr(job, name) for name in _SENT} | {"progress": found})
+    reported = progress(job.done, job.total, job.message)
+    return _json({name: getattr(job, name) for name in _SENT} | {"progress": reported})
 
 
 def _json(value: Any) -> str:

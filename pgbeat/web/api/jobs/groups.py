@@ -56,12 +56,12 @@ class NewGroup(Body):
 
     def arguments(self) -> Json:
         """Returns the arguments of `submit_group.submit`."""
-        found = self.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
-        found["members"] = [each if isinstance(each, str) else each.member() for each in self.jobs]
+        arguments = self.model_dump(include={"name", "mode", "on_failure", "callback_outcome"})
+        arguments["members"] = [job if isinstance(job, str) else job.member() for job in self.jobs]
         if self.callback is not None:
             last = self.callback
-            found["callback"] = last if isinstance(last, str) else last.member()
-        return found
+            arguments["callback"] = last if isinstance(last, str) else last.member()
+        return arguments
 
 
 class GroupProgress(BaseModel):
@@ -144,8 +144,8 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
     """Creates a group with all of its jobs, which are the caller's, or nothing."""
     with backend.work(caller) as unit:
         with unit.transaction():
-            made = submit_group.submit(unit, **body.arguments(), job_source="user_api")
-        return _detail(unit.connection, backend, caller, made.group)
+            new = submit_group.submit(unit, **body.arguments(), job_source="user_api")
+        return _detail(unit.connection, backend, caller, new.group)
 
 
 @router.post("/{group_id}/cancel", summary="Cancel a group")

@@ -56,5 +56,5 @@ def job_logs(
     """Returns the last lines that the newest 20 executions logged, of those that logged any."""
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
-        found = task_logs.of_job(connection, backend.redactor(caller), job, number=execution)
-    return JobLogs(executions=[ExecutionLogs.model_validate(views.log(each)) for each in found])
+        logs = task_logs.of_job(connection, backend.redactor(caller), job, number=execution)
+    return JobLogs(executions=[ExecutionLogs.model_validate(views.log(log)) for log in logs])

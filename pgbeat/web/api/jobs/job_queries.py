@@ -33,7 +33,7 @@ def queried(
     caller: Caller,
     text: str,
     schedule: str | None,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
 ) -> Filter:
     """Returns the filter of a query and of fields beside it, limited to what the caller may find.
 
@@ -42,7 +42,7 @@ def queried(
     query, which = parse(text), Filter(backend.namespace)
     if query.terms:
         which = query.filter(backend.namespace, connections.now(connection))
-    which = which._replace(**{key: value for key, value in given.items() if value is not None})
+    which = which._replace(**{key: value for key, value in fields.items() if value is not None})
     schedule = schedule or query.get("schedule") or None
     if schedule is not None:
         which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
@@ -53,7 +53,7 @@ def queried(
 def schedule_id(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
     """Returns the id of a schedule; -1 if there is none.
 
-    Raises `NotFound` only for those who see all schedules; others may not learn the names.
+    Raises `NotFound` only for callers who see all schedules; others may not learn the names.
     """
     try:
         return schedules.get(connection, name, namespace=backend.namespace).id

@@ -52,5 +52,5 @@ def job_trace(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobTrace
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
         now = connections.now(connection)
-        found = trace_rows.of_job(connection, job, now)
-    return JobTrace.model_validate(views.trace(found, now))
+        trace = trace_rows.of_job(connection, job, now)
+    return JobTrace.model_validate(views.trace(trace, now))

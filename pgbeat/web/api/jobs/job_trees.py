@@ -74,6 +74,6 @@ def job_tree(
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
         prefix = lookup.prefix_of(backend.celery.conf)
-        found = tree.of_job(connection, caller, job, prefix=prefix, siblings=siblings)
-    backend.redactor(caller).mask_errors(found.root.all())
-    return JobTree.model_validate(found)
+        whole = tree.of_job(connection, caller, job, prefix=prefix, siblings=siblings)
+    backend.redactor(caller).mask_errors(whole.root.all())
+    return JobTree.model_validate(whole)

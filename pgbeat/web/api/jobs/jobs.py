@@ -123,7 +123,7 @@ def list_jobs(
     after: After = None,
 ) -> JobPage:
     """Lists the caller's jobs, the newest first; for administrators, all jobs."""
-    given = {
+    fields = {
         "state": state,
         "task": task,
         "lane": lane,
@@ -136,7 +136,7 @@ def list_jobs(
         "labels": labels_of(label) or None,
     }
     with backend.transaction() as connection:
-        which = queried(connection, backend, caller, q or "", schedule, given)
+        which = queried(connection, backend, caller, q or "", schedule, fields)
         return _page(connection, which, limit, after, backend.redactor(caller))
 
 
@@ -144,12 +144,12 @@ def _page(
     connection: Connection, which: Filter, limit: int, after: str | None, redactor: Redactor
 ) -> JobPage:
     """Returns the jobs of one page, and where the next begins."""
-    found = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
-    rows = views.listed(connection, redactor.rows(found.rows), redactor)
+    page = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
+    rows = views.listed(connection, redactor.rows(page.rows), redactor)
     return JobPage(
         jobs=[ListedJob.model_validate(row) for row in rows],
-        next=cursor(*found.next) if found.next else None,
-        is_cut=found.is_cut,
+        next=cursor(*page.next) if page.next else None,
+        is_cut=page.is_cut,
     )
 
 
@@ -158,8 +158,8 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
     """Returns a job with its explanation, its ten newest executions and its retries."""
     with backend.transaction() as connection:
         job = visible_job(connection, backend, caller, job_id)
-        found = views.detail(connection, job, backend.redactor(caller), limit=10)
-    return JobDetail.model_validate(found)
+        detail = views.detail(connection, job, backend.redactor(caller), limit=10)
+    return JobDetail.model_validate(detail)
 
 
 @router.get("/{job_id}/executions", summary="List a job's executions")
@@ -175,12 +175,12 @@ def list_executions(
     # Pages go by number. The executions of a page are in the order of their start.
     page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
     redactor = backend.redactor(caller)
-    found = [
+    shown = [
         FoundExecution.model_validate(views.execution(redactor.row(run, job.task)))
         for run in runs
         if run in page
     ]
-    return ExecutionPage(executions=found, total=total, limit=limit, next=following)
+    return ExecutionPage(executions=shown, total=total, limit=limit, next=following)
 
 
 @router.get("/{job_id}/stats", summary="Get a job's statistics")
@@ -213,18 +213,18 @@ def create_job(
                 other = jobs.get(unit.connection, body.like)
                 redactor = backend.redactor(caller)
                 spec = likeness.complete(unit.connection, redactor, caller, other, spec)
-            made = control.submit(unit, spec, job_source="user_api")
-            permissions.require_own_key(caller, made.job)
-        job = _now(unit.connection, backend, caller, made.job)
-    if not made.is_new:
+            new = control.submit(unit, spec, job_source="user_api")
+            permissions.require_own_key(caller, new.job)
+        job = _now(unit.connection, backend, caller, new.job)
+    if not new.is_new:
         response.status_code = 200
-    return JobMade.model_validate(views.job(job) | {"is_new": made.is_new})
+    return JobMade.model_validate(views.job(job) | {"is_new": new.is_new})
 
 
 @router.post("/many", status_code=201, summary="Create many jobs")
 def create_jobs(backend: TheBackend, caller: TheCaller, body: JobOrders) -> JobIds:
     """Creates jobs that are the caller's, all or none, in one transaction."""
-    orders = [each if isinstance(each, str) else each.member() for each in body.jobs]
+    orders = [order if isinstance(order, str) else order.member() for order in body.jobs]
     with backend.work(caller) as unit, unit.transaction():
         ids = submit_many.submit(unit, orders, JobPolicy(), job_source="user_api")
         if not caller.is_admin and jobs.any_of_others(unit.connection, ids, caller.name):
@@ -236,13 +236,13 @@ def create_jobs(backend: TheBackend, caller: TheCaller, body: JobOrders) -> JobI
 
 
 def _change(
-    backend: Backend, caller: Caller, job_id: UUID, verb: Callable[..., Job], **given: Any
+    backend: Backend, caller: Caller, job_id: UUID, verb: Callable[..., Job], **options: Any
 ) -> FoundJob:
     """Applies one of `control`'s verbs to a job that the caller may see, and returns the job."""
     with backend.work(caller) as unit:
         with unit.transaction():
             visible_job(unit.connection, backend, caller, job_id)
-            job = verb(unit, job_id, **given)
+            job = verb(unit, job_id, **options)
         return FoundJob.model_validate(views.job(_now(unit.connection, backend, caller, job)))
 
 
@@ -274,8 +274,8 @@ def retry_job(
 
     Its `retry_of` is the old job. If a retry waits for its time already, that one runs now.
     """
-    given = {"job_source": "user_api", "priority": body.priority if body else None}
-    return _change(backend, caller, job_id, control.retry, **given)
+    options = {"job_source": "user_api", "priority": body.priority if body else None}
+    return _change(backend, caller, job_id, control.retry, **options)
 
 
 @router.post("/{job_id}/pause", summary="Pause a job")

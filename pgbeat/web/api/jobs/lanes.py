@@ -158,24 +158,24 @@ def get_lane(
         [row] = [r for r in lanes.listing(connection, backend.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)
         line = occupancy.line(connection, lane, limit=limit)
-        own = _own(connection, caller, holders)
-    found = views.detail(row, holders, line)
-    for slot in found["slots"]:
-        if own is not None and slot["id"] not in own:
+        visible = _own(connection, caller, holders)
+    detail = views.detail(row, holders, line)
+    for slot in detail["slots"]:
+        if visible is not None and slot["id"] not in visible:
             slot |= dict.fromkeys(("id", "task", "by"))
-    for waiter in found["line"]:
-        if own is not None and waiter["created_by"] != caller.name:
+    for waiter in detail["line"]:
+        if visible is not None and waiter["created_by"] != caller.name:
             waiter |= dict.fromkeys(("id", "task", "created_by", "reason", "fair_key"))
-    return LaneDetail.model_validate(found)
+    return LaneDetail.model_validate(detail)
 
 
 def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> set[str] | None:
     """Returns the ids of the caller's jobs in slots; `None` if the caller may see all."""
     if caller.sees_all:
         return None
-    found = jobs.find(connection, [each.id for each in holders if not each.is_direct])
-    own = {str(job.id) for job in found if job.created_by == caller.name}
-    return own | {each.id for each in holders if each.is_direct and each.by == caller.name}
+    rows = jobs.find(connection, [holder.id for holder in holders if not holder.is_direct])
+    ids = {str(job.id) for job in rows if job.created_by == caller.name}
+    return ids | {holder.id for holder in holders if holder.is_direct and holder.by == caller.name}
 
 
 # -- changing
@@ -202,8 +202,8 @@ def put_lane(
 
 
 def _done(lane: Lane, past: str) -> LaneDone:
-    found = FoundLane.model_validate(views.lane(lane))
-    return LaneDone(message=f"Lane '{lane.name}' {past}", lane=found)
+    shown = FoundLane.model_validate(views.lane(lane))
+    return LaneDone(message=f"Lane '{lane.name}' {past}", lane=shown)
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
@@ -256,6 +256,6 @@ def delete_lane(
         try:
             lane_control.remove(unit, name, force=force)
         except InvalidJob as error:
-            said = f"{error}; force=true deletes it, and the waiting jobs run without a limit"
-            raise InvalidJob.of("", error.problems[0].code, said) from None
+            message = f"{error}; force=true deletes it, and the waiting jobs run without a limit"
+            raise InvalidJob.of("", error.problems[0].code, message) from None
     return Done(message=f"Lane '{name}' deleted")

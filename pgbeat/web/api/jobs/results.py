@@ -34,5 +34,5 @@ def get_result(
 ) -> FoundResult:
     """Returns the result of a job that the caller may see; admins see those of all tasks."""
     with backend.transaction() as connection:
-        found = visible_result(connection, backend, caller, task_id)
-    return FoundResult.model_validate(found._asdict())
+        result = visible_result(connection, backend, caller, task_id)
+    return FoundResult.model_validate(result._asdict())

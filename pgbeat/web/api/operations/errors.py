@@ -69,7 +69,7 @@ def get_errors(
     """
     mask = backend.redactor(caller).error
     with backend.transaction() as connection:
-        found = domain.errors(
+        errors = domain.errors(
             connection, backend.namespace, task=task, since=since, limit=limit, mask=mask
         )
-    return Errors.model_validate(found)
+    return Errors.model_validate(errors)

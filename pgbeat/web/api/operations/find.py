@@ -32,5 +32,5 @@ def find(
 ) -> list[FoundThing]:
     """Returns up to six of each kind, the closest first: for users, only their own jobs."""
     with backend.transaction() as connection:
-        found = finder.find(connection, backend.namespace, caller, text, tasks=backend.celery.tasks)
-    return [FoundThing.model_validate(each) for each in found]
+        hits = finder.find(connection, backend.namespace, caller, text, tasks=backend.celery.tasks)
+    return [FoundThing.model_validate(hit) for hit in hits]

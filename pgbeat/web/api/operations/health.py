@@ -87,14 +87,14 @@ class NotReady(ProblemDocument):
 def scheduler_status(backend: TheBackend, caller: TheViewer) -> BeatStatus:
     """Says which beat leads, which stand by, and how long the due schedules have waited."""
     with backend.transaction() as connection:
-        found = beats.status(connection, backend.settings)
+        status = beats.status(connection, backend.settings)
     return BeatStatus(
-        leader=None if found.leader is None else _beat(found.leader),
-        standbys=[_beat(each) for each in found.standbys],
-        due=found.backlog.due,
-        lag=round(found.backlog.lag, 3),
-        last_tick_at=found.last_tick_at,
-        troubles=found.troubles,
+        leader=None if status.leader is None else _beat(status.leader),
+        standbys=[_beat(beat) for beat in status.standbys],
+        due=status.backlog.due,
+        lag=round(status.backlog.lag, 3),
+        last_tick_at=status.last_tick_at,
+        troubles=status.troubles,
     )
 
 
@@ -159,7 +159,7 @@ def healthz_leader(backend: TheBackend) -> Alive:
 
 
 def _not_ready(path: str, reasons: list[str]) -> Any:
-    found = NotReady(
+    answer = NotReady(
         type="about:blank",
         title="Service Unavailable",
         status=503,
@@ -168,7 +168,7 @@ def _not_ready(path: str, reasons: list[str]) -> Any:
         instance=path,
         reasons=reasons,
     )
-    content: dict[str, Any] = found.model_dump(exclude_none=True)
+    content: dict[str, Any] = answer.model_dump(exclude_none=True)
     return JSONResponse(content, 503, media_type=MEDIA_TYPE)
 
 

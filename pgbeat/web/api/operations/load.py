@@ -62,7 +62,7 @@ def get_load(
     for a day, hours for 92 days: further back than a day, a step is a whole number of hours.
     """
     with backend.transaction() as connection:
-        found = loads.load(
+        load = loads.load(
             connection, backend.namespace, task=task, lane=lane, queue=queue, since=since, step=step
         )
-    return LoadSeries.model_validate(found)
+    return LoadSeries.model_validate(load)

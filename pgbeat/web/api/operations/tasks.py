@@ -40,9 +40,9 @@ def list_tasks(
 ) -> TaskList:
     """Lists the tasks that ran in the last 24 hours, as jobs or untracked (`pgbeat_track`)."""
     with backend.transaction() as connection:
-        found = tasks.listing(connection, backend.namespace, search=search, limit=limit)
+        page = tasks.listing(connection, backend.namespace, search=search, limit=limit)
     return TaskList(
-        tasks=[FoundTaskUsage.model_validate(each) for each in found.rows],
-        has_more=found.has_more,
-        untracked=found.untracked,
+        tasks=[FoundTaskUsage.model_validate(row) for row in page.rows],
+        has_more=page.has_more,
+        untracked=page.untracked,
     )

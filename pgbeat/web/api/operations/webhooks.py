@@ -220,8 +220,8 @@ def list_deliveries(
             connection, webhook.id, state=state, before=before, limit=limit + 1
         )
     page, following = split(rows, limit, "created_at", "id")
-    found = [FoundDelivery.model_validate(views.delivery(row)) for row in page]
-    return DeliveryPage(deliveries=found, next=following)
+    shown = [FoundDelivery.model_validate(views.delivery(row)) for row in page]
+    return DeliveryPage(deliveries=shown, next=following)
 
 
 @router.post("/{name}/redeliver", summary="Redeliver failed deliveries")

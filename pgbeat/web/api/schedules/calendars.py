@@ -118,8 +118,8 @@ def check_calendar(
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
         moment = at or connections.now(connection)
-    found = views.calendar_check(row, moment, timezone or backend.timezone)
-    return CalendarCheck.model_validate(found)
+    check = views.calendar_check(row, moment, timezone or backend.timezone)
+    return CalendarCheck.model_validate(check)
 
 
 @router.post("", status_code=201, summary="Create a calendar")

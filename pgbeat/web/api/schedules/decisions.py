@@ -114,8 +114,8 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
     """Decides a schedule as if it were due now. Its conditions are checked as usual."""
     with backend.work(caller) as unit:
         tick = control.trigger(unit, name, job_source="user_api").tick
-    found = {"success": tick.outcome != "failed", "message": triggered(tick)}
-    return TriggeredSchedule.model_validate(views.made(tick) | found)
+    outcome = {"success": tick.outcome != "failed", "message": triggered(tick)}
+    return TriggeredSchedule.model_validate(views.made(tick) | outcome)
 
 
 def triggered(tick: ticks.Tick) -> str:
@@ -130,13 +130,13 @@ def triggered(tick: ticks.Tick) -> str:
 def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> CheckedSchedule:
     """Evaluates a schedule's conditions and policies, and launches nothing."""
     with backend.session() as connection:
-        found = dry_run(connection, backend.celery, backend.settings, name)
+        run = dry_run(connection, backend.celery, backend.settings, name)
     return CheckedSchedule(
-        outcome=found.outcome,
-        reason=found.reason,
-        error=found.error,
-        objections=[objection.reason for objection in found.objections],
-        jobs=len(found.evaluation.requests),
+        outcome=run.outcome,
+        reason=run.reason,
+        error=run.error,
+        objections=[objection.reason for objection in run.objections],
+        jobs=len(run.evaluation.requests),
     )
 
 
@@ -154,7 +154,7 @@ def backfill_schedule(
         row = schedules.get(connection, name, namespace=backend.namespace)
         end = body.end or now
         missed.check_period(body.start, end, now)
-        found = missed.find(
+        span = missed.find(
             connection,
             row,
             body.start,
@@ -164,24 +164,24 @@ def backfill_schedule(
             most=EXAMINED,
         )
     done = control.BackfillRun()
-    if found.times and not body.dry_run:
+    if span.times and not body.dry_run:
         with backend.work(caller) as unit:
             done = control.backfill(
-                unit, name, found.times, job_source="user_api", is_over=control.after(PATIENCE)
+                unit, name, span.times, job_source="user_api", is_over=control.after(PATIENCE)
             )
     counts = Counter[str](tick.outcome for tick in done.ticks)
     return Backfilled(
         success=not counts["failed"],
-        message=backfilled(name, found.times, counts, dry_run=body.dry_run),
+        message=backfilled(name, span.times, counts, dry_run=body.dry_run),
         dry_run=body.dry_run,
-        times=[each.astimezone(UTC) for each in found.times],
+        times=[time.astimezone(UTC) for time in span.times],
         launched=counts["launched"],
         skipped=counts["skipped"],
         failed=counts["failed"],
         remaining=done.remaining,
-        launched_before=found.launched,
-        excluded=found.excluded,
-        pending=found.pending,
+        launched_before=span.launched,
+        excluded=span.excluded,
+        pending=span.pending,
     )
 
 
@@ -230,5 +230,5 @@ def schedule_forecast(
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
         now = connections.now(connection)
-        found = views.forecast(connection, row, now, timezone, backend.redactor(caller), count)
-    return ScheduleForecast.model_validate(found)
+        times = views.forecast(connection, row, now, timezone, backend.redactor(caller), count)
+    return ScheduleForecast.model_validate(times)

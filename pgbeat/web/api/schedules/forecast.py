@@ -80,11 +80,11 @@ def get_forecast(
     app = backend.celery
 
     def timetable(row: Schedule) -> Timetable:
-        own = row.timetable(backend.timezone)
-        return own or entries.code_timetable(app, row, entries.built_in(app))
+        stored = row.timetable(backend.timezone)
+        return stored or entries.code_timetable(app, row, entries.built_in(app))
 
     with backend.transaction() as connection:
-        found = forecast_stored(
+        stored = forecast_stored(
             connection,
             backend.namespace,
             timetable,
@@ -94,9 +94,9 @@ def get_forecast(
             hours=hours,
             limit=limit,
         )
-    answer, redactor = found.as_dict(), backend.redactor(caller)
-    for each, due in zip(answer["times"], found.forecast.times, strict=True):
+    answer, redactor = stored.as_dict(), backend.redactor(caller)
+    for shown, due in zip(answer["times"], stored.forecast.times, strict=True):
         task = due.schedule.task
-        each["args"] = each["args"] and redactor.args(task, each["args"])
-        each["kwargs"] = each["kwargs"] and redactor.kwargs(task, each["kwargs"])
+        shown["args"] = shown["args"] and redactor.args(task, shown["args"])
+        shown["kwargs"] = shown["kwargs"] and redactor.kwargs(task, shown["kwargs"])
     return SchedulesForecast.model_validate(answer)

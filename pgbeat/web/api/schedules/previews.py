@@ -81,8 +81,8 @@ def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) 
     """Returns the preview of a new schedule; with `is_check`, of its condition too."""
     with unit.transaction(dry_run=True):
         row = checked.add(unit, values)
-        found = _preview(backend, unit, None, row)
-    return _checked(backend, unit, found, row) if is_check else found
+        preview = _preview(backend, unit, None, row)
+    return _checked(backend, unit, preview, row) if is_check else preview
 
 
 @router.post("/{name}/preview", summary="Preview changes of a schedule")
@@ -90,26 +90,26 @@ def preview_changes(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges, check: Checked = False
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
-    given = body.model_dump(exclude_unset=True)
+    values = body.model_dump(exclude_unset=True)
     with backend.work(caller) as unit:
-        return of_changes(unit, backend, name, given, is_check=check)
+        return of_changes(unit, backend, name, values, is_check=check)
 
 
 def of_changes(
-    unit: UnitOfWork, backend: Backend, name: str, given: Json, *, is_check: bool
+    unit: UnitOfWork, backend: Backend, name: str, values: Json, *, is_check: bool
 ) -> SchedulePreview:
     """Returns the preview of a schedule's changes; with `is_check`, of its condition too."""
     with unit.transaction(dry_run=True):
-        before, row = checked.edit(unit, name, given)
-        found = _preview(backend, unit, before, row)
-    return _checked(backend, unit, found, row) if is_check else found
+        before, row = checked.edit(unit, name, values)
+        preview = _preview(backend, unit, before, row)
+    return _checked(backend, unit, preview, row) if is_check else preview
 
 
 def due_times(unit: UnitOfWork, backend: Backend, values: Json) -> SchedulePreview:
     """Returns when a new schedule with these values would be due; its task is not checked."""
     with unit.transaction(dry_run=True):
-        found = _preview(backend, unit, None, control.add(unit, **values))
-    return found
+        preview = _preview(backend, unit, None, control.add(unit, **values))
+    return preview
 
 
 def _preview(
@@ -122,12 +122,12 @@ def _preview(
         timetable=words or plain,
         timezone=zone,
         upcoming=[
-            PreviewedTime(at=each.at, local=_local(each.at, zone), skip=each.skip)
-            for each in _upcoming(unit.connection, row, now, backend.timezone)
+            PreviewedTime(at=due.at, local=_local(due.at, zone), skip=due.skip)
+            for due in _upcoming(unit.connection, row, now, backend.timezone)
         ],
         changes=[
-            PreviewedChange(field=each.column, before=each.before, after=each.after)
-            for each in _changes(before, row)
+            PreviewedChange(field=change.column, before=change.before, after=change.after)
+            for change in _changes(before, row)
         ],
         condition=None,
     )
@@ -136,10 +136,10 @@ def _preview(
 def _upcoming(
     connection: Connection, row: Schedule, now: datetime, timezone: str
 ) -> list[Expected]:
-    found = row.timetable(timezone)
-    if found is None:
+    times = row.timetable(timezone)
+    if times is None:
         return []
-    return list(islice(of_schedule(connection, row, found, now, timezone), _TIMES))
+    return list(islice(of_schedule(connection, row, times, now, timezone), _TIMES))
 
 
 def _local(at: datetime, zone: str) -> str:
@@ -155,7 +155,7 @@ def _changes(before: Schedule | None, after: Schedule) -> list[audit_words.Chang
 
 
 def _checked(
-    backend: Backend, unit: UnitOfWork, found: SchedulePreview, row: Schedule
+    backend: Backend, unit: UnitOfWork, preview: SchedulePreview, row: Schedule
 ) -> SchedulePreview:
     began = time.monotonic()
     result = dry_run_of(unit.connection, backend.celery, backend.settings, row)
@@ -165,4 +165,4 @@ def _checked(
         error=result.error,
         seconds=round(time.monotonic() - began, 3),
     )
-    return found.model_copy(update={"condition": condition})
+    return preview.model_copy(update={"condition": condition})

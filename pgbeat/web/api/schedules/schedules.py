@@ -78,10 +78,10 @@ def list_schedules(
     with backend.transaction() as connection:
         if sort == "health":
             if state or labels or name is not None:
-                said = "sort=health goes neither with state and label nor with after"
-                raise InvalidInput.of("sort", "conflict", said)
+                message = "sort=health goes neither with state and label nor with after"
+                raise InvalidInput.of("sort", "conflict", message)
             chosen = worst(backend, connection, search, limit)
-            page, found = chosen.schedules, chosen.healths
+            page, health = chosen.schedules, chosen.healths
         else:
             rows = schedules.page(
                 connection,
@@ -93,10 +93,10 @@ def list_schedules(
                 limit=limit + 1,
             )
             page, following = split(rows, limit, "name")
-            found = healths(backend, connection, page)
+            health = healths(backend, connection, page)
     redactor = backend.redactor(caller)
     rows = redactor.rows(page)
-    healthy = [redactor.health(found[row.id], row.task) for row in rows]
+    healthy = [redactor.health(health[row.id], row.task) for row in rows]
     return SchedulePage(schedules=list(map(_found, rows, healthy)), next=following)
 
 
@@ -178,8 +178,8 @@ def pause_schedules(
 ) -> SchedulesSwitched:
     """Holds all existing schedules. Later ones are not paused."""
     with backend.unit(caller) as unit:
-        made = schedule_control.pause_all(unit, body.reason if body else None)
-    return SchedulesSwitched(schedules=[each.after.name for each in made])
+        changes = schedule_control.pause_all(unit, body.reason if body else None)
+    return SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.post("/resume", summary="Resume all schedules")
@@ -188,8 +188,8 @@ def resume_schedules(
 ) -> SchedulesSwitched:
     """Lets all paused schedules continue, or only those that were paused for this reason."""
     with backend.unit(caller) as unit:
-        made = schedule_control.resume_all(unit, body.reason if body else None)
-    return SchedulesSwitched(schedules=[each.after.name for each in made])
+        changes = schedule_control.resume_all(unit, body.reason if body else None)
+    return SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.get("/{name}/cursor", summary="Get a launcher's cursor")
@@ -218,8 +218,8 @@ def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> Schedule
         redactor = backend.redactor(caller)
         row, health = redactor.row(row, row.task), redactor.health(health, row.task)
         last = next(map(redactor.tick, ticks.history(connection, row.id, limit=1)), None)
-        found = views.detail(connection, row, health, last)
-    return ScheduleDetail.model_validate(found)
+        detail = views.detail(connection, row, health, last)
+    return ScheduleDetail.model_validate(detail)
 
 
 def _next(backend: Backend, row: Schedule) -> datetime | None:

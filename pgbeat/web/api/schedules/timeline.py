@@ -81,9 +81,9 @@ def get_timeline(
     """
     redactor = backend.redactor(caller)
     with backend.transaction() as connection:
-        found = read_timeline(connection, backend, redactor, span, search, limit)
+        timeline = read_timeline(connection, backend, redactor, span, search, limit)
     return FoundTimeline.model_validate(
-        found._asdict() | {"rows": [_row(row) for row in found.rows]}, from_attributes=True
+        timeline._asdict() | {"rows": [_row(row) for row in timeline.rows]}, from_attributes=True
     )
 
 
@@ -103,7 +103,7 @@ def read_timeline(
 ) -> Timeline:
     """Reads the timeline, masked."""
     patience = beats.patience(backend.settings)
-    found = timelines.timeline(
+    timeline = timelines.timeline(
         connection,
         backend.namespace,
         backend.timezone,
@@ -112,14 +112,14 @@ def read_timeline(
         search=search,
         limit=limit,
     )
-    return found._replace(rows=[_masked(row, redactor) for row in found.rows])
+    return timeline._replace(rows=[_masked(row, redactor) for row in timeline.rows])
 
 
 def _masked(row: ScheduleTimeline, redactor: Redactor) -> ScheduleTimeline:
     pieces = [
-        each
-        if each.said is None or each.kind in _DECISIONS
-        else each._replace(said=redactor.error(each.task, each.said))
-        for each in row.pieces
+        piece
+        if piece.said is None or piece.kind in _DECISIONS
+        else piece._replace(said=redactor.error(piece.task, piece.said))
+        for piece in row.pieces
     ]
     return row._replace(pieces=pieces, health=redactor.health(row.health, row.schedule.task))

@@ -36,8 +36,7 @@ def queues_page(visit: ViewerVisit, dead: str = "") -> Response:
         except NotFound as error:
             why = str(error)
         else:
-            found = queues.all_queues(connection)
-            rows = [row for row in found if not row.is_internal]
+            rows = [row for row in queues.all_queues(connection) if not row.is_internal]
             letters = dead_letters.find(connection, queue=dead or None, limit=_DEAD + 1)
     return visit.page(
         "queues.html",
@@ -63,7 +62,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
             visit.namespace,
             span,
             queue=name,
-            here=lambda each: path("queues", name, span=each),
+            here=lambda chosen: path("queues", name, span=chosen),
             filters={"q": asked},
         )
         which = queried(connection, *visit.who, asked, None, {})
@@ -77,7 +76,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
         chart=chart,
         jobs=visit.redactor.rows(newest.rows),
         is_cut=newest.is_cut,
-        workers=[each for each in workers if name in (each.queues or ())],
+        workers=[worker for worker in workers if name in (worker.queues or ())],
         is_stock=not delays_in_table(visit.backend.celery.conf),
     )
 
@@ -92,14 +91,14 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
         visit.backend.require_broker(unit.connection)
         if verb == "purge":
             count = control.purge(unit, name)
-            said = f"Deleted {counted(count, 'message')} from queue '{name}'."
+            message = f"Deleted {counted(count, 'message')} from queue '{name}'."
         else:
             with unit.transaction():
                 change = control.pause if verb == "pause" else control.resume
                 change(unit, name)
-            said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
+            message = f"Queue '{name}' {'is paused' if verb == 'pause' else 'continues'}."
     here = path("queues", name) if fields.get("from") == "queue" else path("queues")
-    return visit.redirect(here, said)
+    return visit.redirect(here, message)
 
 
 @router.post("/console/dead")
@@ -116,9 +115,9 @@ def change_dead(visit: AdminVisit, fields: Fields) -> Response:
         change = control.requeue if verb == "requeue" else control.drop
         count = change(unit, chosen)
     if not count:
-        said = "It can't be put back: its queue was deleted before."
+        message = "It can't be put back: its queue was deleted before."
     elif verb == "drop":
-        said = "The message was dropped."
+        message = "The message was dropped."
     else:
-        said = f"The message is back in queue '{chosen[number]}'."
-    return visit.redirect(path("queues"), said, is_good=bool(count))
+        message = f"The message is back in queue '{chosen[number]}'."
+    return visit.redirect(path("queues"), message, is_good=bool(count))

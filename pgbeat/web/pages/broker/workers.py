@@ -22,10 +22,10 @@ def workers_page(visit: ViewerVisit) -> Response:
         if delays_in_table(visit.backend.celery.conf):
             try:
                 visit.backend.require_broker(connection)
-                found = queues.all_queues(connection)
+                all_queues = queues.all_queues(connection)
             except NotFound:
-                found = []
-            unserved = [each for each in found if each.is_unserved]
+                all_queues = []
+            unserved = [row for row in all_queues if row.is_unserved]
     return visit.page("workers.html", "workers", rows=rows, unserved=unserved)
 
 
@@ -33,14 +33,14 @@ def workers_page(visit: ViewerVisit) -> Response:
 def control_worker(visit: AdminVisit, fields: Fields) -> Response:
     """Controls a worker, by the form's `do`."""
     name = fields.get("worker", "")
-    verb = next((each for each in worker_control.VERBS if each == fields.get("do")), None)
+    verb = next((known for known in worker_control.VERBS if known == fields.get("do")), None)
     if verb is None:
         raise unknown_verb(fields)
     order = WorkerCommand(verb, queue=fields.get("queue", "").strip() or None)
     try:
         with visit.backend.work(visit.caller) as unit:
-            said = worker_control.send(unit, name, order)
+            reply = worker_control.send(unit, name, order)
     except (InvalidInput, NotFound, NoReply, WorkerRefused) as error:
         return visit.redirect(path("workers"), str(error), is_good=False)
-    answer = f"answers: {said}" if said else "was told to shut down"
+    answer = f"answers: {reply}" if reply else "was told to shut down"
     return visit.redirect(path("workers"), f"{name} {answer}.")

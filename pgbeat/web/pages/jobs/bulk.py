@@ -1,4 +1,4 @@
-"""`/console/bulk`: changes several jobs of the list: those that are ticked, or all that match."""
+"""`/console/bulk`: changes the ticked jobs of the list, or all that match."""
 
 from typing import Annotated, Any
 
@@ -32,11 +32,11 @@ VERBS = {
 
 async def _posted(request: Request) -> dict[str, list[str]]:
     form = await request.form()
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for key, value in form.multi_items():
         if not isinstance(value, UploadFile):
-            found.setdefault(key, []).append(value)
-    return found
+            fields.setdefault(key, []).append(value)
+    return fields
 
 
 @router.post("/console/bulk")
@@ -52,8 +52,8 @@ def change_jobs(
     is_all = fields.get("which") == "all"
     ids = [] if is_all else posted.get("id", [])
     if not ids and not (is_all and fields.get("q")):
-        said = "Tick the jobs." if not is_all else "Filter the list."
-        return visit.redirect(_list(fields), f"Nothing was done. {said}", is_good=False)
+        advice = "Tick the jobs." if not is_all else "Filter the list."
+        return visit.redirect(_list(fields), f"Nothing was done. {advice}", is_good=False)
     try:
         body = _body(fields, ids)
     except ValidationError as error:
@@ -100,10 +100,10 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
 
 def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
     order: Order = body.order()
-    seen, made, following = api.carry_out(*visit.who, order, body.filter, body.next, _STEP)
+    seen, progress, following = api.carry_out(*visit.who, order, body.filter, body.next, _STEP)
     total = seen.number if seen else _number(fields, "number")
-    done = _number(fields, "done") + made.done
-    left = _number(fields, "left") + sum(made.left.values())
+    done = _number(fields, "done") + progress.done
+    left = _number(fields, "left") + sum(progress.left.values())
     if following is not None:
         with visit.reading():
             return visit.page(
@@ -120,11 +120,11 @@ def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]
                 progress=(done + left, total),
                 others="",
             )
-    said = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
+    message = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
     if left:
-        why = f": {made.problems[0].message}" if made.problems else ""
-        said += f" Left {left:,} alone{why}."
-    return visit.redirect(_list(fields), said, is_good=done > 0 or not left)
+        why = f": {progress.problems[0].message}" if progress.problems else ""
+        message += f" Left {left:,} alone{why}."
+    return visit.redirect(_list(fields), message, is_good=done > 0 or not left)
 
 
 def _number(fields: dict[str, str], key: str) -> int:

@@ -57,10 +57,8 @@ def groups_page(visit: TheVisit, state: str = "", by: str = "", after: str = "")
     }
     before = read(after or None, moment, UUID)
     with visit.reading() as connection:
-        found = groups.listing(
-            connection, visit.namespace, before=before, limit=_PAGE + 1, **wanted
-        )
-        rows, following = split(found, _PAGE, "created_at", "id")
+        page = groups.listing(connection, visit.namespace, before=before, limit=_PAGE + 1, **wanted)
+        rows, following = split(page, _PAGE, "created_at", "id")
         progress = groups.progress(connection, [row.id for row in rows])
     return visit.page(
         "groups.html",
@@ -115,13 +113,13 @@ def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response
         raise unknown_verb(fields)
     try:
         with visit.backend.work(visit.caller) as unit:
-            made = submit_group.cancel(unit, group_id)
+            cancelled = submit_group.cancel(unit, group_id)
     except PgbeatError as error:
         return _show(visit, group_id, error=error)
-    said = f"The group was cancelled: {counted(made.ended, 'job')} ended now"
-    if made.asked:
-        said += f", the workers of {counted(made.asked, 'job')} were asked to end them"
-    return visit.redirect(path("groups", group_id), f"{said}.")
+    message = f"The group was cancelled: {counted(cancelled.ended, 'job')} ended now"
+    if cancelled.asked:
+        message += f", the workers of {counted(cancelled.asked, 'job')} were asked to end them"
+    return visit.redirect(path("groups", group_id), f"{message}.")
 
 
 # -- new
@@ -140,7 +138,7 @@ _FIELDS = (
         "Once one has failed",
         "choice",
         options=groups.ON_FAILURE,
-        hint="stop: cancels the others; continue: goes on; skip_remaining: skips the others",
+        hint="stop: cancels the others; continue: runs them; skip_remaining: skips the others",
     ),
     FormField(
         "callback",
@@ -189,27 +187,27 @@ def make_group(visit: TheVisit, posted: Fields) -> Response:
             [values["callback"]] = _parsed("callback", written["callback"].replace("\n", " "))
         body = NewGroup.model_validate(values)
         with visit.unit() as unit:
-            made = submit_group.submit(unit, **body.arguments(), job_source="user_api").group
+            group = submit_group.submit(unit, **body.arguments(), job_source="user_api").group
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
-    return visit.redirect(path("groups", made.id), "The group was created.")
+    return visit.redirect(path("groups", group.id), "The group was created.")
 
 
 def _parsed(field: str, text: str) -> list[Any]:
     """Parses jobs, one in each line. Raises `Mistakes`."""
-    found: list[Any] = []
+    orders: list[Any] = []
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.strip()
-        if said.startswith("{"):
+        order = line.strip()
+        if order.startswith("{"):
             try:
-                found.append(json.loads(said))
+                orders.append(json.loads(order))
             except (ValueError, RecursionError) as error:
                 wrong.append(f"line {number}: invalid JSON: {error}")
-        elif said:
-            found.append(said)
-    if not found and not wrong:
+        elif order:
+            orders.append(order)
+    if not orders and not wrong:
         wrong = ["which jobs? Write one in each line"]
     if wrong:
         raise forms.Mistakes({field: "; ".join(wrong[:5])})
-    return found
+    return orders

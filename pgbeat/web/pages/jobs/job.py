@@ -39,7 +39,7 @@ _RUNS, _MEMBERS = 20, 50
 def job_page(
     visit: TheVisit, job_id: str, log: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
 ) -> Response:
-    """Shows a job, or to those who see everything the result of a task that is not a job.
+    """Shows a job or, to a caller who sees everything, the result of a task that is not a job.
 
     `log` is the number of the execution whose lines are shown; by default the newest that has some.
     """
@@ -77,9 +77,9 @@ def _show(
         result = _result(connection, visit, str(job.id))
         where = whereabouts.of_job(connection, job, visit.now)
         trace = trace_rows.of_job(connection, job, visit.now)
-        chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
+        chain = jobs.find(connection, [key for key in (job.retry_of, job.retried_by) if key])
         parents = dependencies.of_jobs(connection, [job.id], limit=_MEMBERS).get(job.id, [])
-        parent_jobs = {each.id: each for each in jobs.find(connection, [p.id for p in parents])}
+        parent_jobs = {row.id: row for row in jobs.find(connection, [p.id for p in parents])}
         dependents = jobs.find(connection, dependencies.dependents(connection, job.id, limit=20))
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
         fields = _fields(visit)
@@ -100,12 +100,12 @@ def _show(
         result=redactor.row(result, job.task),
         where=where,
         trace=trace_chart.drawing(trace, visit.now),
-        chain=sorted(redactor.rows(chain), key=lambda each: each.attempt),
+        chain=sorted(redactor.rows(chain), key=lambda retry: retry.attempt),
         members=members,
-        parents=[(each, parent_jobs.get(each.id)) for each in parents],
-        dependents=[each for each in dependents if _may(visit, "show", each)],
+        parents=[(parent, parent_jobs.get(parent.id)) for parent in parents],
+        dependents=[dependent for dependent in dependents if _may(visit, "show", dependent)],
         progress=progress_of(runs[0]) if runs and job.state == "running" else None,
-        verbs=[each for each in _offered(job) if _may(visit, each, job)],
+        verbs=[verb for verb in _offered(job) if _may(visit, verb, job)],
         may_run_like=_may_run_like(visit, job),
         fields=fields,
         offers=offers,
@@ -115,17 +115,17 @@ def _show(
 
 def _offered(job: Job) -> list[Verb]:
     """Returns the verbs that the job's state allows."""
-    found: list[Verb] = []
+    verbs: list[Verb] = []
     if job.awaits_approval and job.state == "paused":
-        found.append("approve")
+        verbs.append("approve")
     elif job.state == "paused":
-        found.append("resume")
+        verbs.append("resume")
     if job.state in ("pending", "scheduled"):
-        found.append("pause")
+        verbs.append("pause")
     if job.state in ("failed", "cancelled", "skipped") and job.args is not None:
-        found.append("retry")
-    found.append("delete" if job.has_ended else "cancel")
-    return found
+        verbs.append("retry")
+    verbs.append("delete" if job.has_ended else "cancel")
+    return verbs
 
 
 def _may(visit: Visit, verb: Verb, job: Job) -> bool:
@@ -153,7 +153,7 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
             return _update(visit, job, fields)
         if verb not in _VERBS:
             raise unknown_verb(fields)
-        act, said = _VERBS[verb]
+        act, message = _VERBS[verb]
         with visit.unit() as unit:
             changed = act(unit, job.id, fields)
     except PgbeatError as error:
@@ -161,8 +161,8 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
     if verb == "delete":
         return visit.redirect(path("jobs"), f"Job {job.id} was deleted.")
     if verb == "cancel" and changed.finished_at is None:
-        said = "Its worker was asked to end it."
-    return visit.redirect(path("jobs", changed.id), said)
+        message = "Its worker was asked to end it."
+    return visit.redirect(path("jobs", changed.id), message)
 
 
 #: The fields that can be changed while the job waits.
@@ -179,22 +179,22 @@ def _fields(visit: Visit) -> tuple[FormField, ...]:
 
 
 def _written(job: Job) -> dict[str, str]:
-    return {each.name: forms.text(each.kind, getattr(job, each.name)) for each in _FIELDS}
+    return {field.name: forms.text(field.kind, getattr(job, field.name)) for field in _FIELDS}
 
 
 def _update(visit: Visit, job: Job, posted: Fields) -> Response:
     """Changes the fields that differ from the job, or shows the form with its mistakes."""
     fields = _fields(visit)
-    given, before = forms.given(fields, posted), _written(job)
+    written, before = forms.given(fields, posted), _written(job)
     try:
-        changed = {name: value for name, value in given.items() if value != before[name]}
+        changed = {name: value for name, value in written.items() if value != before[name]}
         values = forms.read(fields, changed)
         if not values:
             return visit.redirect(path("jobs", job.id), "Nothing was changed.")
         with visit.unit() as unit:
             job_changes.update(unit, job.id, values=values)
     except forms.REFUSED as error:
-        form = forms.refused(visit.request, error, given, "Nothing was changed")
+        form = forms.refused(visit.request, error, written, "Nothing was changed")
         return _show(visit, str(job.id), form=form)
     return visit.redirect(path("jobs", job.id), "The job was changed.")
 
@@ -207,10 +207,10 @@ def _cancel(unit: UnitOfWork, job_id: UUID, fields: Fields) -> Job:
 _VERBS: dict[str, tuple[Callable[[UnitOfWork, UUID, Fields], Job], str]] = {
     "cancel": (_cancel, "The job was cancelled."),
     "pause": (lambda unit, job_id, _: control.pause(unit, job_id), "The job is paused."),
-    "resume": (lambda unit, job_id, _: control.resume(unit, job_id), "The job goes on."),
+    "resume": (lambda unit, job_id, _: control.resume(unit, job_id), "The job continues."),
     "approve": (
         lambda unit, job_id, _: control.approve(unit, job_id),
-        "The job was approved, and goes on.",
+        "The job was approved, and continues.",
     ),
     "retry": (
         lambda unit, job_id, _: control.retry(unit, job_id, job_source="user_api"),

@@ -75,7 +75,7 @@ _ONCE = (
 def sections(prefix: str = "") -> tuple[FormSection, ...]:
     """Returns the fields of a job policy, without its template. The prefix is for their names."""
     return tuple(
-        FormSection(title, tuple(each._replace(name=prefix + each.name) for each in fields), hint)
+        FormSection(title, tuple(f._replace(name=prefix + f.name) for f in fields), hint)
         for title, hint, fields in (
             ("Where it waits", "lane, priority, approval", _LINE),
             ("If it fails", "attempts, and when", _AGAIN),
@@ -88,7 +88,7 @@ def sections(prefix: str = "") -> tuple[FormSection, ...]:
 def written(job: dict[str, Any], prefix: str) -> dict[str, str]:
     """Returns a policy as the texts of the fields."""
     policy, _ = job_policies.read(job)
-    kinds = {each.name: each.kind for section in sections() for each in section.fields}
+    kinds = {field.name: field.kind for section in sections() for field in section.fields}
     kinds["template"] = "text"
     return {prefix + name: text(kinds[name], getattr(policy, name)) for name in JobPolicy._fields}
 
@@ -96,8 +96,8 @@ def written(job: dict[str, Any], prefix: str) -> dict[str, str]:
 def merged(job: dict[str, Any], changed: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Returns a policy with its changes, which are taken out of `changed`."""
     names = [name for name in changed if name.startswith(prefix)]
-    found = job | {name.removeprefix(prefix): changed.pop(name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    policy = job | {name.removeprefix(prefix): changed.pop(name) for name in names}
+    return {name: value for name, value in policy.items() if value is not None}
 
 
 #: The most names that are offered for a field.
@@ -115,17 +115,17 @@ def offers(
 
     With a `caller`, only the tasks that they may run are offered.
     """
-    found: dict[str, list[str]] = {}
-    for key in dict.fromkeys(each.offer for each in fields if each.offer):
+    names: dict[str, list[str]] = {}
+    for key in dict.fromkeys(field.offer for field in fields if field.offer):
         if key == "tasks":
-            found[key] = tasks(backend.celery, caller)
+            names[key] = tasks(backend.celery, caller)
         elif key == "launchers":
-            found[key] = launchers.registered()[:_MOST]
+            names[key] = launchers.registered()[:_MOST]
         else:
             name, of = _TABLES[key].c.name, _TABLES[key].c.namespace
             query = select(name).where(of == backend.namespace).order_by(name).limit(_MOST)
-            found[key] = list(connection.scalars(query))
-    return found
+            names[key] = list(connection.scalars(query))
+    return names
 
 
 def tasks(app: "Celery", caller: Caller | None = None) -> list[str]:

@@ -72,10 +72,10 @@ def make_template(visit: AdminVisit, posted: Fields) -> Response:
     written = forms.given((_NAME, *_ALL), posted)
     try:
         with visit.unit() as unit:
-            made = template_control.put(unit, only_new=True, **_values(written)).template
+            row = template_control.put(unit, only_new=True, **_values(written)).template
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No template was created"))
-    return visit.redirect(path("templates", made.name), f"Template '{made.name}' was created.")
+    return visit.redirect(path("templates", row.name), f"Template '{row.name}' was created.")
 
 
 def _values(written: Mapping[str, str]) -> dict[str, Any]:
@@ -83,12 +83,12 @@ def _values(written: Mapping[str, str]) -> dict[str, Any]:
     errors = {key: f"the {key} is missing" for key in ("name", "task") if not written.get(key, key)}
     filled = {key: value for key, value in written.items() if value}
     try:
-        found = forms.read((_NAME, *_ALL), filled)
+        values = forms.read((_NAME, *_ALL), filled)
     except forms.Mistakes as mistakes:
         errors |= mistakes.errors
     if errors:
         raise forms.Mistakes(errors)
-    return found | {"job_policy": job_fields.merged({}, found, "job_policy.")}
+    return values | {"job_policy": job_fields.merged({}, values, "job_policy.")}
 
 
 # -- one
@@ -126,13 +126,13 @@ def _show(
 
 
 def _written(row: Template) -> dict[str, str]:
-    own = {
-        each.name: forms.text(each.kind, getattr(row, each.name))
-        for each in _ALL
-        if not each.name.startswith("job_policy.")
+    texts = {
+        field.name: forms.text(field.kind, getattr(row, field.name))
+        for field in _ALL
+        if not field.name.startswith("job_policy.")
     }
     policy = job_fields.written(row.job_policy, "job_policy.")
-    return own | {each.name: policy[each.name] for each in _ALL if each.name in policy}
+    return texts | {field.name: policy[field.name] for field in _ALL if field.name in policy}
 
 
 @router.post("/console/templates/{name}")

@@ -97,7 +97,7 @@ def _show(
 ) -> Response:
     shown = span if span in load_chart.SPANS and span != load_chart.USUAL else ""
     before = read(after or None, moment, UUID)
-    found, counts, chart = search.Found([], None, is_cut=False), None, None
+    page, counts, chart = search.Found([], None, is_cut=False), None, None
     with visit.reading() as connection:
         if not remark:
             try:
@@ -105,19 +105,19 @@ def _show(
             except (InvalidInput, NotFound) as mistake:
                 remark = str(mistake)
             else:
-                found = search.page(connection, which, after=before, limit=_PAGE)
+                page = search.page(connection, which, after=before, limit=_PAGE)
                 counts = search.counts(connection, which) if not after else None
-        progress = progress_of_jobs(connection, found.rows, visit.redactor)
+        progress = progress_of_jobs(connection, page.rows, visit.redactor)
         if visit.caller.sees_all and not after:
             chart = _chart(visit, connection, asked, span, shown)
     return visit.page(
         "jobs.html",
         "jobs",
-        rows=visit.redactor.rows(found.rows),
+        rows=visit.redactor.rows(page.rows),
         progress=progress,
         text=text,
         asked=asked,
-        terms=[(str(each), path("jobs", q=asked.less(each), span=shown)) for each in asked.terms],
+        terms=[(str(term), path("jobs", q=asked.less(term), span=shown)) for term in asked.terms],
         facets=_facets(asked, counts, shown) if counts else None,
         counts=counts,
         span=shown,
@@ -125,8 +125,8 @@ def _show(
         verbs=_verbs(asked.get("state")),
         after=after,
         remark=remark,
-        found=found,
-        next=cursor(*found.next) if found.next else None,
+        found=page,
+        next=cursor(*page.next) if page.next else None,
     )
 
 
@@ -150,15 +150,15 @@ def _chart(
         visit.namespace,
         span,
         **dict(named),
-        here=lambda each: path("jobs", q=asked, span=each),
+        here=lambda chosen: path("jobs", q=asked, span=chosen),
         filters={"q": str(asked.without("since", "before")), "span": shown},
     )
 
 
 def _facets(asked: query.Query, counts: search.Counts, span: str) -> dict[str, list[Facet]]:
     """Returns the states, and the most frequent tasks."""
-    states = {each: counts.states[each] for each in JOB_STATES if each in counts.states}
-    tasks = sorted(counts.tasks.items(), key=lambda each: (-each[1], each[0]))[:_TASKS]
+    states = {state: counts.states[state] for state in JOB_STATES if state in counts.states}
+    tasks = sorted(counts.tasks.items(), key=lambda item: (-item[1], item[0]))[:_TASKS]
     return {
         "state": _facet(asked, "state", states, span),
         "task": _facet(asked, "task", dict(tasks), span),

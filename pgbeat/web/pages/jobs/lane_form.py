@@ -35,7 +35,7 @@ def offers() -> dict[str, list[str]]:
 
 def written(lane: Lane) -> dict[str, str]:
     """Returns a lane as the texts of the fields."""
-    return {each.name: forms.text(each.kind, _value(lane, each.name)) for each in FIELDS}
+    return {field.name: forms.text(field.kind, _value(lane, field.name)) for field in FIELDS}
 
 
 def _value(lane: Lane, name: str) -> Any:
@@ -45,13 +45,13 @@ def _value(lane: Lane, name: str) -> Any:
         return getattr(lane, name)
     if lane.rate_limit is None or lane.rate_period is None:
         return None
-    said = str(lane._replace(rate_key=None, rate_unit=None).rate)
-    if parse_rate(said) == (lane.rate_limit, lane.rate_period):
-        return said
+    rate = str(lane._replace(rate_key=None, rate_unit=None).rate)
+    if parse_rate(rate) == (lane.rate_limit, lane.rate_period):
+        return rate
     return f"{lane.rate_limit}/{span(lane.rate_period, units=9)}"
 
 
-def changes(given: Mapping[str, str], changed: Collection[str]) -> dict[str, Any]:
+def changes(texts: Mapping[str, str], changed: Collection[str]) -> dict[str, Any]:
     """Returns the changes of the lane. Raises `Mistakes` or `InvalidJob`."""
-    found = forms.read(FIELDS, {name: given[name] for name in given if name in changed})
-    return lane_control.read_changes(found)
+    values = forms.read(FIELDS, {name: texts[name] for name in texts if name in changed})
+    return lane_control.read_changes(values)

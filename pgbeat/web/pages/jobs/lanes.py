@@ -101,7 +101,7 @@ def _show(
             visit.namespace,
             span,
             lane=name,
-            here=lambda each: path("lanes", name, span=each),
+            here=lambda chosen: path("lanes", name, span=chosen),
             filters={"lane": name},
         )
     return visit.page(
@@ -126,9 +126,9 @@ def _neighbours(line: Sequence[InLine]) -> dict[str, tuple[str | None, str | Non
     In a fair lane its place is one among these; in others all jobs have the same key.
     """
     keys: dict[str, list[str]] = {}
-    for each in line:
-        if not each.is_direct:
-            keys.setdefault(each.fair_key, []).append(each.id)
+    for waiter in line:
+        if not waiter.is_direct:
+            keys.setdefault(waiter.fair_key, []).append(waiter.id)
     return {
         job: (before, after)
         for ids in keys.values()
@@ -148,10 +148,10 @@ def change_lane(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb not in _VERBS:
         raise unknown_verb(posted)
     try:
-        where, said = _VERBS[verb](visit, name, posted)
+        where, message = _VERBS[verb](visit, name, posted)
     except PgbeatError as error:
         return _show(visit, name, error=error)
-    return visit.redirect(where, said)
+    return visit.redirect(where, message)
 
 
 def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
@@ -184,13 +184,13 @@ Done = tuple[str, str]
 def _pause(visit: Visit, name: str, posted: Posted) -> Done:
     with visit.unit() as unit:
         lane_control.pause(unit, name)
-    return path("lanes", name), f"Lane '{name}' is paused; what has a slot goes on."
+    return path("lanes", name), f"Lane '{name}' is paused; running jobs continue."
 
 
 def _resume(visit: Visit, name: str, posted: Posted) -> Done:
     with visit.unit() as unit:
         lane_control.resume(unit, name)
-    return path("lanes", name), f"Lane '{name}' goes on."
+    return path("lanes", name), f"Lane '{name}' continues."
 
 
 def _delete(visit: Visit, name: str, posted: Posted) -> Done:
@@ -217,8 +217,8 @@ def _move(where: Where, beside: str = "") -> Callable[[Visit, str, Posted], Done
         with visit.unit() as unit:
             visible_job(unit.connection, *visit.who, job_id)
             _, place = control.move(unit, job_id, where, other)
-        said = f"Job {str(job_id)[:8]} is number {place} of the line."
-        return f"{path('lanes', name)}#job-{job_id}", said
+        message = f"Job {str(job_id)[:8]} is number {place} of the line."
+        return f"{path('lanes', name)}#job-{job_id}", message
 
     return move
 

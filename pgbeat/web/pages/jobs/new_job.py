@@ -46,7 +46,7 @@ def _like(visit: Visit, job_id: str) -> Form:
         spec = likeness.complete(connection, visit.redactor, visit.caller, job, JobSpec())
     values = spec._asdict() | spec.policy._asdict()
     # Empty ones are left to the app, as they were.
-    written = {each.name: forms.text(each.kind, values.get(each.name) or None) for each in _ALL}
+    written = {field.name: forms.text(field.kind, values.get(field.name) or None) for field in _ALL}
     return Form(written | {"args": forms.text("json", spec.args)})
 
 
@@ -54,16 +54,16 @@ def _show(visit: Visit, form: Form, *, like: str = "") -> Response:
     name = form.values.get("template", "")
     with visit.reading() as connection:
         offers = job_fields.offers(connection, visit.backend, _ALL, visit.caller)
-        found = templates.load(connection, [name] if name else [], namespace=visit.namespace)
-        base = found.get(name)
+        known = templates.load(connection, [name] if name else [], namespace=visit.namespace)
+        base = known.get(name)
     return visit.page(
         "new_job.html",
         "jobs",
         form=form,
         fields=_WHAT,
         sections=[
-            each._replace(is_open=any(form.values.get(field.name) for field in each.fields))
-            for each in _SECTIONS
+            section._replace(is_open=any(form.values.get(field.name) for field in section.fields))
+            for section in _SECTIONS
         ],
         offers=offers,
         base=visit.redactor.row(base, base and base.task),
@@ -79,9 +79,9 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
         body = JobOrder.model_validate(values)
         with visit.unit() as unit:
-            made = control.submit(unit, body.spec(), job_source="user_api")
-            permissions.require_own_key(visit.caller, made.job)
+            submitted = control.submit(unit, body.spec(), job_source="user_api")
+            permissions.require_own_key(visit.caller, submitted.job)
     except forms.REFUSED as error:
         return _show(visit, forms.refused(visit.request, error, written, "No job was created"))
-    said = "The job was created." if made.is_new else "This unfinished job is the same."
-    return visit.redirect(path("jobs", made.job.id), said)
+    message = "The job was created." if submitted.is_new else "This unfinished job is the same."
+    return visit.redirect(path("jobs", submitted.job.id), message)

@@ -65,25 +65,23 @@ class TraceDrawing(NamedTuple):
     legend: list[tuple[str, str]]
 
 
-def drawing(found: Trace, now: datetime) -> TraceDrawing:
+def drawing(trace: Trace, now: datetime) -> TraceDrawing:
     """Draws a trace."""
-    whole = max((found.until - found.since).total_seconds(), 0.001)
+    whole = max((trace.until - trace.since).total_seconds(), 0.001)
     lines = [
-        AttemptLine(job_id, phases[0].attempt, [_bar(each, found, whole, now) for each in phases])
+        AttemptLine(job_id, phases[0].attempt, [_bar(phase, trace, whole, now) for phase in phases])
         for job_id, phases in (
-            (job_id, [each for each in those if not each.is_moment])
-            for job_id, those in groupby(found.phases, lambda each: each.job_id)
+            (job_id, [phase for phase in those if not phase.is_moment])
+            for job_id, those in groupby(trace.phases, lambda phase: phase.job_id)
         )
         if phases
     ]
-    entries = [
-        PhaseRow(each, _class(each), _at(each, whole), _took(each, now)) for each in found.phases
-    ]
-    return TraceDrawing(found, lines, _axis(whole), entries, _legend(found))
+    entries = [PhaseRow(row, _class(row), _at(row, whole), _took(row, now)) for row in trace.phases]
+    return TraceDrawing(trace, lines, _axis(whole), entries, _legend(trace))
 
 
-def _bar(phase: Phase, found: Trace, whole: float, now: datetime) -> PhaseBar:
-    x = 100 * (phase.begin - found.since).total_seconds() / whole
+def _bar(phase: Phase, trace: Trace, whole: float, now: datetime) -> PhaseBar:
+    x = 100 * (phase.begin - trace.since).total_seconds() / whole
     width = max(100 * phase.lasts(now).total_seconds() / whole, _LEAST)
     x = min(x, 100 - _LEAST)
     ended = f": {phase.state}" if phase.state else ""
@@ -110,7 +108,7 @@ def _at(phase: Phase, whole: float) -> str:
 
 
 def _axis(whole: float) -> list[tuple[float, str]]:
-    step = next((each for each in _STEPS if whole / each <= _TICKS), None)
+    step = next((seconds for seconds in _STEPS if whole / seconds <= _TICKS), None)
     if step is None:
         weeks = -(-whole // (_TICKS * _STEPS[-1]))
         step = weeks * _STEPS[-1]
@@ -142,12 +140,12 @@ _NAMES = {
 }
 
 
-def _legend(found: Trace) -> list[tuple[str, str]]:
+def _legend(trace: Trace) -> list[tuple[str, str]]:
     """Returns the classes that are drawn, with their meaning."""
     drawn: dict[str, set[str]] = {}
-    for each in found.phases:
-        if not each.is_moment:
-            drawn.setdefault(_class(each), set()).add(each.state or WORDS[each.kind])
+    for phase in trace.phases:
+        if not phase.is_moment:
+            drawn.setdefault(_class(phase), set()).add(phase.state or WORDS[phase.kind])
     names = dict(_NAMES)
     for kind in ("held", "skipped"):
         if len(drawn.get(kind, ())) == 1:

@@ -21,14 +21,14 @@ def audit_page(
     after: str = "",
 ) -> Response:
     """Shows changes, the newest first, with filters."""
-    given = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
-    asked = {key: value.strip()[:200] for key, value in given.items()}
+    filters = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
+    asked = {key: value.strip()[:200] for key, value in filters.items()}
     wanted = {key: value or None for key, value in asked.items()}
     before = read_one(after or None, number)
     with visit.reading() as connection:
-        found = audit.listing(
+        page = audit.listing(
             connection, namespace=visit.namespace, before=before, limit=_PAGE + 1, **wanted
         )
-    rows, following = split(found, _PAGE, "id")
+    rows, following = split(page, _PAGE, "id")
     rows = [visit.redactor.audited(row) for row in rows]
     return visit.page("audit.html", "audit", rows=rows, asked=asked, after=after, next=following)

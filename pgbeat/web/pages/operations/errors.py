@@ -52,7 +52,7 @@ def error_list(
     visit: Visit, connection: Connection, since: timedelta, *, task: str = "", limit: int = _SHOWN
 ) -> ErrorList:
     """Reads the errors of a span, or those of a task, masked for the caller."""
-    found = errors(
+    listed = errors(
         connection,
         visit.namespace,
         since=since,
@@ -60,14 +60,14 @@ def error_list(
         limit=limit,
         mask=visit.redactor.error,
     )
-    return ErrorList(found, [_row(found, group, task) for group in found.groups])
+    return ErrorList(listed, [_row(listed, group, task) for group in listed.groups])
 
 
-def _row(found: Errors, group: ErrorGroup, task: str) -> ErrorRow:
+def _row(listed: Errors, group: ErrorGroup, task: str) -> ErrorRow:
     only = task or (group.tasks[0] if len(group.tasks) == 1 else "")
     is_known = MASK not in group.pattern and group.pattern != NO_ERROR
     glob = f"{group.pattern.rstrip('*')}*" if is_known else ""
-    asked = query.of({"state": "failed", "task": only, "error": glob, "since": stamp(found.since)})
+    asked = query.of({"state": "failed", "task": only, "error": glob, "since": stamp(listed.since)})
     return ErrorRow(
         group, _bars(group.counts), group.tasks[:_TASKS], len(group.tasks[_TASKS:]), str(asked)
     )
@@ -88,13 +88,13 @@ def errors_page(visit: ViewerVisit, task: str = "", span: str = _USUAL) -> Respo
     """Shows why jobs failed, the most frequent errors first."""
     task, span = task.strip()[:200], span if span in SPANS else _USUAL
     with visit.reading() as connection:
-        found = error_list(visit, connection, SPANS[span], task=task)
+        listed = error_list(visit, connection, SPANS[span], task=task)
     return visit.page(
         "errors.html",
         "errors",
-        found=found,
+        found=listed,
         task=task,
         shown=span,
         span="" if span == _USUAL else span,
-        spans=[(each, path("errors", task=task, span=each), each == span) for each in SPANS],
+        spans=[(name, path("errors", task=task, span=name), name == span) for name in SPANS],
     )

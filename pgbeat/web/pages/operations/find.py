@@ -42,13 +42,13 @@ class PaletteLine(NamedTuple):
 def find_page(visit: TheVisit, text: str = "") -> Response:
     """Shows what is found; without a text, all pages and actions."""
     text = text.strip()[:_LONGEST]
-    choices = [each for each in _pages(visit) if text.lower() in each.name.lower()]
+    choices = [line for line in _pages(visit) if text.lower() in line.name.lower()]
     if text and is_storable(text):
         with visit.reading() as connection:
             hits = finder.find(
                 connection, visit.namespace, visit.caller, text, tasks=visit.backend.celery.tasks
             )
-        choices = [_choice(each) for each in hits] + choices
+        choices = [_choice(hit) for hit in hits] + choices
         searched = path("jobs", q=text)
         choices.append(PaletteLine("search", f"Jobs that match {text}", "", searched))
     return visit.page("find.html", "find", text=text, choices=choices)
@@ -62,22 +62,22 @@ def _choice(hit: Hit) -> PaletteLine:
 
 def _pages(visit: Visit) -> list[PaletteLine]:
     """Returns the pages that the caller may open, and what can be done there."""
-    found = [
+    lines = [
         PaletteLine("page", label, "", path(key))
         for section in sections(visit.caller)
         for key, label in section.tabs
     ]
     if visit.caller.is_read_only:
-        return found
+        return lines
     nouns = ["job", "group"]
     if visit.caller.is_admin:
         nouns += ["schedule", "calendar", "template", "lane", "webhook"]
-    found += [
+    lines += [
         PaletteLine(
             "action", "Run a job" if noun == "job" else f"Create {noun}", "", path("new", noun)
         )
         for noun in nouns
     ]
-    return found + [
+    return lines + [
         PaletteLine("action", name, query, path("jobs", q=query)) for name, query in _LISTS.items()
     ]

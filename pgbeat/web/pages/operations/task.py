@@ -23,9 +23,9 @@ def tasks_page(visit: ViewerVisit, search: str = "") -> Response:
     """Shows how often each task ran in the last 24 hours, tracked or not."""
     search = search.strip()[:200]
     with visit.reading() as connection:
-        found = tasks.listing(connection, visit.namespace, search=search, limit=_LISTED)
+        listed = tasks.listing(connection, visit.namespace, search=search, limit=_LISTED)
     setting = spelling(visit.backend.celery, "track")
-    return visit.page("tasks.html", "tasks", found=found, search=search, setting=setting)
+    return visit.page("tasks.html", "tasks", found=listed, search=search, setting=setting)
 
 
 @router.get("/console/tasks/{name:path}")
@@ -38,7 +38,7 @@ def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
             visit.namespace,
             span,
             task=name,
-            here=lambda each: path("tasks", name, span=each),
+            here=lambda chosen: path("tasks", name, span=chosen),
             filters={"task": name},
         )
         newest = jobs.listing(connection, Filter(visit.namespace, task=name), limit=_NEWEST)

@@ -45,8 +45,10 @@ def webhooks_page(visit: AdminVisit) -> Response:
     """Shows all webhooks."""
     with visit.reading() as connection:
         rows = webhooks.listing(connection, namespace=visit.namespace)
-        found = summaries.deliveries(connection, [row.id for row in rows])
-    return visit.page("webhooks.html", "webhooks", rows=rows, deliveries=found, most=summaries.MOST)
+        counts = summaries.deliveries(connection, [row.id for row in rows])
+    return visit.page(
+        "webhooks.html", "webhooks", rows=rows, deliveries=counts, most=summaries.MOST
+    )
 
 
 # -- new
@@ -75,17 +77,17 @@ def make_webhook(visit: AdminVisit, posted: Fields) -> Response:
         if errors:
             raise forms.Mistakes(errors)
         with visit.unit() as unit:
-            made, secret = control.add(unit, events=events, **written)
+            row, secret = control.add(unit, events=events, **written)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
         form = forms.refused(visit.request, error, written, nothing, fields=("events",))
         return _new(visit, form, events)
-    return _show(visit, made.name, secret=secret, status=201)
+    return _show(visit, row.name, secret=secret, status=201)
 
 
 def _events(posted: Mapping[str, str]) -> list[str]:
     """Returns the events whose boxes are ticked."""
-    return [each for each in EVENTS if posted.get(f"event:{each}")]
+    return [event for event in EVENTS if posted.get(f"event:{event}")]
 
 
 # -- one
@@ -114,10 +116,10 @@ def _show(
     with visit.reading() as connection:
         row = webhooks.get(connection, name, namespace=visit.namespace)
         summary = summaries.deliveries(connection, [row.id])[row.id]
-        found = deliveries.listing(
+        page = deliveries.listing(
             connection, row.id, state=state or None, before=before, limit=_PAGE + 1
         )
-    rows, following = split(found, _PAGE, "created_at", "id")
+    rows, following = split(page, _PAGE, "created_at", "id")
     written = {"url": row.url}
     return visit.page(
         "webhook.html",

@@ -43,7 +43,7 @@ def _show(
     name: str,
     form: Form,
     *,
-    found: Missed | None = None,
+    past: Missed | None = None,
     sure: Mapping[str, str] | None = None,
 ) -> Response:
     with visit.reading() as connection:
@@ -55,7 +55,7 @@ def _show(
         row=row,
         timetable=timetable_words.timetable(row, visit.backend.timezone),
         fields=_FIELDS,
-        found=found,
+        found=past,
         sure=sure,
         shown=_SHOWN,
     )
@@ -79,7 +79,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         body = BackfillSpan.model_validate(span)
         with visit.reading() as connection:
             missed.check_period(body.start, span["end"], visit.now)
-            found = missed.find(
+            past = missed.find(
                 connection,
                 row,
                 body.start,
@@ -89,10 +89,10 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
                 most=EXAMINED,
             )
         done = control.BackfillRun()
-        if verb == "launch" and found.times:
+        if verb == "launch" and past.times:
             with visit.backend.work(visit.caller) as unit:
                 done = control.backfill(
-                    unit, name, found.times, job_source="user_api", is_over=control.after(PATIENCE)
+                    unit, name, past.times, job_source="user_api", is_over=control.after(PATIENCE)
                 )
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, written, "Nothing was launched")
@@ -103,10 +103,10 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             "end": span["end"].isoformat(),
             "limit": str(body.limit),
         }
-        return _show(visit, name, Form(written), found=found, sure=sure if found.times else None)
+        return _show(visit, name, Form(written), past=past, sure=sure if past.times else None)
     counts = Counter[str](tick.outcome for tick in done.ticks)
-    said = f"{backfilled(name, found.times, counts)}."
+    message = f"{backfilled(name, past.times, counts)}."
     if done.remaining:
         left = humanize.counted(done.remaining, "due time")
-        said += f" {left} are left; backfill again for them."
-    return visit.redirect(path("schedules", name), said, is_good=not counts["failed"])
+        message += f" {left} are left; backfill again for them."
+    return visit.redirect(path("schedules", name), message, is_good=not counts["failed"])

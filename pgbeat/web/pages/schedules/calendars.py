@@ -75,24 +75,24 @@ def make_calendar(visit: AdminVisit, posted: Fields) -> Response:
             raise forms.Mistakes({"name": "the name is missing"})
         definition = _read(written)
         with visit.unit() as unit:
-            made, _ = calendar_control.put(unit, written["name"], definition, only_new=True)
+            row, _ = calendar_control.put(unit, written["name"], definition, only_new=True)
     except forms.REFUSED as error:
         return _new(visit, _refused(visit, error, written, "No calendar was created"))
-    return visit.redirect(path("calendars", made.name), f"Calendar '{made.name}' was created.")
+    return visit.redirect(path("calendars", row.name), f"Calendar '{row.name}' was created.")
 
 
 def _read(written: Mapping[str, str]) -> Any:
     """Returns the definition. Raises `Mistakes`."""
-    found = forms.read((_DEFINITION._replace(kind="json"),), written)["definition"]
-    if not isinstance(found, dict):
+    value = forms.read((_DEFINITION._replace(kind="json"),), written)["definition"]
+    if not isinstance(value, dict):
         raise forms.Mistakes({"definition": "must be a JSON object"})
-    return found
+    return value
 
 
 def _refused(visit: Visit, error: Exception, written: Mapping[str, str], nothing: str) -> Form:
     """Returns the refused form; what is wrong as a whole is wrong with the definition."""
     form = forms.refused(visit.request, error, written, nothing)
-    return form._replace(errors={key or "definition": said for key, said in form.errors.items()})
+    return form._replace(errors={key or "definition": why for key, why in form.errors.items()})
 
 
 # -- one
@@ -111,12 +111,12 @@ def calendar_page(
         with visit.reading() as connection:
             row = calendars.get(connection, name, namespace=visit.namespace)
         timezone = values["timezone"] or visit.backend.timezone
-        found = calendar_check(row, values["at"] or visit.now, timezone)
+        result = calendar_check(row, values["at"] or visit.now, timezone)
     except forms.Mistakes as mistakes:
         return _show(visit, name, asked=asked._replace(errors=mistakes.errors), status=422)
     except PgbeatError as error:
         return _show(visit, name, asked=asked, error=error)
-    return _show(visit, name, asked=asked, found=found)
+    return _show(visit, name, asked=asked, check=result)
 
 
 def _show(
@@ -125,7 +125,7 @@ def _show(
     *,
     form: Form | None = None,
     asked: Form | None = None,
-    found: View | None = None,
+    check: View | None = None,
     status: int = 200,
     error: Exception | None = None,
 ) -> Response:
@@ -144,7 +144,7 @@ def _show(
         fields=(_DEFINITION,),
         asked=asked or Form({}),
         check=_CHECK,
-        found=found,
+        found=check,
     )
 
 

@@ -48,9 +48,9 @@ def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
         with visit.unit() as unit:
-            made = checked.add(unit, body.model_dump(exclude_unset=True, exclude_none=True))
+            row = checked.add(unit, body.model_dump(exclude_unset=True, exclude_none=True))
     except forms.REFUSED as error:
         nothing = "No schedule was created"
         form = schedule_preview.refused(visit, error, None, written, posted, nothing)
         return _show(visit, form)
-    return visit.redirect(path("schedules", made.name), f"Schedule '{made.name}' was created.")
+    return visit.redirect(path("schedules", row.name), f"Schedule '{row.name}' was created.")

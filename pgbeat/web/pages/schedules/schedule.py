@@ -64,7 +64,7 @@ def _show(
     before = read(after or None, moment, number)
     with visit.reading() as connection:
         row = schedules.get(connection, name, namespace=visit.namespace)
-        found = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
+        page = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
         numbers = statistics.of_schedule(connection, row.id)
         check_in = check_ins.last(connection, row.id)
         sparks = summaries.sparks(connection, [row.id])[row.id]
@@ -74,10 +74,10 @@ def _show(
             connection, namespace=visit.namespace, kind="schedule", subject=name, limit=_CHANGES
         )
         coming, trouble = _forecast(visit, connection, row)
-    history, following = split(found, _PAGE, "due_at", "id")
+    history, following = split(page, _PAGE, "due_at", "id")
     redactor = visit.redactor
     row, health = redactor.row(row, row.task), redactor.health(health, row.task)
-    changed = [redactor.audited(each) for each in changed]
+    changed = [redactor.audited(change) for change in changed]
     history = [redactor.tick(tick) for tick in history]
     return visit.page(
         "schedule.html",
@@ -112,10 +112,10 @@ def _forecast(
         return [], ""
     zone = visit.backend.timezone
     try:
-        found = views.forecast(connection, row, visit.now, zone, visit.redactor, 5)
+        coming = views.forecast(connection, row, visit.now, zone, visit.redactor, 5)
     except PgbeatError as error:  # an invalid calendar or timetable
         return [], str(error)
-    return found["times"], ""
+    return coming["times"], ""
 
 
 # -- changing

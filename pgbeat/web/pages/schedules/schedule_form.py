@@ -85,7 +85,7 @@ _FAILS = (
         "number",
         "so many in a row; empty: never",
     ),
-    FormField("check_in_url", "Check-in URL", hint="told of each run; empty: none"),
+    FormField("check_in_url", "Check-in URL", hint="requested at each run; empty: none"),
 )
 
 SECTIONS = (
@@ -97,12 +97,12 @@ SECTIONS = (
     FormSection("If launching fails", _FAILS, "retries, and when to disable it"),
     FormSection("How it is launched", _HOW, "queue, launcher, publish options"),
     *(
-        each._replace(title=f"Its jobs: {each.title[0].lower()}{each.title[1:]}")
-        for each in job_fields.sections("job_policy.")
+        section._replace(title=f"Its jobs: {section.title[0].lower()}{section.title[1:]}")
+        for section in job_fields.sections("job_policy.")
     ),
 )
 FIELDS = all_of(SECTIONS)
-_KINDS = {each.name: each.kind for each in FIELDS}
+_KINDS = {field.name: field.kind for field in FIELDS}
 #: Fields that can't be empty.
 _ALWAYS = {
     "overlap",
@@ -124,7 +124,7 @@ START = {
     "overlap": "allow",
     "catch_up": "latest",
 }
-#: Values to go on with in place of wrong ones, to find other mistakes.
+#: Values that replace wrong ones, to find other mistakes.
 HARMLESS = START | {"name": "preview-of-a-schedule", "kind": "every", "timetable": "1 day"}
 #: Fields of the API that have another name in the form.
 OTHERS = dict.fromkeys(TIMETABLES, "timetable")
@@ -132,54 +132,54 @@ OTHERS = dict.fromkeys(TIMETABLES, "timetable")
 
 def written(row: Schedule) -> dict[str, str]:
     """Returns a schedule as the texts of the fields."""
-    kind = next((each for each in TIMETABLES if getattr(row, each) is not None), "")
-    found = {
+    kind = next((column for column in TIMETABLES if getattr(row, column) is not None), "")
+    texts = {
         name: text(of, getattr(row, name))
         for name, of in _KINDS.items()
         if name not in _TIMETABLE and not name.startswith("job_policy.")
     }
-    found |= {"kind": kind, "timetable": text("text", getattr(row, kind)) if kind else ""}
-    return found | job_fields.written(row.job_policy, "job_policy.")
+    texts |= {"kind": kind, "timetable": text("text", getattr(row, kind)) if kind else ""}
+    return texts | job_fields.written(row.job_policy, "job_policy.")
 
 
 def changes(
-    given: Mapping[str, str], changed: Mapping[str, str], policy: dict[str, Any]
+    texts: Mapping[str, str], changed: Mapping[str, str], policy: dict[str, Any]
 ) -> dict[str, Any]:
     """Returns the changes as the API takes them. Raises `Mistakes`."""
     errors = {
         name: "must have a value" for name in changed if name in _ALWAYS and not changed[name]
     }
-    found = _read(given, changed, errors)
-    if any(name.startswith("job_policy.") for name in found):
-        found["job_policy"] = job_fields.merged(policy, found, "job_policy.")
-    return found
+    fields = _read(texts, changed, errors)
+    if any(name.startswith("job_policy.") for name in fields):
+        fields["job_policy"] = job_fields.merged(policy, fields, "job_policy.")
+    return fields
 
 
-def values(given: Mapping[str, str]) -> dict[str, Any]:
+def values(texts: Mapping[str, str]) -> dict[str, Any]:
     """Returns a new schedule as the API takes it. Raises `Mistakes`."""
-    filled = {name: value for name, value in given.items() if value or name in _TIMETABLE}
-    errors = {} if given.get("name") else {"name": "the name is missing"}
+    filled = {name: value for name, value in texts.items() if value or name in _TIMETABLE}
+    errors = {} if texts.get("name") else {"name": "the name is missing"}
     state = filled.pop("state", "active")
     if state not in _STATES:
         errors["state"] = f"must be one of {', '.join(_STATES)}"
-    found = _read(given, filled, errors)
-    policy = job_fields.merged({}, found, "job_policy.")
-    return found | _STATES[state] | ({"job_policy": policy} if policy else {})
+    fields = _read(texts, filled, errors)
+    policy = job_fields.merged({}, fields, "job_policy.")
+    return fields | _STATES[state] | ({"job_policy": policy} if policy else {})
 
 
 def _read(
-    given: Mapping[str, str], which: Mapping[str, str], errors: dict[str, str]
+    texts: Mapping[str, str], which: Mapping[str, str], errors: dict[str, str]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if not set(_TIMETABLE).isdisjoint(which) and given["kind"] in TIMETABLES:
-        if not given["timetable"]:
+    fields: dict[str, Any] = {}
+    if not set(_TIMETABLE).isdisjoint(which) and texts["kind"] in TIMETABLES:
+        if not texts["timetable"]:
             errors["timetable"] = "the timetable is missing"
-        found[given["kind"]] = given["timetable"]
+        fields[texts["kind"]] = texts["timetable"]
     others = {name: value for name, value in which.items() if name not in _TIMETABLE}
     try:
-        found |= read((NAME, *FIELDS), others)
+        fields |= read((NAME, *FIELDS), others)
     except Mistakes as mistakes:
         errors |= mistakes.errors
     if errors:
         raise Mistakes(errors)
-    return found
+    return fields

@@ -23,7 +23,7 @@ router = APIRouter(route_class=PageRoute)
 #: Fields that say when it is due.
 _WHEN = ("kind", "timetable", "timezone", "starts_at", "ends_at", "calendar", "after_outcome")
 #: Labels of the form's fields by name.
-LABELS = {each.name: each.label for each in (*schedule_form.NEW, *schedule_form.FIELDS)}
+LABELS = {field.name: field.label for field in (*schedule_form.NEW, *schedule_form.FIELDS)}
 
 
 class ShownPreview(NamedTuple):
@@ -51,12 +51,12 @@ def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> Sho
     fields = schedule_form.FIELDS if name else (*schedule_form.NEW, *schedule_form.FIELDS)
     written = forms.given(fields, posted)
     try:
-        found = _preview(visit, name, written, posted, is_check)
-        return ShownPreview(found, [], name is not None, is_check)
+        shown = _preview(visit, name, written, posted, is_check)
+        return ShownPreview(shown, [], name is not None, is_check)
     except forms.REFUSED as error:
         wrong = refused(visit, error, name, written, posted, "").errors
     times, also_wrong = _times(visit, written)
-    problems = [(LABELS.get(key, key), said) for key, said in {**also_wrong, **wrong}.items()]
+    problems = [(LABELS.get(key, key), message) for key, message in {**also_wrong, **wrong}.items()]
     return ShownPreview(times, problems, name is not None, is_check)
 
 
@@ -83,9 +83,9 @@ def refused(
     def note(error: Exception) -> Collection[str]:
         if not isinstance(error, forms.REFUSED):
             raise error
-        found = form_of(error).errors
-        fresh = found.keys() - errors
-        errors.update((field, found[field]) for field in fresh)
+        mistaken = form_of(error).errors
+        fresh = mistaken.keys() - errors
+        errors.update((field, mistaken[field]) for field in fresh)
         return () if "" in fresh else fresh
 
     def without(rest: dict[str, str], fields: Collection[str]) -> dict[str, str]:
@@ -131,9 +131,9 @@ def _changed(
     if not changes:  # the same owner again changes nothing
         changes = {"owner": row.owner}
     body = ScheduleChanges.model_validate(changes)
-    given = body.model_dump(exclude_unset=True)
+    values = body.model_dump(exclude_unset=True)
     with visit.backend.work(visit.caller) as unit:
-        return previews.of_changes(unit, visit.backend, name, given, is_check=is_check)
+        return previews.of_changes(unit, visit.backend, name, values, is_check=is_check)
 
 
 def _times(
@@ -148,4 +148,4 @@ def _times(
             return previews.due_times(unit, visit.backend, values | {"task": "-"}), {}
     except forms.REFUSED as error:
         wrong = _mistakes(visit, error, when)
-        return None, {field: said for field, said in wrong.items() if field in _WHEN}
+        return None, {field: message for field, message in wrong.items() if field in _WHEN}

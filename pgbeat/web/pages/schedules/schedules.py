@@ -30,12 +30,12 @@ def schedules_page(
     label: str = "",
     sort: str = "",
 ) -> Response:
-    """Shows schedules by name, with filters; with `sort=health` those that fail or are late first.
+    """Shows schedules by name, with filters; with `sort=health` failing and late ones first.
 
     These are chosen by what is newest, and are one page.
     """
     search, label = search.strip()[:200], label.strip()
-    wanted = next((each for each in _STATES if each == state), None)
+    wanted = next((known for known in _STATES if known == state), None)
     labels = labels_of([label]) if label else None
     name = read_one(after or None, str)
     with visit.reading() as connection:
@@ -44,7 +44,7 @@ def schedules_page(
             worst = api.worst(visit.backend, connection, search or None, _PAGE)
             rows, health, following = worst.schedules, worst.healths, None
         else:
-            found = schedules.page(
+            page = schedules.page(
                 connection,
                 namespace=visit.namespace,
                 state=wanted,
@@ -53,7 +53,7 @@ def schedules_page(
                 limit=_PAGE + 1,
                 labels=labels,
             )
-            rows, following = split(found, _PAGE, "name")
+            rows, following = split(page, _PAGE, "name")
             health = api.healths(visit.backend, connection, rows)
         sparks = summaries.sparks(connection, [row.id for row in rows])
         health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
@@ -90,8 +90,8 @@ def change_schedules(visit: AdminVisit, fields: Fields) -> Response:
         raise unknown_verb(fields)
     with visit.unit() as unit:
         if verb == "pause":
-            made = control.pause_all(unit, pause_reason(fields))
+            changes = control.pause_all(unit, pause_reason(fields))
         else:
-            made = control.resume_all(unit)
-    said = f"{verb.capitalize()}d {counted(len(made), 'schedule')}."
-    return visit.redirect(path("schedules"), said)
+            changes = control.resume_all(unit)
+    message = f"{verb.capitalize()}d {counted(len(changes), 'schedule')}."
+    return visit.redirect(path("schedules"), message)

@@ -1,6 +1,6 @@
 """Draws the timeline: a line of SVG for each schedule, in percents of its width."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import quote
@@ -37,6 +37,10 @@ _WORDS: dict[Kind, str] = {
     "waiting": "waiting",
     "cancelled": "cancelled",
 }
+
+
+#: Returns the place of a time, in percents of the width.
+X = Callable[[datetime], float]
 
 
 class Shape(NamedTuple):
@@ -77,30 +81,30 @@ class TimelineDrawing(NamedTuple):
     axis: list[tuple[float, datetime, str]]
 
 
-def drawing(found: Timeline) -> TimelineDrawing:
+def drawing(timeline: Timeline) -> TimelineDrawing:
     """Draws a timeline."""
 
     def x(moment: datetime) -> float:
-        return 100 * (moment - found.since) / (found.until - found.since)
+        return 100 * (moment - timeline.since) / (timeline.until - timeline.since)
 
-    merged = _fitting(found)
-    lines = [_line(row, pieces, x, found) for row, pieces in zip(found.rows, merged, strict=True)]
-    return TimelineDrawing(found, lines, round(x(found.now), 2), list(_axis(found, x)))
+    merged = _fitting(timeline)
+    lines = [_line(*drawn, x, timeline) for drawn in zip(timeline.rows, merged, strict=True)]
+    return TimelineDrawing(timeline, lines, round(x(timeline.now), 2), list(_axis(timeline, x)))
 
 
-def _fitting(found: Timeline) -> list[list[Piece]]:
+def _fitting(timeline: Timeline) -> list[list[Piece]]:
     """Returns the pieces of each row: of those with the most, fewer and coarser ones."""
-    length = found.until - found.since
-    steps = [length / STEPS for _ in found.rows]
-    merged = [row.pieces for row in found.rows]
-    sizes = [_size(row, row.pieces) for row in found.rows]
+    length = timeline.until - timeline.since
+    steps = [length / STEPS for _ in timeline.rows]
+    merged = [row.pieces for row in timeline.rows]
+    sizes = [_size(row, row.pieces) for row in timeline.rows]
     while sum(sizes) > _BYTES:
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         if steps[largest] >= length:
             break
         steps[largest] *= 2
-        row = found.rows[largest]
-        merged[largest] = _merged(row.pieces, found.since, steps[largest])
+        row = timeline.rows[largest]
+        merged[largest] = _merged(row.pieces, timeline.since, steps[largest])
         sizes[largest] = _size(row, merged[largest])
     return merged
 
@@ -109,37 +113,35 @@ def _size(row: ScheduleTimeline, pieces: Iterable[Piece]) -> int:
     """Returns about how many bytes the shapes of pieces take."""
     several = 110 + len(row.schedule.name)
     return sum(
-        130 + (several if each.number > 1 else 40) + min(_SAID, len(each.said or ""))
-        for each in pieces
+        130 + (several if piece.number > 1 else 40) + min(_SAID, len(piece.said or ""))
+        for piece in pieces
     )
 
 
 def _merged(pieces: Iterable[Piece], since: datetime, step: timedelta) -> list[Piece]:
-    """Returns pieces of which there is one of a kind in each step."""
-    found: dict[tuple[Kind, int], Piece] = {}
+    """Returns at most one piece of each kind in each step."""
+    merged: dict[tuple[Kind, int], Piece] = {}
     for piece in pieces:
         key = piece.kind, (piece.begin - since) // step
-        other = found.get(key)
+        other = merged.get(key)
         if other is not None:
-            ends = [each.end for each in (other, piece)]
+            ends = [one.end for one in (other, piece)]
             last = None if None in ends else max(end for end in ends if end)
-            newest = max(other, piece, key=lambda each: each.begin)
+            newest = max(other, piece, key=lambda one: one.begin)
             begin, number = min(other.begin, piece.begin), other.number + piece.number
             piece = newest._replace(begin=begin, end=last, number=number)
-        found[key] = piece
-    return list(found.values())
+        merged[key] = piece
+    return list(merged.values())
 
 
-def _line(
-    row: ScheduleTimeline, pieces: Sequence[Piece], x: Callable[[datetime], float], found: Timeline
-) -> ScheduleLine:
-    shapes = [_shape(row, piece, x, found) for piece in sorted(pieces, key=_layer)]
+def _line(row: ScheduleTimeline, pieces: Sequence[Piece], x: X, timeline: Timeline) -> ScheduleLine:
+    shapes = [_shape(row, piece, x, timeline) for piece in sorted(pieces, key=_layer)]
     certain: list[float] = []
     uncertain: list[float] = []
     excluded: list[float] = []
-    for each in _apart(row.coming, (found.until - found.since) / 60):
-        places = excluded if each.skip else certain if each.is_certain else uncertain
-        places.append(round(x(max(each.at, found.now)), 2))
+    for due in _apart(row.coming, (timeline.until - timeline.since) / 60):
+        places = excluded if due.skip else certain if due.is_certain else uncertain
+        places.append(round(x(max(due.at, timeline.now)), 2))
     cut = round(max(0.0, x(row.complete_since)), 2)
     more = round(x(row.coming[-1].at), 2) if row.has_more_coming else None
     return ScheduleLine(row, shapes, certain, uncertain, excluded, more, cut, _label(row))
@@ -159,27 +161,25 @@ def _layer(piece: Piece) -> int:
 
 
 def _apart(coming: Iterable[Coming], least: timedelta) -> Iterable[Coming]:
-    """Yields due times that are far enough from each other to be told apart."""
+    """Yields due times that are far enough apart to be distinguished."""
     last: datetime | None = None
-    for each in coming:
-        if last is None or each.at - last >= least:
-            last = each.at
-            yield each
+    for due in coming:
+        if last is None or due.at - last >= least:
+            last = due.at
+            yield due
 
 
-def _shape(
-    row: ScheduleTimeline, piece: Piece, x: Callable[[datetime], float], found: Timeline
-) -> Shape:
+def _shape(row: ScheduleTimeline, piece: Piece, x: X, timeline: Timeline) -> Shape:
     left = max(0.0, x(piece.begin))
-    right = x(found.now if piece.end is None else min(piece.end, found.now))
+    right = x(timeline.now if piece.end is None else min(piece.end, timeline.now))
     width = max(_LEAST, right - left)
-    title = _title(piece, found.now)
-    href = _href(row, piece, found)
+    title = _title(piece, timeline.now)
+    href = _href(row, piece, timeline)
     kind = _CLASSES[piece.kind] + (" many" if piece.number > 1 else "")
     return Shape(kind, round(left, 2), round(width, 2), href, title)
 
 
-def _href(row: ScheduleTimeline, piece: Piece, found: Timeline) -> str:
+def _href(row: ScheduleTimeline, piece: Piece, timeline: Timeline) -> str:
     """Returns the page of the job, or of the jobs that began then, or of the schedule.
 
     It is seen from the overview, which is shorter, and made by hand: a page has hundreds.
@@ -189,24 +189,24 @@ def _href(row: ScheduleTimeline, piece: Piece, found: Timeline) -> str:
     name = quote(row.schedule.name)
     if piece.kind in ("skipped", "not_launched"):
         return f"schedules/{name}#history"
-    begins = max(piece.begin, found.since) - timedelta(minutes=1)
-    ends = (piece.end or found.now) + timedelta(minutes=1)
+    begins = max(piece.begin, timeline.since) - timedelta(minutes=1)
+    ends = (piece.end or timeline.now) + timedelta(minutes=1)
     return f"jobs?schedule={name}&from={stamp(begins)}&until={stamp(ends)}"
 
 
 def _title(piece: Piece, now: datetime) -> str:
     end = now if piece.end is None else piece.end
     begins, took = _clock(piece.begin, now), length((end - piece.begin).total_seconds())
-    said = f": {first_line(piece.said)[:_SAID]}" if piece.said else ""
+    message = f": {first_line(piece.said)[:_SAID]}" if piece.said else ""
     if piece.number > 1:
         noun = _NOUNS.get(piece.kind)
         what = counted(piece.number, noun) if noun else f"{piece.number:,} {_WORDS[piece.kind]}"
-        return f"{begins}–{_clock(end, now)}: {what}{', last' if said else ''}{said}"
+        return f"{begins}–{_clock(end, now)}: {what}{', last' if message else ''}{message}"
     if piece.kind in ("skipped", "not_launched"):
-        return f"{begins}, {piece.kind.replace('_', ' ')}{said}"
+        return f"{begins}, {piece.kind.replace('_', ' ')}{message}"
     if piece.kind == "waiting":
         return f"{begins}, has waited for {took}"
-    return f"{begins}, {piece.kind}{' for' if piece.end is None else ' after'} {took}{said}"
+    return f"{begins}, {piece.kind}{' for' if piece.end is None else ' after'} {took}{message}"
 
 
 def _clock(moment: datetime, now: datetime) -> str:
@@ -215,18 +215,18 @@ def _clock(moment: datetime, now: datetime) -> str:
 
 
 def _label(row: ScheduleTimeline) -> str:
-    """Returns the line in words, for those who don't see it."""
+    """Returns the line in words, for screen readers."""
     counts: dict[Kind, int] = {}
     for piece in row.pieces:
         counts[piece.kind] = counts.get(piece.kind, 0) + piece.number
-    said = [f"{count:,} {kind.replace('_', ' ')}" for kind, count in counts.items()]
-    return ", ".join(said) or "nothing yet"
+    parts = [f"{count:,} {kind.replace('_', ' ')}" for kind, count in counts.items()]
+    return ", ".join(parts) or "nothing yet"
 
 
-def _axis(found: Timeline, x: Callable[[datetime], float]) -> Iterable[tuple[float, datetime, str]]:
-    distance, written = _TICKS[found.span]
+def _axis(timeline: Timeline, x: X) -> Iterator[tuple[float, datetime, str]]:
+    distance, written = _TICKS[timeline.span]
     seconds = int(distance.total_seconds())
-    moment = datetime.fromtimestamp(-(-int(found.since.timestamp()) // seconds) * seconds, UTC)
-    while moment < found.until:
+    moment = datetime.fromtimestamp(-(-int(timeline.since.timestamp()) // seconds) * seconds, UTC)
+    while moment < timeline.until:
         yield round(x(moment), 2), moment, f"{moment:{written}}"
         moment += distance

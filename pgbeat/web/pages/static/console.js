@@ -15,13 +15,13 @@
   form.requestSubmit();
 })();
 
-// A change of many jobs goes on by itself.
+// A change of many jobs continues by itself.
 (() => {
   const form = document.querySelector("form[data-go-on]");
   if (form) setTimeout(() => form.requestSubmit(form.querySelector("[name=sure]")), 50);
 })();
 
-// Times are written in UTC, or in the browser's time zone for whoever wants that. `localized`
+// Times are written in UTC, or in the browser's time zone if the viewer wants that. `localized`
 // rewrites what the server sends.
 const localized = (() => {
   const KEY = "pgbeat-local-time";
