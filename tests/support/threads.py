@@ -2,9 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
+
+from tests.support.processes import until
+from tests.support.rows import Sql
 
 T = TypeVar("T")
 
@@ -22,6 +25,20 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(run, calls))
+
+
+@contextmanager
+def waiting(sql: Sql, call: Callable[[], T]) -> Iterator[Future[T]]:
+    """Makes a call in another thread, which waits for a transaction until the block ends that.
+
+    Raises the call's error after the block.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(call)
+        until(lambda: made.done() or sql(WAITS), what="it waits")
+        assert not made.done()
+        yield made
+        made.result(30)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -80,29 +81,30 @@ def interval(headers: dict[str, Any]) -> Sequence[datetime | None]:
     return start and datetime.fromisoformat(start), datetime.fromisoformat(until)
 
 
-@IS_NEW
-@pytest.mark.parametrize("case", OUT_OF_TURN)
-def test_a_run_out_of_turn_is_for_the_last_complete_interval(
-    sql: Sql, at: At, case: str, is_new: bool
-) -> None:
-    timetable, asked, start, until, following = OUT_OF_TURN[case]
-    moment = time(asked)
-    make_schedule(sql, next_run=moment if is_new else "9999-01-01Z", **timetable)
-    if not is_new:
-        ask(sql, moment)
-    scheduler = at(moment)
-    [tick] = decide(scheduler)
-    assert (tick.trigger, tick.outcome, tick.due_at) == ("manual", "launched", moment)
-    assert interval(sent(sql)) == (time(start), time(until))
-    [kept] = sql("SELECT interval_start, coalesce(interval_end, due_at), trigger FROM pgbeat.jobs")
-    assert kept == (time(start), time(until), "manual")
-    due = row(sql, "coalesce(due_at, next_run)")
-    assert due == (time(following),)
-    if following is not None:  # what follows begins where it ended
-        scheduler.run_until(row(sql, "next_run")[0])
-        headers = sent(sql)
-        begin = None if case == "not due yet" else time(until)
-        assert (headers["pgbeat_trigger"], *interval(headers)) == ("timetable", begin, due[0])
+def test_a_run_out_of_turn_is_for_the_last_complete_interval(sql: Sql, at: At) -> None:
+    scheduler = at()
+    for (case, values), is_new in product(OUT_OF_TURN.items(), (False, True)):
+        timetable, asked, start, until, following = values
+        moment = scheduler.now = time(asked)
+        make_schedule(sql, next_run=moment if is_new else "9999-01-01Z", **timetable)
+        if not is_new:
+            ask(sql, moment)
+        [tick] = decide(scheduler)
+        assert (tick.trigger, tick.outcome, tick.due_at) == ("manual", "launched", moment), case
+        assert interval(sent(sql)) == (time(start), time(until)), case
+        [kept] = sql(
+            "SELECT interval_start, coalesce(interval_end, due_at), trigger FROM pgbeat.jobs"
+        )
+        assert kept == (time(start), time(until), "manual"), case
+        due = row(sql, "coalesce(due_at, next_run)")
+        assert due == (time(following),), case
+        if following is not None:  # what follows begins where it ended
+            scheduler.run_until(row(sql, "next_run")[0])
+            headers = sent(sql)
+            begin = None if case == "not due yet" else time(until)
+            assert (headers["pgbeat_trigger"], *interval(headers)) == ("timetable", begin, due[0])
+        sql("DELETE FROM pgbeat.jobs")
+        sql("DELETE FROM pgbeat.schedules")
 
 
 def test_a_new_interval_may_begin_with_its_row(sql: Sql, at: At) -> None:

@@ -3,8 +3,8 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,6 +19,7 @@ from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 from tests.support.refusals import refusing
 from tests.support.rows import Sql, make_lane, make_schedule
+from tests.support.threads import waiting
 
 Beat = Callable[..., Scheduler]
 Running = Callable[[], Any]
@@ -143,15 +144,9 @@ def test_a_key_that_is_taken_while_a_launch_is_written(
         "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
         "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
     )
-    waiting = (
-        "SELECT 1 FROM pg_stat_activity "
-        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    with opened(database, statement) as connection, ThreadPoolExecutor(1) as pool:
-        triggered = pool.submit(run_with, app, "trigger", "keyed")
-        until(lambda: sql(waiting), 10)
+    trigger = partial(run_with, app, "trigger", "keyed")
+    with opened(database, statement) as connection, waiting(sql, trigger):
         connection.commit()
-        triggered.result(30)
     assert ticks(sql, "keyed") == ["skipped"]
 
 

@@ -201,31 +201,34 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
 # -- a launcher that says when ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("snooze", "next_run"),
-    [
-        (timedelta(minutes=7), START + timedelta(hours=1, minutes=7)),
-        (START + 3 * HOUR, START + 3 * HOUR),
-        (timedelta(0), START + HOUR + timedelta(seconds=1)),
-        (timedelta(days=400), START + HOUR + timedelta(days=1)),
-        (None, START + 2 * HOUR),
-    ],
-)
-@pytest.mark.parametrize("launches", [True, False])
-def test_a_launcher_snoozes_its_schedule(
-    sql: Sql, at: At, snooze: Any, next_run: datetime, launches: bool
-) -> None:
+def test_a_launcher_snoozes_its_schedule(sql: Sql, at: At) -> None:
+    snoozes: dict[str, tuple[Any, datetime]] = {
+        "a while": (timedelta(minutes=7), START + timedelta(hours=1, minutes=7)),
+        "until": (START + 3 * HOUR, START + 3 * HOUR),
+        "at once": (timedelta(0), START + HOUR + timedelta(seconds=1)),
+        "too long": (timedelta(days=400), START + HOUR + timedelta(days=1)),
+        "not": (None, START + 2 * HOUR),
+    }
+
     @launcher("tests.snoozes")
     class Snoozes(Launcher):
         def check_conditions(self, ctx: Any) -> bool | Skip:
-            return True if launches else Skip("not now", snooze=snooze)
+            snooze, _ = snoozes[ctx.schedule.name]
+            return True if ctx.schedule.owner == "launches" else Skip("not now", snooze=snooze)
 
         def prepare_job_data(self, ctx: Any) -> JobRequest:
-            return JobRequest(snooze=snooze)
+            return JobRequest(snooze=snoozes[ctx.schedule.name][0])
 
-    add(sql, launcher="tests.snoozes")
-    at().run_until(START + HOUR)
-    assert row(sql, "next_run") == (next_run,)
+    for owner in ("launches", "skips"):
+        for name in snoozes:
+            add(sql, name, launcher="tests.snoozes", owner=owner)
+        scheduler = at()
+        scheduler.run_until(START + HOUR)
+        assert dict(sql("SELECT name, next_run FROM pgbeat.schedules")) == {
+            name: next_run for name, (_, next_run) in snoozes.items()
+        }, owner
+        scheduler.close()
+        sql("DELETE FROM pgbeat.schedules")
 
 
 # -- zones -----------------------------------------------------------------------------------------

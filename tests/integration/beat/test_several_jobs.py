@@ -1,7 +1,6 @@
 """Several jobs from one decision: all or none of them, each with a run key, found by their tick."""
 
 import json
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from tests.support.command_line import run_with
 from tests.support.processes import until
 from tests.support.rows import Sql, make_lane, make_schedule
 from tests.support.schedulers import START, At
+from tests.support.threads import waiting
 from tests.support.web import Web
 
 _OF_TICKS = (
@@ -93,30 +93,38 @@ def test_a_key_says_nothing_about_the_next_decision(sql: Sql, at: At) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("requests", "error"),
-    [
-        (keyed("a", "a"), "two jobs"),
-        ([*keyed("a"), {"x": 1}], "no run key"),
-        (keyed("a", ""), "run key ''"),
-        (keyed("a", "b\0"), "run key 'b\\x00'"),
-        (keyed("a", 2), "run key 2"),
-        (keyed(*map(str, range(101))), "101 jobs"),
-        ([JobRequest(run_key="a"), 5], "returned int"),
-        ([JobRequest(run_key="a"), JobRequest(run_key="b", task="none")], "task 'none'"),
-        ([JobRequest(run_key="a"), JobRequest(run_key="b", kwargs={"x": object()})], ""),
-    ],
-)
-def test_one_that_is_wrong_fails_that_tick_alone(
-    sql: Sql, at: At, requests: list[Any], error: str
-) -> None:
-    asked[:] = requests
-    add(sql, launcher="Several")
+def test_one_that_is_wrong_fails_that_tick_alone(sql: Sql, at: At) -> None:
+    wrong = {
+        "two jobs": keyed("a", "a"),
+        "no run key": [*keyed("a"), {"x": 1}],
+        "run key ''": keyed("a", ""),
+        "run key 'b\\x00'": keyed("a", "b\0"),
+        "run key 2": keyed("a", 2),
+        "101 jobs": keyed(*map(str, range(101))),
+        "returned int": [*keyed("a"), 5],
+        "task 'none'": [*keyed("a"), JobRequest(run_key="b", task="none")],
+        "object": [*keyed("a"), JobRequest(run_key="b", kwargs={"x": object()})],
+    }
+
+    @launcher("Wrong")
+    class Wrong(Launcher):
+        task = "tests.add"
+
+        def check_conditions(self, ctx: Any) -> bool:
+            return True
+
+        def prepare_job_data(self, ctx: Any) -> Any:
+            return wrong[ctx.schedule.name]
+
+    for error in wrong:
+        add(sql, error, launcher="Wrong")
     add(sql, "other")
     found = {tick.schedule: tick for tick in at().run_until(START)}
-    assert found["s"].outcome == "failed"
-    assert error in str(found["s"].error)
-    assert found["other"].outcome == "launched"
+    del launchers._registry["Wrong"]
+    assert found.pop("other").outcome == "launched"
+    assert found.keys() == wrong.keys()
+    for error, tick in found.items():
+        assert tick.outcome == "failed" and error in str(tick.error)
     assert sql("SELECT schedule FROM pgbeat.jobs") == [("other",)]
     assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
 
@@ -219,31 +227,35 @@ def test_what_waits_waits_for_the_last(sql: Sql, at: At, overlap: str) -> None:
     assert [tick.outcome for tick in scheduler.ticks] == ["launched", "launched"]
 
 
-@pytest.mark.parametrize(
-    ("states", "outcome", "launched"),
-    [
-        (("completed", "completed", "completed"), "completed", 1),
-        (("failed", "completed", "completed"), "completed", 0),
-        (("failed", "completed", "completed"), "failed", 1),
-        (("failed", "completed", "completed"), "finished", 1),
-        (("completed", "cancelled", "completed"), "completed", 0),
-        (("skipped", "completed", "skipped"), "completed", 1),
-    ],
-)
-def test_after_is_due_once_when_the_last_has_ended(
-    sql: Sql, at: At, states: tuple[str, ...], outcome: str, launched: int
-) -> None:
-    add(sql, launcher="Several")
-    add(sql, "next", after="s", after_outcome=outcome)
+def test_after_is_due_once_when_the_last_has_ended(sql: Sql, at: At) -> None:
+    failed = ("failed", "completed", "completed")
+    cases = {
+        "a": (("completed",) * 3, "completed", "launched"),
+        "b": (failed, "completed", "skipped"),
+        "c": (failed, "failed", "launched"),
+        "d": (failed, "finished", "launched"),
+        "e": (("completed", "cancelled", "completed"), "completed", "skipped"),
+        "f": (("skipped", "completed", "skipped"), "completed", "launched"),
+    }
+    for name, (_, outcome, _) in cases.items():
+        add(sql, f"first {name}", launcher="Several")
+        add(sql, name, after=f"first {name}", after_outcome=outcome)
     scheduler = at()
     scheduler.run_until(START)
-    for key, state in zip("abc", states, strict=True):
-        assert sql("SELECT count(*) FROM pgbeat.ticks WHERE schedule = 'next'") == [(0,)]
-        assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
-        end(sql, key, state)
+    ticks = "SELECT schedule, outcome, missed FROM pgbeat.ticks WHERE schedule NOT LIKE 'first%%'"
+    ended = "SELECT DISTINCT upstream_ended FROM pgbeat.schedules WHERE after IS NOT NULL"
+    for number, key in enumerate("abc"):
+        assert (sql(ticks), sql(ended)) == ([], [(0,)])
+        for name, (states, _, _) in cases.items():
+            sql(
+                "UPDATE pgbeat.jobs SET state = %s, finished_at = now() "
+                "WHERE run_key = %s AND schedule = %s",
+                states[number],
+                key,
+                f"first {name}",
+            )
     scheduler.run_due()
-    found = sql("SELECT outcome, missed FROM pgbeat.ticks WHERE schedule = 'next'")
-    assert found == [("launched" if launched else "skipped", 0)]
+    assert sorted(sql(ticks)) == [(name, case[2], 0) for name, case in cases.items()]
 
 
 def test_after_is_due_once_when_all_end_in_one_statement(sql: Sql, at: At) -> None:
@@ -264,12 +276,8 @@ def test_after_is_due_once_when_two_end_at_the_same_time(sql: Sql, at: At, datab
     one = "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE run_key = %s"
     with psycopg.connect(database) as first, psycopg.connect(database) as second:
         first.execute(one, ["a"])
-        waiting = threading.Thread(target=second.execute, args=(one, ["b"]))
-        waiting.start()
-        blocked = "SELECT cardinality(pg_blocking_pids(%s))"
-        until(lambda: sql(blocked, second.info.backend_pid) == [(1,)])
-        first.commit()
-        waiting.join(20)
+        with waiting(sql, lambda: second.execute(one, ["b"])):
+            first.commit()
         second.commit()
     assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
 

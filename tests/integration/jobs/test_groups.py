@@ -32,6 +32,7 @@ from tests.support.jobs import JobControl, JobRunner
 from tests.support.problems import raises
 from tests.support.processes import until
 from tests.support.rows import make_lane
+from tests.support.threads import WAITS
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
@@ -304,11 +305,7 @@ def test_a_retry_by_hand_at_the_end_of_its_group(
         with runner.unit().transaction() as unit:
             control.retry(unit, taken[0], job_source="user_cli")
             last = pool.submit(other.end, taken[1])
-            until(
-                lambda: runner.sql(
-                    "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                )
-            )
+            until(lambda: runner.sql(WAITS))
         last.result(30)
     assert groups.get(runner.connection, made.group.id).state == "running"
     assert made.callback is not None
@@ -349,11 +346,7 @@ def test_two_that_end_in_the_same_moment(
             ended = executions.record(runner.connection, [runner.ended(taken[0])])
             lifecycle.follow(runner.connection, runner.publisher, ended)
             last = pool.submit(other.end, taken[1])
-            until(
-                lambda: runner.sql(
-                    "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                )
-            )
+            until(lambda: runner.sql(WAITS))
         last.result(30)
     if mode == "parallel":
         assert runner.states() == ["completed"] * 5

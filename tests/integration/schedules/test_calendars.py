@@ -1,6 +1,5 @@
 """Calendars: what their definitions say and mean, how they are kept, and who uses them."""
 
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,12 +11,14 @@ from sqlalchemy.exc import IntegrityError
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.errors import AlreadyExists, InvalidCalendar, InvalidSchedule, NotFound, PgbeatError
+from pgbeat.errors import AlreadyExists, InvalidCalendar, InvalidSchedule, NotFound
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import writes
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.schedules.calendars.exclusions import Rules
 from tests.support.problems import raises
+from tests.support.rows import Sql
+from tests.support.threads import waiting
 from tests.unit.schedules.test_calendars import MISSING, OFFICE
 
 WEEKEND = {"weekdays": ["sat", "sun"]}
@@ -176,39 +177,19 @@ def test_what_schedules_name_is_not_removed(connection: Connection) -> None:
     calendars.remove(connection, "office")
 
 
-def test_a_schedule_that_comes_to_name_it_meanwhile_is_waited_for(database: str) -> None:
+def test_a_schedule_that_comes_to_name_it_meanwhile_is_waited_for(database: str, sql: Sql) -> None:
     engine = connections.engine(postgres_url(database), "tests")
     with engine.begin() as connection:
         calendars.add(connection, "office", WEEKEND)
-    refused: list[PgbeatError] = []
 
     def remove() -> None:
-        with engine.begin() as connection:
-            try:
-                calendars.remove(connection, "office")
-            except PgbeatError as error:
-                refused.append(error)
+        with engine.begin() as connection, raises(InvalidCalendar, ("", "in_use")):
+            calendars.remove(connection, "office")
 
     with engine.begin() as connection:
         use(connection, "office", "nightly")
-        remover = threading.Thread(target=remove)
-        remover.start()
-        _await_lock(database)
-    remover.join(10)
-    assert [str(error).split(";")[0] for error in refused] == [
-        "calendar 'office' is used by 'nightly'"
-    ]
-
-
-def _await_lock(database: str) -> None:
-    """Until somebody waits for a lock."""
-    with psycopg.connect(database, autocommit=True) as connection:
-        for _ in range(1000):
-            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            if connection.execute(waiting).fetchone() is not None:
-                return
-            connection.execute("SELECT pg_sleep(0.01)")
-    raise AssertionError("nobody waits")
+        with waiting(sql, remove):
+            connection.commit()
 
 
 def test_a_schedule_names_a_calendar_that_is_there(connection: Connection) -> None:

@@ -1,6 +1,5 @@
 """The health of schedules, and pausing those whose jobs fail."""
 
-import threading
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,8 +16,8 @@ from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
 from tests.support.partitions import history_of
-from tests.support.processes import until
 from tests.support.rows import make_job, make_schedule, unit_on
+from tests.support.threads import waiting
 
 PATIENCE = timedelta(seconds=30)
 
@@ -305,16 +304,8 @@ def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: 
     failed = "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s"
     with psycopg.connect(database) as one, psycopg.connect(database, autocommit=True) as two:
         one.execute(failed, [ids[0]])
-        second = threading.Thread(target=lambda: two.execute(failed, [ids[1]]))
-        second.start()
-        until(
-            lambda: sql(
-                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-                "AND datname = current_database()"
-            )
-        )
-        one.commit()
-        second.join(30)
+        with waiting(sql, lambda: two.execute(failed, [ids[1]])):
+            one.commit()
     assert paused(sql) == (True, "2 jobs in a row failed; last: no error was recorded")
     sql("UPDATE pgbeat.schedules SET paused_at = NULL, pause_after_failures = 1")
     last = job(sql, key, "running")

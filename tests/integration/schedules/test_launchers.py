@@ -287,43 +287,43 @@ def test_a_request_that_can_not_be_launched_fails(
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (JobRequest(options={"queue": "q" * 201}), "queue"),
-        (JobRequest(options={"queue": "q\0"}), "NUL"),
-        (JobRequest(options={"queue": "q\ud800"}), "half a pair"),
-        (JobRequest(options={"queue": 5}), "queue"),
-        (JobRequest(options={"headers": [1]}), "headers"),
-        (JobRequest(args="x"), "args"),
-        (JobRequest(kwargs=cast(Any, [1])), "kwargs"),
-        (JobRequest(options={"priority": "x"}), "priority"),
-        (JobRequest(kwargs={"text": "q\0"}), "NUL"),
-        (JobRequest(snooze=cast(Any, "soon")), "tzinfo"),
-        (JobRequest(snooze=datetime(2030, 1, 1)), "tzinfo"),  # noqa: DTZ001
-        (Skip("q\0\ud800"), r"q\0\ud800"),
-        (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
-    ],
-)
-def test_nothing_that_a_launcher_gives_holds_up_other_schedules(
-    beat: Beat, sql: Sql, given: JobRequest | Exception, error: str
-) -> None:
+def test_nothing_that_a_launcher_gives_holds_up_other_schedules(beat: Beat, sql: Sql) -> None:
+    given: dict[str, tuple[JobRequest | Exception, str]] = {
+        "long queue": (JobRequest(options={"queue": "q" * 201}), "queue"),
+        "queue with NUL": (JobRequest(options={"queue": "q\0"}), "NUL"),
+        "half a queue": (JobRequest(options={"queue": "q\ud800"}), "half a pair"),
+        "no queue": (JobRequest(options={"queue": 5}), "queue"),
+        "headers": (JobRequest(options={"headers": [1]}), "headers"),
+        "args": (JobRequest(args="x"), "args"),
+        "kwargs": (JobRequest(kwargs=cast(Any, [1])), "kwargs"),
+        "priority": (JobRequest(options={"priority": "x"}), "priority"),
+        "kwargs with NUL": (JobRequest(kwargs={"text": "q\0"}), "NUL"),
+        "no snooze": (JobRequest(snooze=cast(Any, "soon")), "tzinfo"),
+        "naive snooze": (JobRequest(snooze=datetime(2030, 1, 1)), "tzinfo"),  # noqa: DTZ001
+        "skip": (Skip("q\0\ud800"), r"q\0\ud800"),
+        "error": (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
+    }
+
     def give(ctx: Context) -> JobRequest:
-        if isinstance(given, Exception):
-            raise given
-        return given
+        found, _ = given[ctx.schedule.name]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     mine(lambda ctx: True, give)
     launcher("Fine")(Always)
-    add(sql)
+    for name in given:
+        add(sql, name)
     add(sql, "fine", launcher="Fine")
     first = beat()
     first.run_due()
     decided: dict[str, str] = dict(
         sql("SELECT schedule, coalesce(reason, error, outcome) FROM pgbeat.ticks")
     )
-    assert decided["fine"] == "launched"
-    assert error in decided["s"]
+    assert decided.pop("fine") == "launched"
+    assert decided.keys() == given.keys()
+    for name, (_, error) in given.items():
+        assert error in decided[name]
     first.close()
     add(sql, "later", launcher="Fine")
     beat().run_due()  # as the next leader in this process

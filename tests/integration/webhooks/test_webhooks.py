@@ -34,6 +34,7 @@ from tests.support.databases import sqlalchemy_url
 from tests.support.problems import problems, raises
 from tests.support.processes import Processes, until
 from tests.support.rows import make_job, make_schedule
+from tests.support.threads import waiting
 from tests.support.webhook_receiver import Receiver, Request, answering
 
 Beat = Callable[..., Scheduler]
@@ -338,22 +339,10 @@ def test_a_webhook_that_is_deleted_meanwhile_fails_nothing(
     database: str, add: Add, sql: Sql
 ) -> None:
     add()
-    teller = threading.Thread(target=happen, args=(sql,))
-    with psycopg.connect(database) as other:
+    with psycopg.connect(database) as other, psycopg.connect(database, autocommit=True) as watch:
         other.execute("DELETE FROM pgbeat.webhooks")
-        teller.start()
-        with psycopg.connect(database, autocommit=True) as watch:
-            until(
-                lambda: (
-                    watch.execute(
-                        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                        "AND wait_event_type = 'Lock'"
-                    ).fetchone()
-                    == (1,)
-                )
-            )
-        other.commit()
-    teller.join(30)
+        with waiting(lambda asked: watch.execute(asked).fetchall(), lambda: happen(sql)):
+            other.commit()
     assert sql("SELECT outcome FROM pgbeat.ticks") == [("failed",)]
     assert told(sql) == []
 
