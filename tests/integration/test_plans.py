@@ -50,7 +50,7 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
     """
     batch, many = 100, 5_000
     with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
-        make_partitions(connection, 31)
+        make_partitions(connection, 10)
         turn_off_autovacuum(connection)
         for script in _STATISTICS[known]:
             connection.execute(script.encode())

@@ -384,60 +384,60 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
 # -- what is missing ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("statement", "lost"),
-    [
-        ("DROP FUNCTION pgbeat.dead_consumers()", "function pgbeat.dead_consumers()"),
-        (
-            "CREATE OR REPLACE FUNCTION pgbeat.leave_queues(queues bigint[]) RETURNS void "
-            "LANGUAGE sql AS 'SELECT'",
-            "function pgbeat.leave_queues(queues bigint[])",
-        ),
-        ("DROP INDEX pgbeat.schedules_due", "index pgbeat.schedules.schedules_due"),
-        (
-            "ALTER TABLE pgbeat.schedules DISABLE TRIGGER announce_change",
-            "trigger pgbeat.schedules.announce_change",
-        ),
-        (
-            "ALTER TABLE pgbeat.ended_jobs_to_come DISABLE TRIGGER job_ended",
-            "trigger pgbeat.ended_jobs.job_ended",
-        ),
-        (
-            "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER refuse_transition",
-            "trigger pgbeat.jobs.refuse_transition",
-        ),
-        ("DROP TRIGGER pgbeat_announce ON kombu_message", "trigger kombu_message.pgbeat_announce"),
-        (
-            "DROP INDEX pgbeat.unfinished_jobs_waiting",
-            "index pgbeat.unfinished_jobs.unfinished_jobs_waiting",
-        ),
-        (
-            "DROP TRIGGER set_fair_key ON pgbeat.unfinished_jobs",
-            "trigger pgbeat.unfinished_jobs.set_fair_key",
-        ),
-        ("DROP TRIGGER job_ended ON pgbeat.ended_jobs", "trigger pgbeat.ended_jobs.job_ended"),
-        (
-            "DROP INDEX pgbeat.ended_executions_recorded",
-            "index pgbeat.ended_executions.ended_executions_recorded",
-        ),
-        ("DROP INDEX kombu_message_ready", "index kombu_message.kombu_message_ready"),
-    ],
-)
-def test_what_someone_dropped_is_named_and_made_again(
-    database: str, statement: str, lost: str
-) -> None:
+#: What someone does to the schema, and what is lost by that.
+LOST = [
+    ("DROP FUNCTION pgbeat.dead_consumers()", "function pgbeat.dead_consumers()"),
+    (
+        "CREATE OR REPLACE FUNCTION pgbeat.leave_queues(queues bigint[]) RETURNS void "
+        "LANGUAGE sql AS 'SELECT'",
+        "function pgbeat.leave_queues(queues bigint[])",
+    ),
+    ("DROP INDEX pgbeat.schedules_due", "index pgbeat.schedules.schedules_due"),
+    (
+        "ALTER TABLE pgbeat.schedules DISABLE TRIGGER announce_change",
+        "trigger pgbeat.schedules.announce_change",
+    ),
+    (
+        "ALTER TABLE pgbeat.ended_jobs_to_come DISABLE TRIGGER job_ended",
+        "trigger pgbeat.ended_jobs.job_ended",
+    ),
+    (
+        "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER refuse_transition",
+        "trigger pgbeat.jobs.refuse_transition",
+    ),
+    ("DROP TRIGGER pgbeat_announce ON kombu_message", "trigger kombu_message.pgbeat_announce"),
+    (
+        "DROP INDEX pgbeat.unfinished_jobs_waiting",
+        "index pgbeat.unfinished_jobs.unfinished_jobs_waiting",
+    ),
+    (
+        "DROP TRIGGER set_fair_key ON pgbeat.unfinished_jobs",
+        "trigger pgbeat.unfinished_jobs.set_fair_key",
+    ),
+    ("DROP TRIGGER job_ended ON pgbeat.ended_jobs", "trigger pgbeat.ended_jobs.job_ended"),
+    (
+        "DROP INDEX pgbeat.ended_executions_recorded",
+        "index pgbeat.ended_executions.ended_executions_recorded",
+    ),
+    ("DROP INDEX kombu_message_ready", "index kombu_message.kombu_message_ready"),
+]
+
+
+def test_what_someone_dropped_is_named_and_made_again(database: str) -> None:
     engine = connections.engine(postgres_url(database), "tests")
+    newest = migrate.newest()
     with engine.begin() as connection:
         connection.execute(text("SELECT pgbeat.adopt_broker()"))
         before = contents(connection)
-        connection.execute(text(statement))
-    with engine.connect() as connection:
-        assert migrate.missing(connection, migrate.newest()) == [lost]
-    newest = migrate.newest()
-    assert migrate.upgrade(engine.url) == (newest, newest, [lost], {})
-    with engine.connect() as connection:
-        assert migrate.missing(connection, newest) == []
-        assert contents(connection) == before
+    for statement, lost in LOST:
+        with engine.begin() as connection:
+            connection.execute(text(statement))
+        with engine.connect() as connection:
+            assert migrate.missing(connection, newest) == [lost]
+        assert migrate.upgrade(engine.url) == (newest, newest, [lost], {})
+        with engine.connect() as connection:
+            assert migrate.missing(connection, newest) == []
+            assert contents(connection) == before, lost
     engine.dispose()
 
 

@@ -97,22 +97,22 @@ def asking(statement: str) -> Callable[[Context], Any]:
     return condition
 
 
-@pytest.mark.parametrize(
-    ("answer", "tick"),
-    [
-        (True, ("launched", None)),
-        (Skip("nothing to do"), ("skipped", "nothing to do")),
-        ([Skip("nothing to do")], ("skipped", "nothing to do")),
-        (False, ("skipped", "Mine: conditions not met")),
-        (7.5, ("launched", None)),
-        ([ValueError("no such table")], ("failed", "ValueError: no such table")),
-    ],
-    ids=["true", "skip", "raised skip", "false", "truthy", "error"],
-)
-def test_the_answer_is_the_outcome(
-    beat: Beat, sql: Sql, answer: Any, tick: tuple[str, str | None]
-) -> None:
-    assert decided(beat, sql, lambda ctx: _answer(answer)) == tick
+def test_the_answer_is_the_outcome(beat: Beat, sql: Sql) -> None:
+    answers: dict[str, tuple[Any, str, str | None]] = {
+        "true": (True, "launched", None),
+        "skip": (Skip("nothing to do"), "skipped", "nothing to do"),
+        "raised skip": ([Skip("nothing to do")], "skipped", "nothing to do"),
+        "false": (False, "skipped", "Mine: conditions not met"),
+        "truthy": (7.5, "launched", None),
+        "error": ([ValueError("no such table")], "failed", "ValueError: no such table"),
+    }
+    mine(lambda ctx: _answer(answers[ctx.schedule.name][0]))
+    for name in answers:
+        add(sql, name)
+    beat().run_due()
+    assert sorted(sql("SELECT schedule, outcome, coalesce(reason, error) FROM pgbeat.ticks")) == [
+        (name, *tick) for name, (_, *tick) in sorted(answers.items())
+    ]
 
 
 @pytest.mark.parametrize("answer", [True, Skip("not yet"), [Skip("not yet")]])
@@ -154,14 +154,19 @@ def test_the_cursor_is_not_saved_where_the_decision_is_dropped(beat: Beat, sql: 
     assert cursor(sql) == 1
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), float("nan"), NOW])
-def test_a_cursor_that_is_no_json_fails_the_tick(beat: Beat, sql: Sql, value: Any) -> None:
+def test_a_cursor_that_is_no_json_fails_the_tick(beat: Beat, sql: Sql) -> None:
+    values = {"set": {1, 2}, "object": object(), "nan": float("nan"), "time": NOW}
+
     def condition(ctx: Context) -> Any:
-        ctx.cursor = value
+        ctx.cursor = values[ctx.schedule.name]
         return True
 
-    outcome, error = decided(beat, sql, condition)
-    assert outcome == "failed" and error.startswith("the launcher's cursor is not JSON: ")
+    mine(condition)
+    for name in values:
+        add(sql, name)
+    assert beat().run_due() == len(values)
+    for outcome, error in ticks(sql):
+        assert outcome == "failed" and error.startswith("the launcher's cursor is not JSON: ")
 
 
 def test_the_cursor_may_be_forgotten(beat: Beat, sql: Sql) -> None:
@@ -181,20 +186,20 @@ def test_the_connection_reads(beat: Beat, sql: Sql) -> None:
     assert tick == ("skipped", "3 left")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_the_connection_does_not_write(beat: Beat, sql: Sql) -> None:
+    sql("CREATE TABLE work (n int)")
+    statements = (
         "INSERT INTO work VALUES (1)",
         "DELETE FROM pgbeat.schedules",
         "CREATE TABLE mine (n int)",
         "SELECT nextval('pgbeat.ticks_id_seq')",
-    ],
-)
-def test_the_connection_does_not_write(beat: Beat, sql: Sql, statement: str) -> None:
-    sql("CREATE TABLE work (n int)")
-    outcome, error = decided(beat, sql, asking(statement))
-    assert outcome == "failed"
-    assert error.startswith("ReadOnlySqlTransaction: cannot execute ")
+    )
+    mine(lambda ctx: asking(ctx.args[0])(ctx))
+    for number, statement in enumerate(statements):
+        add(sql, f"s{number}", args=json.dumps([statement]))
+    assert beat().run_due() == len(statements)
+    for outcome, error in ticks(sql):
+        assert outcome == "failed" and error.startswith("ReadOnlySqlTransaction: cannot execute ")
 
 
 def test_the_connection_is_under_a_timeout(beat: Beat, sql: Sql, app: Celery) -> None:
@@ -269,24 +274,6 @@ def test_the_queue_is_the_rows_where_the_request_has_none(beat: Beat, sql: Sql) 
     ]
 
 
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        (JobRequest(task="tests.ad"), "'tests.ad'"),
-        (JobRequest(options={"producer": 1}), "'producer'"),
-        (JobRequest(kwargs={"z": 1}), "TypeError: "),
-        (JobRequest(kwargs={"text": {1}}), "set is not JSON"),
-    ],
-)
-def test_a_request_that_can_not_be_launched_fails(
-    beat: Beat, sql: Sql, request_: JobRequest, error: str
-) -> None:
-    outcome, said = decided(beat, sql, lambda ctx: True, request_)
-    assert outcome == "failed"
-    assert error in said
-    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
-
-
 def test_nothing_that_a_launcher_gives_holds_up_other_schedules(beat: Beat, sql: Sql) -> None:
     given: dict[str, tuple[JobRequest | Exception, str]] = {
         "long queue": (JobRequest(options={"queue": "q" * 201}), "queue"),
@@ -300,6 +287,10 @@ def test_nothing_that_a_launcher_gives_holds_up_other_schedules(beat: Beat, sql:
         "kwargs with NUL": (JobRequest(kwargs={"text": "q\0"}), "NUL"),
         "no snooze": (JobRequest(snooze=cast(Any, "soon")), "tzinfo"),
         "naive snooze": (JobRequest(snooze=datetime(2030, 1, 1)), "tzinfo"),  # noqa: DTZ001
+        "unknown task": (JobRequest(task="tests.ad"), "'tests.ad'"),
+        "unknown option": (JobRequest(options={"producer": 1}), "'producer'"),
+        "wrong kwargs": (JobRequest(kwargs={"z": 1}), "TypeError: "),
+        "no JSON": (JobRequest(kwargs={"text": {1}}), "set is not JSON"),
         "skip": (Skip("q\0\ud800"), r"q\0\ud800"),
         "error": (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
     }
@@ -324,6 +315,7 @@ def test_nothing_that_a_launcher_gives_holds_up_other_schedules(beat: Beat, sql:
     assert decided.keys() == given.keys()
     for name, (_, error) in given.items():
         assert error in decided[name]
+    assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
     first.close()
     add(sql, "later", launcher="Fine")
     beat().run_due()  # as the next leader in this process

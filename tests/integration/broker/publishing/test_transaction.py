@@ -363,9 +363,9 @@ def test_a_database_without_a_broker_says_so(empty_database: str, database: str)
 # -- many -----------------------------------------------------------------------------------------
 
 
-def test_five_thousand(app: Celery, engine: Engine, connect: Connect, sql: Sql) -> None:
+def test_thousands(app: Celery, engine: Engine, connect: Connect, sql: Sql) -> None:
     """In order, each with an id of its own, with its own arguments; from a generator."""
-    count = 5000
+    count = 2500
     with Session(engine) as session:
         mine = pgbeat.in_transaction(session, app)
         ids = mine.send_many(
