@@ -1,7 +1,8 @@
 """Results of jobs that end without a worker: whoever waits for one is answered, with the reason."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -74,7 +75,7 @@ def cancel_in_bulk(job_control: JobControl, job_id: str) -> None:
         pass
 
 
-WAYS = pytest.mark.parametrize("cancel", [cancel_one, cancel_in_bulk])
+WAYS = list(product(POLICIES, (cancel_one, cancel_in_bulk)))
 REASON = f"cancelled by {ADMIN.name}: too slow"
 
 
@@ -85,44 +86,34 @@ def why(result: AsyncResult[Any]) -> str:
     return str(revoked.value)
 
 
-@WAYS
-@pytest.mark.parametrize("name", POLICIES)
-def test_what_waits(
-    app: Celery, name: str, job_control: JobControl, cancel: Callable[[JobControl, str], None]
-) -> None:
+def test_what_waits(app: Celery, job_control: JobControl) -> None:
     """In the queue, in a lane, for an approval: calls, members of groups, links of chains."""
-    task = app.tasks[name]
-    calls = [task.apply_async((1,), **o) for o in ({}, {"countdown": 600}, {"expires": 600})]
-    calls += group(task.si(1), task.si(2)).apply_async().children
-    linked = chain(task.si(1), app.tasks["answers.other"].si()).apply_async()
-    assert linked.parent is not None
-    for call in [*calls, linked.parent]:
-        cancel(job_control, call.id)
-        assert why(call) == REASON
-    assert why(app.AsyncResult(linked.id)) == REASON  # it will never run
+    for name, cancel in WAYS:
+        task = app.tasks[name]
+        calls = [task.apply_async((1,), **o) for o in ({}, {"countdown": 600}, {"expires": 600})]
+        calls += group(task.si(1), task.si(2)).apply_async().children
+        linked = chain(task.si(1), app.tasks["answers.other"].si()).apply_async()
+        assert linked.parent is not None
+        for call in [*calls, linked.parent]:
+            cancel(job_control, call.id)
+            assert why(call) == REASON
+        assert why(app.AsyncResult(linked.id)) == REASON  # it will never run
 
 
-@WAYS
-@pytest.mark.parametrize("name", POLICIES)
-def test_members_of_chords(
-    app: Celery,
-    sql: Sql,
-    name: str,
-    job_control: JobControl,
-    cancel: Callable[[JobControl, str], None],
-) -> None:
+def test_members_of_chords(app: Celery, sql: Sql, job_control: JobControl) -> None:
     """A chord fails in the same transaction, also if the member is a chain."""
-    task = app.tasks[name]
     body = app.tasks["answers.body"].s().on_error(app.tasks["answers.failed"].s())
-    for member in (task.si(1), chain(task.si(1), app.tasks["answers.other"].si())):
-        result = chord([member], body.clone()).apply_async()
-        [(job_id,)] = sql("SELECT id::text FROM pgbeat.unfinished_jobs")
-        cancel(job_control, job_id)
-        assert why(app.AsyncResult(job_id)) == REASON
-        with pytest.raises(ChordError, match="too slow"):
-            app.AsyncResult(result.id).get(timeout=0.2)
+    for name, cancel in WAYS:
+        task = app.tasks[name]
+        for member in (task.si(1), chain(task.si(1), app.tasks["answers.other"].si())):
+            result = chord([member], body.clone()).apply_async()
+            [(job_id,)] = sql("SELECT id::text FROM pgbeat.unfinished_jobs")
+            cancel(job_control, job_id)
+            assert why(app.AsyncResult(job_id)) == REASON
+            with pytest.raises(ChordError, match="too slow"):
+                app.AsyncResult(result.id).get(timeout=0.2)
     names = sql("SELECT payload::json -> 'headers' ->> 'task' FROM kombu_message")
-    assert names == [("answers.failed",)] * 2
+    assert names == [("answers.failed",)] * 2 * len(WAYS)
 
 
 def test_a_callback_is_neither_run_nor_an_errback(
