@@ -1,11 +1,8 @@
 """Starts workers that record executions, and gives them jobs."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID
-
-from celery import Celery
+from uuid import UUID, uuid4
 
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
@@ -14,12 +11,12 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import Job
+from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import Execution
 from pgbeat.jobs.states import endings
-from tests.support.jobs import new_job
-from tests.support.processes import Process, Processes, until
-from tests.support.transport_workers import transport_url
+from tests.support.processes import until
+from tests.support.transport_workers import TransportWorkers
 
 
 class Seen(NamedTuple):
@@ -29,36 +26,23 @@ class Seen(NamedTuple):
     runs: list[Execution]
 
 
-class TrackedWorkers(Processes):
-    """Workers on a database by pgbeat's transport, and what becomes of jobs."""
+class TrackedWorkers(TransportWorkers):
+    """Workers that record executions, and what becomes of jobs."""
+
+    module = "tests.support.apps.recorded"
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
-        self.env |= {"TESTS_BROKER": transport_url(database), "TESTS_FOLDER": str(folder)}
-        self.app = Celery("tracked", broker=transport_url(database), set_as_current=False)
-        self.app.conf.update(task_ignore_result=True, result_expires=None)
         self._engine = connections.engine(postgres_url(database), "tests tracked")
         self._publisher = publisher(self.app, Settings.load(self.app.conf), lambda: None)
 
-    def start(
-        self,
-        *arguments: str,
-        settings: dict[str, Any] | None = None,
-        app: str = "tests.support.apps.recorded",
-        **env: str,
-    ) -> Process:
-        """Starts a worker, prefork unless told otherwise, and waits until it consumes."""
-        if "-P" not in arguments:
-            arguments = ("-P", "prefork", *arguments)
-        env = {"TESTS_SETTINGS": json.dumps(settings or {}), **env}
-        process = self.worker(*arguments, "--without-mingle", app=app, **env)
-        process.says(" ready.", 60)
-        return process
-
     def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
         """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
-        new = [new_job(f"tests.{task}", args, **fields) for _ in range(count)]
-        ids = [str(job.id) for job in new]
+        ids = [str(uuid4()) for _ in range(count)]
+        new = [
+            NewJob(i, "default", f"tests.{task}", args, {}, "user_cli", "me", False, **fields)
+            for i in ids
+        ]
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)
             new_jobs.insert(connection, new)
@@ -100,11 +84,6 @@ class TrackedWorkers(Processes):
         """Its executions, once there are so many."""
         return until(lambda: runs if len(runs := self.see(job_id).runs) >= count else [])
 
-    def open(self, *gates: str) -> None:
-        """Lets the tasks that hold at these gates end."""
-        for gate in gates:
-            (self.folder / f"gate-{gate}").touch()
-
     def states(self) -> dict[str, int]:
         """Returns how many jobs are in each state."""
         return dict(self.sql("SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1"))
@@ -116,6 +95,5 @@ class TrackedWorkers(Processes):
 
     def close(self) -> None:
         """Ends it all."""
-        self.stop_all()
         self._engine.dispose()
-        self.app.close()
+        super().close()

@@ -41,7 +41,10 @@ class Entry:
 
 
 class TransportWorkers(Processes):
-    """Workers of `tests.support.apps.journal` on a database, and their journal."""
+    """Workers on a database by pgbeat's transport, and their journal."""
+
+    #: The module of the workers' app, unless one is told otherwise.
+    module = "tests.support.apps.journal"
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
@@ -49,13 +52,19 @@ class TransportWorkers(Processes):
         self.app = Celery("transport", broker=transport_url(database), set_as_current=False)
         self.app.conf.update(task_ignore_result=True, result_expires=None)
 
-    def start(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:
+    def start(self, *arguments: str, **options: Any) -> Process:
         """Starts a worker, prefork unless told otherwise, and waits until it consumes."""
-        process = self.begin(*arguments, settings=settings, **env)
+        process = self.begin(*arguments, **options)
         self.await_ready(process)
         return process
 
-    def begin(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:
+    def begin(
+        self,
+        *arguments: str,
+        settings: dict[str, Any] | None = None,
+        app: str | None = None,
+        **env: str,
+    ) -> Process:
         """Starts a worker."""
         if "-P" not in arguments:
             arguments = ("-P", "prefork", *arguments)
@@ -64,7 +73,7 @@ class TransportWorkers(Processes):
             arguments = tuple(a for a in arguments if a != "--with-mingle")
         else:
             arguments = (*arguments, "--without-mingle")  # it waits a second for neighbours
-        return self.worker(*arguments, app="tests.support.apps.journal", **env)
+        return self.worker(*arguments, app=app or self.module, **env)
 
     def await_ready(self, *workers: Process) -> None:
         """Waits until they consume."""
