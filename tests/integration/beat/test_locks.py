@@ -18,7 +18,7 @@ from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 from tests.support.refusals import refusing
-from tests.support.rows import Sql, make_lane, make_schedule
+from tests.support.rows import Sql, make_job, make_lane, make_schedule
 from tests.support.threads import waiting
 
 Beat = Callable[..., Scheduler]
@@ -87,6 +87,13 @@ def others_go_on(sql: Sql, count: int = 20) -> None:
     until(lambda: len(ticks(sql, "other 1")) >= before + 2, 20, "another goes on")
 
 
+#: Takes the unique key of the schedule `keyed`.
+TAKES_K = (
+    "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
+    "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
+)
+
+
 @contextmanager
 def opened(database: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that somebody leaves open, with these statements in it."""
@@ -121,11 +128,7 @@ def test_what_commits_at_last_counts(
     """A row written by hand takes no advisory lock: it is the unique index that is waited for."""
     add(sql, "keyed", '{"unique_key": "K"}')
     add_others(sql)
-    statement = (
-        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
-        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
-    )
-    with opened(database, statement) as connection:
+    with opened(database, TAKES_K) as connection:
         running()
         others_go_on(sql)
         assert ticks(sql, "keyed") == []
@@ -140,12 +143,8 @@ def test_a_key_that_is_taken_while_a_launch_is_written(
 ) -> None:
     """The launch waits for the unique index, and then skips: it has no job."""
     add(sql, "keyed", '{"unique_key": "K"}')
-    statement = (
-        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
-        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
-    )
     trigger = partial(run_with, app, "trigger", "keyed")
-    with opened(database, statement) as connection, waiting(sql, trigger):
+    with opened(database, TAKES_K) as connection, waiting(sql, trigger):
         connection.commit()
     assert ticks(sql, "keyed") == ["skipped"]
 
@@ -259,12 +258,7 @@ def test_a_job_that_is_due_waits_alone_for_its_queue(
     """Jobs with a time are handed out apart, where one of them can't be."""
     sql("SELECT pgbeat.adopt_broker()")
     for queue in ("new", None, None):
-        sql(
-            "INSERT INTO pgbeat.jobs (id, task, args, kwargs, queue, state, run_at, dispatched_at, "
-            "job_source, created_by, is_system_job) VALUES (gen_random_uuid(), 'tests.add', '[]', "
-            "'{}', %s, 'scheduled', now(), NULL, 'system', 'tests', true)",
-            queue,
-        )
+        make_job(sql, "scheduled", task="tests.add", queue=queue, run_at="now")
     waiting = "SELECT queue FROM pgbeat.jobs WHERE state = 'scheduled'"
     with opened(database, "INSERT INTO kombu_queue (name) VALUES ('new')") as other:
         running()
@@ -296,15 +290,11 @@ def test_one_blocked_decision_does_not_split_the_batches_after_it(
     """It is tried again by itself: the others commit together, at the first attempt."""
     add(sql, "keyed", '{"unique_key": "K"}')
     add_others(sql)
-    statement = (
-        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
-        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
-    )
     together = (
         "SELECT max(together) FROM (SELECT count(*) AS together FROM pgbeat.ticks WHERE id > %s "
         "GROUP BY xmin::text) AS transactions"
     )
-    with opened(database, statement):
+    with opened(database, TAKES_K):
         running()
         others_go_on(sql)
         [(last,)] = sql("SELECT max(id) FROM pgbeat.ticks")

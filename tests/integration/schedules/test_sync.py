@@ -237,13 +237,13 @@ def test_rows_made_elsewhere_are_not_touched(connection: Connection, sql: Sql) -
     assert [everything(connection, name) for name in names] == before
 
 
-def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql: Sql) -> None:
+def test_switches_and_the_run_state_survive_a_change(connection: Connection, sql: Sql) -> None:
     apply(connection, [entry()])
     sql(
         "UPDATE pgbeat.schedules SET paused_at = '2025-01-01Z', retry_count = 2, "
         "last_run = '2025-01-02Z', last_success = '2025-01-03Z', last_failure = '2025-01-04Z', "
         "last_error = 'oops', cursor = '7', max_retries = 9, owner = 'ops', "
-        "condition_sql = 'SELECT true'"
+        "condition_sql = 'SELECT true', enabled = false, disabled_reason = 'too loud'"
     )
     before = everything(connection, "s")
     assert apply(connection, [entry(kwargs={"x": 1})]) == SyncChanges(changed=["s"])
@@ -253,14 +253,6 @@ def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql:
         before.pop(written)
         after.pop(written, None)
     assert after == before
-
-
-def test_being_disabled_survives_a_change(connection: Connection) -> None:
-    apply(connection, [entry()])
-    control.disable(unit_on(connection), "s", "too loud")
-    apply(connection, [entry(kwargs={"x": 1})])
-    row = schedules.get(connection, "s")
-    assert (row.enabled, row.disabled_reason) == (False, "too loud")
 
 
 def test_a_beat_that_comes_later_leaves_a_persons_pause(
