@@ -83,10 +83,10 @@ def test_it_expires_and_stays_in_its_namespace(engine: Engine) -> None:
             accept(connection, code)
 
 
-@pytest.mark.parametrize("code", ["", "pgbeat_once_", "pgbeat_once_" + "x" * 43, "x" * 9999])
-def test_what_is_no_code_is_refused(engine: Engine, code: str) -> None:
-    with engine.begin() as connection, pytest.raises(InvalidToken):
-        accept(connection, code)
+def test_what_is_no_code_is_refused(engine: Engine) -> None:
+    for code in ("", "pgbeat_once_", "pgbeat_once_" + "x" * 43, "x" * 9999):
+        with engine.begin() as connection, pytest.raises(InvalidToken):
+            accept(connection, code)
 
 
 def test_a_code_is_no_token(engine: Engine) -> None:

@@ -172,18 +172,14 @@ def test_what_is_masked_alike_is_one_group(
     assert errors(connection, "default", mask=mask, limit=1).has_more
 
 
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
+def test_what_can_not_be_answered_is_refused(connection: Connection) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"limit": 0}, "limit"),
         ({"limit": 101}, "limit"),
         ({"since": timedelta(0)}, "since"),
         ({"since": timedelta(days=93)}, "since"),
         ({"since": datetime(2100, 1, 1, tzinfo=UTC)}, "since"),
-    ],
-)
-def test_what_can_not_be_answered_is_refused(
-    connection: Connection, given: dict[str, object], field: str
-) -> None:
-    with raises(InvalidInput, (field, "out_of_range")):
-        errors(connection, "default", **given)  # type: ignore[arg-type]
+    ]
+    for given, field in cases:
+        with raises(InvalidInput, (field, "out_of_range")):
+            errors(connection, "default", **given)  # type: ignore[arg-type]

@@ -312,19 +312,15 @@ def test_steps_begin_on_round_times(
         assert found.since.timestamp() % step.total_seconds() == 0
 
 
-@pytest.mark.parametrize(
-    ("given", "field", "code"),
-    [
+def test_what_can_not_be_answered_is_refused(connection: Connection) -> None:
+    cases: list[tuple[dict[str, object], str, str]] = [
         ({"task": "a", "lane": "b"}, "lane", "conflict"),
         ({"since": timedelta(0)}, "since", "out_of_range"),
         ({"since": timedelta(days=93)}, "since", "out_of_range"),
         ({"since": datetime(2100, 1, 1, tzinfo=UTC)}, "since", "out_of_range"),
         ({"step": timedelta(seconds=90)}, "step", "out_of_range"),
         ({"since": timedelta(days=2), "step": MINUTE}, "step", "out_of_range"),
-    ],
-)
-def test_what_can_not_be_answered_is_refused(
-    connection: Connection, given: dict[str, object], field: str, code: str
-) -> None:
-    with raises(InvalidInput, (field, code)):
-        load(connection, "default", **given)  # type: ignore[arg-type]
+    ]
+    for given, field, code in cases:
+        with raises(InvalidInput, (field, code)):
+            load(connection, "default", **given)  # type: ignore[arg-type]
