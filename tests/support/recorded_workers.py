@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
@@ -11,10 +11,10 @@ from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows import new_jobs
 from pgbeat.jobs.rows.model import Job
-from pgbeat.jobs.rows.new_jobs import NewJob
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.running.executions import Execution
 from pgbeat.jobs.states import endings
+from tests.support.jobs import new_job
 from tests.support.processes import until
 from tests.support.transport_workers import TransportWorkers
 
@@ -38,11 +38,8 @@ class TrackedWorkers(TransportWorkers):
 
     def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
         """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
-        ids = [str(uuid4()) for _ in range(count)]
-        new = [
-            NewJob(i, "default", f"tests.{task}", args, {}, "user_cli", "me", False, **fields)
-            for i in ids
-        ]
+        new = [new_job(f"tests.{task}", args, **fields) for _ in range(count)]
+        ids = [str(job.id) for job in new]
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)
             new_jobs.insert(connection, new)
