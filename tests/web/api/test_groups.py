@@ -48,7 +48,6 @@ def test_a_group_of_another_is_not_there(web: Web, admin: Any) -> None:
     assert done(bob.get("/groups"))["groups"] == []
     assert [each["id"] for each in done(admin.get("/groups"))["groups"]] == [made["id"]]
     problem(bob.get("/groups?created_by=user:alice"), 403)
-    problem(bob.get("/groups/x"), 422)
 
 
 def test_pages_of_groups(web: Web) -> None:
@@ -59,8 +58,6 @@ def test_pages_of_groups(web: Web) -> None:
     assert [each["id"] for each in first["groups"] + second["groups"]] == ids
     assert second["next"] is None
     assert done(alice.get("/groups?state=completed"))["groups"] == []
-    for query in ("state=odd", "after=x", "limit=0", "created_by=" + "x" * 256):
-        problem(alice.get(f"/groups?{query}"), 422)
 
 
 def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:

@@ -91,22 +91,6 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     assert "did you mean 'nightly'?" in problem(admin.get("/jobs?schedule=nightl"), 404)
 
 
-def test_a_bad_query_is_refused(admin: Any) -> None:
-    for query in (
-        "limit=0",
-        "limit=201",
-        "state=odd",
-        "after=x",
-        "group=x",
-        "job_source=me",
-        "system=perhaps",
-        "task=%00",
-        "created_by=user:alice%00",
-        "schedule=" + "x" * 201,
-    ):
-        assert problem(admin.get(f"/jobs?{query}"), 422)
-
-
 def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) -> None:
     """By two workers: the newest execution is the one that began last."""
     job_id = make(alice)["id"]
@@ -155,7 +139,6 @@ def test_executions_by_pages(alice: Any, sql: Sql) -> None:
     second = done(alice.get(path, params={"limit": 3, "after": first["next"]}))
     assert [each["number"] for each in second["executions"]] == [2, 1]
     assert (second["next"], second["total"]) == (None, 5)
-    problem(alice.get(path, params={"after": "x"}), 422)
 
 
 def test_executions(web: Web, alice: Any) -> None:

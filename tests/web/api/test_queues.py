@@ -86,8 +86,6 @@ def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
     assert done(admin.get("/dead?queue=celery"))["dead"] == [*first["dead"], *second["dead"]]
     problem(admin.get("/dead?queue=other"), 404)
     problem(admin.get("/dead/99999"), 404)
-    for path in ("/dead/0", "/dead/x", f"/dead/{2**63}", "/dead?after=x", "/dead?queue=%00"):
-        problem(admin.get(path), 422)
 
 
 def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:

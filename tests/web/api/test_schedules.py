@@ -90,13 +90,6 @@ def test_what_the_code_made_comes_back(app: Celery, beat: Beat, web: Web) -> Non
 # -- refused --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "query", ["limit=0", "limit=201", "limit=x", "state=odd", "after=x", "search=" + "x" * 201]
-)
-def test_a_bad_query_is_refused(admin: Any, query: str) -> None:
-    assert problem(admin.get(f"{PATH}?{query}"), 422)
-
-
 def test_schedules_of_another_namespace_are_not_there(app: Celery, web: Web) -> None:
     from tests.support.web import opened
 

@@ -89,7 +89,4 @@ def test_deliveries_are_seen_and_asked_for_again(admin: Any, sql: Sql) -> None:
     assert errors(admin.post("/webhooks/ops/redeliver")) == [("", "invalid_job")]
     verbs = [verb for verb, _, _ in audited(admin, "webhook")]
     assert verbs == ["create", "create", "redeliver", "redeliver", "disable"]
-    for query in ("state=odd", "limit=0", "after=x"):
-        problem(admin.get(f"/webhooks/ops/deliveries?{query}"), 422)
-    problem(admin.post("/webhooks/ops/deliveries/x/redeliver"), 422)
     problem(admin.post(f"/webhooks/ops/deliveries/{uuid4()}/redeliver"), 404)

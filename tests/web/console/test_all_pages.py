@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
+from tests.support.rows import insert, make_job, make_lane, make_schedule
 from tests.support.web import Web
 from tests.web.console.shown_pages import shown_pages
 from tests.web.console.test_groups import make_group
@@ -27,31 +28,30 @@ def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
 
 
 def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
-    paths = ["/console/groups", "/console/templates", "/console/webhooks", "/console/webhooks/h0"]
     first = make_group(web.user)
-    paths.append(f"/console/groups/{first}")
+    of_pages = ["schedules", "jobs", "lanes", "audit", "queues", "groups", "templates", "webhooks"]
+    paths = [f"/console/{each}" for each in (*of_pages, "webhooks/h0", f"groups/{first}")]
+    paths += ["/admin/scheduled-jobs", "/jobs", "/lanes", "/audit", "/queues", "/groups"]
 
-    def fill(count: int) -> None:
-        for number in range(count):
+    def fill(*numbers: int) -> None:
+        hook = {"url": "https://a.b", "secret": f"whsec_{40 * 'a'}", "events": ["job.failed"]}
+        for n in numbers:
             make_group(web.user)
-            sql(
-                "INSERT INTO pgbeat.templates (name, task) VALUES (%s, 'tests.add')"
-                " ON CONFLICT DO NOTHING",
-                f"t{number}",
-            )
-            sql(
-                "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES (%s, 'https://a.b',"
-                " 'whsec_' || repeat('a', 40), '{job.failed}') ON CONFLICT DO NOTHING",
-                f"h{number}",
-            )
+            key = make_schedule(sql, f"s{n}")
+            job = make_job(sql, "running", schedule=f"s{n}", schedule_id=key)
+            tick = {"schedule": f"s{n}", "due_at": "now", "outcome": "launched", "job_id": job}
+            insert(sql, "ticks", {"schedule_id": key} | tick, "id")
+            make_lane(sql, f"l{n}")
+            insert(sql, "templates", {"name": f"t{n}", "task": "tests.add"})
+            insert(sql, "webhooks", {"name": f"h{n}"} | hook)
         deliver(sql, "failed")
 
-    fill(1)
+    fill(0)
     html(page.get("/console/groups"))  # notes that the token is used
     few = web.statements(page, paths)
-    fill(8)
+    fill(*range(1, 13))
     assert web.statements(page, paths) == few
-    assert max(few.values()) <= 12
+    assert max(few.values()) <= 15
 
 
 def test_links_and_forms_keep_to_where_it_is_mounted(web: Web, sql: Sql) -> None:

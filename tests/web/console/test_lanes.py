@@ -71,9 +71,6 @@ def test_a_job_of_a_fair_lane_is_moved_within_its_key(
     assert f'value="{other}"' not in shown.replace(f'name="job" value="{other}"', "")
 
 
-# -- made
-
-
 # -- changed
 
 
@@ -277,9 +274,6 @@ def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) ->
     # One whose process is dead is gone.
     sql("SELECT pg_advisory_unlock_all()")
     assert "it is over" in problem(web.admin.delete(path), 404)
-
-
-# -- deleted
 
 
 def test_tasks_with_a_policy_are_listed(app: Celery, page: Any) -> None:

@@ -3,13 +3,11 @@
 import re
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql
 from tests.support.pages import after, html, words_of
 from tests.support.rows import make_job, make_schedule
-from tests.support.web import Web
 
 Beat = Callable[..., Scheduler]
 
@@ -51,35 +49,6 @@ def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> No
     found = html(page.get(LIST, params={"state": "disabled"}))
     assert re.findall(r"\bs\d\d\b", found.words) == ["s03"]
     assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))
-
-
-def test_no_list_asks_more_for_more_rows(
-    page: Any, web: Web, schedule: Any, job: Any, sql: Sql
-) -> None:
-    def fill(count: int) -> None:
-        for number in range(count):
-            name = f"s{uuid4().hex[:8]}"
-            schedule_id = schedule(name)
-            job_id = job(state="running", finished_at=None, schedule=name, schedule_id=schedule_id)
-            sql(
-                "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id)"
-                " VALUES (%s, %s, now(), 'launched', %s) RETURNING id",
-                schedule_id,
-                name,
-                job_id,
-            )
-            sql(
-                f"INSERT INTO pgbeat.lanes (name) VALUES ('l{number}') ON CONFLICT DO NOTHING"
-                " RETURNING name"
-            )
-
-    paths = [LIST, "/console/jobs", "/console/lanes", "/console/audit", "/console/queues"]
-    fill(2)
-    html(page.get(LIST))  # notes that the token is used
-    few = web.statements(page, paths)
-    fill(15)
-    assert web.statements(page, paths) == few
-    assert max(few.values()) <= 15
 
 
 def test_a_schedule_shows_its_decisions(page: Any, schedule: Any, sql: Sql, beat: Beat) -> None:
