@@ -230,9 +230,6 @@ def test_an_argument_that_is_no_text(database: str) -> None:
     assert "UTF-8" in refused(run(database, "status", "\udcff"))
 
 
-# -- the app -----------------------------------------------------------------------------------
-
-
 def test_an_argument_that_is_much_too_long(database: str) -> None:
     """Errors show only its start and end."""
     long = "x" * 100_000
@@ -244,6 +241,9 @@ def test_an_argument_that_is_much_too_long(database: str) -> None:
         said = run(database, *arguments).stderr.strip()
         assert len(said) < 1000
         assert " … " in said and said.endswith(end)
+
+
+# -- the app -----------------------------------------------------------------------------------
 
 
 def test_the_app_is_found_beside_us(database: str) -> None:
@@ -390,15 +390,6 @@ def test_a_full_disk(database: str) -> None:
         errors = shell(*PGBEAT, "--url", database, "list", "--json", stdout=full.fileno())
     assert shown.returncode == errors.returncode == 1
     assert shown.stderr == errors.stderr == "Error: [Errno 28] No space left on device\n"
-
-
-def test_nobody_answers(database: str) -> None:
-    added = ("add", "s", "--task", "t", "--every", "1h")
-    assert run(database, *added).exit_code == 0
-    asked = run(database, "remove", "s")
-    assert asked.exit_code == 2
-    assert "nothing is removed: there is nobody to ask, and --yes was not given" in asked.output
-    assert read(database, "list")[0]["name"] == "s"
 
 
 def test_interrupted(database: str, sql: Sql) -> None:

@@ -267,6 +267,3 @@ def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> N
     sql("""UPDATE pgbeat.templates SET kwargs = '{"z": 1}' WHERE name = 'x'""")
     refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
     assert "'tests.add'" in refusal
-
-
-# -- lengths of time ---------------------------------------------------------------------------

@@ -132,10 +132,7 @@ def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
         ("7", "is not a group; write a list of jobs, or an object"),
         ('{"job": []}', "is not a group"),
         ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; its keys are name, mode"),
-        ('{"jobs": ["tests.add"], "mode": "serial"}', "mode 'serial' is not one of"),
         ('["tests.ad"]', "member 0: "),
-        ("[]", "a group has 1 to 10,000 members, and this one has 0"),
-        ('[{"task": "tests.add", "lane": "no"}]', "member 0: there is no lane 'no'"),
     ],
 )
 def test_what_a_file_has_wrong(

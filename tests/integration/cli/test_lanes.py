@@ -94,12 +94,6 @@ def test_more_slots_are_given_at_once_where_there_is_an_app(lane_jobs: Lanes) ->
     assert lane_jobs.messages() == [first, second, third]
 
 
-# -- pause, resume
-
-
-# -- remove
-
-
 # -- list, show
 
 
