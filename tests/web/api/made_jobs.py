@@ -31,11 +31,6 @@ def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, 
     return run_id
 
 
-def fails(web: Web, job_id: str, error: str = "oops") -> str:
-    """Has a worker tell that a job failed; the execution's id."""
-    return tell(web, job_id, state="failed", job_state="failed", error=error)
-
-
 def audited(admin: Any, kind: str = "job") -> list[tuple[str, str, str]]:
     """Verb, actor and subject of the changes, the oldest first."""
     found = done(admin.get("/audit", params={"kind": kind, "limit": 200}))["changes"]

@@ -77,35 +77,36 @@ def test_a_jwt_says_who_asks(app: Celery, sql: Sql) -> None:
     assert sql("SELECT actor FROM pgbeat.audit") == [("user:root",)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"exp": 1},
-        {"exp": None},
-        {"exp": "soon"},
-        {"exp": float("1e400")},
-        {"exp": 10**400},
-        {"sub": None},
-        {"sub": 5},
-        {"sub": " "},
-        {"sub": "a\nb"},
-        {"sub": "a" * 50_000},
-        {"sub": "a\u202eb"},
-        {"nbf": int(time.time()) + 3600},
-        {"iss": "elsewhere"},
-        {"iss": None},
-        {"aud": "others"},
-        {"aud": None},
-    ],
-)
-def test_a_jwt_that_is_not_for_us_is_refused(app: Celery, changes: dict[str, Any]) -> None:
+#: What makes a good JWT one that is not for us.
+WRONG_CLAIMS: list[dict[str, Any]] = [
+    {"exp": 1},
+    {"exp": None},
+    {"exp": "soon"},
+    {"exp": float("1e400")},
+    {"exp": 10**400},
+    {"sub": None},
+    {"sub": 5},
+    {"sub": " "},
+    {"sub": "a\nb"},
+    {"sub": "a" * 50_000},
+    {"sub": "a\u202eb"},
+    {"nbf": int(time.time()) + 3600},
+    {"iss": "elsewhere"},
+    {"iss": None},
+    {"aud": "others"},
+    {"aud": None},
+]
+
+
+def test_a_jwt_that_is_not_for_us_is_refused(app: Celery) -> None:
     good: dict[str, Any] = {"iss": "https://idp", "aud": ["x", "pgbeat"]}
     issuer = {"web_jwt_issuer": "https://idp", "web_jwt_audience": "pgbeat"}
     with opened(app, web_jwt_key=SECRET, **issuer) as web:
         done(ask(web, signed(**good)))
-        raw = _raw({"alg": "HS256"}, claims(**{**good, **changes}), SECRET)
-        said = problem(ask(web, raw), 401)
-    assert said.startswith("the JWT is not accepted: ")
+        for changes in WRONG_CLAIMS:
+            raw = _raw({"alg": "HS256"}, claims(**{**good, **changes}), SECRET)
+            said = problem(ask(web, raw), 401)
+            assert said.startswith("the JWT is not accepted: "), changes
 
 
 def _raw(header: dict[str, Any], payload: dict[str, Any], secret: str) -> str:
@@ -122,16 +123,12 @@ def _raw(header: dict[str, Any], payload: dict[str, Any], secret: str) -> str:
     return f"{head}.{body}.{part(seal)}"
 
 
-@pytest.mark.parametrize("algorithm", ["none", "None", "HS512", "RS256", "", "hs256"])
-def test_a_jwt_of_another_algorithm_is_refused(app: Celery, algorithm: str) -> None:
+def test_a_jwt_that_is_not_signed_by_the_secret_is_refused(app: Celery) -> None:
     with opened(app, web_jwt_key=SECRET) as web:
-        forged = _raw({"alg": algorithm}, claims(), SECRET)
-        problem(ask(web, forged), 401)
-        problem(ask(web, forged.rpartition(".")[0] + "."), 401)
-
-
-def test_a_jwt_of_another_secret_is_refused(app: Celery) -> None:
-    with opened(app, web_jwt_key=SECRET) as web:
+        for algorithm in ("none", "None", "HS512", "RS256", "", "hs256"):
+            forged = _raw({"alg": algorithm}, claims(), SECRET)
+            problem(ask(web, forged), 401)
+            problem(ask(web, forged.rpartition(".")[0] + "."), 401)
         problem(ask(web, signed("t" * 32)), 401)
         problem(ask(web, signed()[:-2]), 401)
 

@@ -9,7 +9,6 @@ from tests.support.webhook_receiver import Receiver
 from tests.web.api.made_jobs import audited
 
 URL = "https://example.com/hook"
-SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification's example
 
 
 def make(admin: Any, name: str = "ops", **values: Any) -> Any:

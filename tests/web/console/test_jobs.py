@@ -11,8 +11,6 @@ from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
 from tests.support.web import Web, opened
 
-LIST = "/console/schedules"
-
 
 def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, schedule: Any) -> None:
     schedule_id = schedule("s")

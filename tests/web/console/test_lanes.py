@@ -17,7 +17,6 @@ from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 
 GPU = "/console/lanes/gpu"
-NEW = "/console/new/lane"
 #: The form as it is of a lane with a limit of 1.
 BEFORE = (
     '{"max_running": "1", "rate": "", "rate_key": "", "fair_by": "",'
@@ -168,9 +167,10 @@ def test_moving_past_one_of_another_priority_takes_that_on(
     assert sql("SELECT priority FROM pgbeat.jobs WHERE task = 't2'") == [(5,)]
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
+def test_what_can_not_be_done_is_refused(page: Any, sql: Sql, waiting: Any) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    job_id, gone = waiting(1), make_job(sql, state="completed", lane="gpu")
+    for data, status in (
         ({"do": "up"}, 404),
         ({"do": "up", "job": "{job}"}, 404),
         ({"do": "up", "job": "{job}", "ahead": "{job}"}, 422),
@@ -182,15 +182,9 @@ def test_moving_past_one_of_another_priority_takes_that_on(
         ({"do": "release", "direct": "direct/99"}, 404),
         ({"do": "release", "direct": "direct/99999999999"}, 404),
         ({"do": "release", "direct": f"direct/{'9' * 5000}"}, 404),
-    ],
-)
-def test_what_can_not_be_done_is_refused(
-    page: Any, sql: Sql, waiting: Any, data: dict[str, str], status: int
-) -> None:
-    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
-    job_id, gone = waiting(1), make_job(sql, state="completed", lane="gpu")
-    data = {key: value.format(job=job_id, gone=gone) for key, value in data.items()}
-    html(page.post(GPU, data=data), status)
+    ):
+        given = {key: value.format(job=job_id, gone=gone) for key, value in data.items()}
+        html(page.post(GPU, data=given), status)
     assert line(sql) == ["t1"]
     assert [verb for verb, *_ in noted(sql)] == ["create"]
 
