@@ -124,21 +124,18 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     assert " ".join(shown[1].split()) == "2030-09-13 00:00:00 c ? by the app's code"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--from", "2020-01-01"],
-        ["--from", "tomorrow"],
-        ["--from", "9999-12-31T20:00Z"],
-        ["--hours", "0"],
-        ["--hours", "9000"],
-        ["--limit", "-1"],
-        ["--limit", "9" * 20],
-        ["--day"],
-    ],
-)
-def test_bad_input(database: str, arguments: list[str]) -> None:
-    assert arguments[0] in refused(run(database, "forecast", *arguments))
+def test_bad_input(database: str) -> None:
+    for option, *value in (
+        ("--from", "2020-01-01"),
+        ("--from", "tomorrow"),
+        ("--from", "9999-12-31T20:00Z"),
+        ("--hours", "0"),
+        ("--hours", "9000"),
+        ("--limit", "-1"),
+        ("--limit", "9" * 20),
+        ("--day",),
+    ):
+        assert option in refused(run(database, "forecast", option, *value))
 
 
 def test_many_that_nothing_can_be_told_of(database: str, sql: Sql) -> None:

@@ -124,23 +124,18 @@ def test_a_graph_is_made_from_a_file_and_a_job_that_follows(
     assert said.startswith("Made a sequential group of 1 job: ")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_what_a_file_has_wrong(app: Celery, write: Write, sql: Sql) -> None:
+    for content, message in (
         ("[", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("7", "is not a group; write a list of jobs, or an object"),
         ('{"job": []}', "is not a group"),
         ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; its keys are name, mode"),
         ('["tests.ad"]', "member 0: "),
-    ],
-)
-def test_what_a_file_has_wrong(
-    app: Celery, write: Write, sql: Sql, content: str, message: str
-) -> None:
-    result = run_with(app, "groups", "run", write(content))
-    assert result.exit_code in (1, 2)
-    assert message in result.stderr
+    ):
+        result = run_with(app, "groups", "run", write(content))
+        assert result.exit_code in (1, 2)
+        assert message in result.stderr
     assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
 
 

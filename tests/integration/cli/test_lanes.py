@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.integration.jobs.test_lanes import reserve
 from tests.support.command_line import read, refused, run, run_with
@@ -63,9 +61,8 @@ def test_set_makes_a_lane_fair(database: str) -> None:
     assert (row["fair_by"], row["max_per_key"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
+def test_set_refuses_what_is_wrong(database: str, sql: Sql) -> None:
+    for arguments, named in (
         (["l", "--limit", "2", "--no-limit"], "--no-limit"),
         (["l", "--rate-key", "task", "--no-rate"], "--no-rate"),
         (["l", "--limit-per", "task", "2", "--no-fair"], "--no-fair"),
@@ -73,12 +70,8 @@ def test_set_makes_a_lane_fair(database: str) -> None:
         (["l"], "--no-limit"),
         (["l", "--fair-by", "task"], "--no-limit"),
         (["l", "--policy", "tests.evenings", "--options", '{"our": 1}'], "'our'"),
-    ],
-)
-def test_set_refuses_what_is_wrong(
-    database: str, sql: Sql, arguments: list[str], named: str
-) -> None:
-    assert named in refused(run(database, "lanes", "set", *arguments))
+    ):
+        assert named in refused(run(database, "lanes", "set", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
