@@ -138,7 +138,7 @@ def ask_page(web: Web, path: str, values: dict[str, Any]) -> Response:
             form |= {f"event:{each}": "yes" if each in value else "" for each in EVENTS}
         else:
             form[name] = "" if value is None else typed(name, value)
-    page = web.browser(web.token("root", "admin"))
+    page = web.admins_browser
     if not path.startswith(("new/", "backfill/")):
         form = html(page.get(f"/console/{path}")).edit | form
     answer: Response = page.post(f"/console/{path}", data=form)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -64,10 +65,15 @@ class Web:
         """Makes a token, and returns its text."""
         return make_token(self.settings.url, actor, scope, self.settings.namespace, **options)
 
-    @property
+    @cached_property
     def admin(self) -> TestClient:
-        """Returns an administrator, `user:root`."""
+        """An administrator, `user:root`; the same each time, since tests ask for it often."""
         return self.client(self.token("root", "admin"))
+
+    @cached_property
+    def admins_browser(self) -> TestClient:
+        """A browser that `user:root` is signed in with; the same each time."""
+        return self.browser(self.token("root", "admin"))
 
     @property
     def viewer(self) -> TestClient:

@@ -324,6 +324,14 @@ CHANGING = {
         after={"max_running": 2},
     ),
     "pause": plain("pause", "schedule", first=(ADD,), before={"paused_at": None}),
+    "pause, with a reason": Case(
+        "pause schedule {n}",
+        "pause {n} --reason why",
+        f'POST {SCHEDULE}/pause {{"reason": "why"}}',
+        "schedules/{n}?do=pause&reason=why",
+        (ADD,),
+        after={"paused_reason": "why"},
+    ),
     "pause, all": Case(
         "pause schedule {n}",
         "pause --all --admin --yes --reason why",
@@ -543,7 +551,7 @@ class Stage:
             return answer.json()
         path, _, query = self.filled(case.page).partition("?")
         form = dict(parse_qsl(query, keep_blank_values=True))
-        page = self.web.browser(self.web.token("root", "admin"))
+        page = self.web.admins_browser
         if form.get("do") == "edit":
             form = html(page.get(f"/console/{path}")).edit | form
         answer = page.post(f"/console/{path}", data=form)

@@ -18,6 +18,7 @@ from tests.web.api.made_schedules import PATH, make
         (b'{"name": "s\\ud800", "task": "tests.add", "cron": "* * * * *"}', 422),
         (b'{"name": "s", "task": "tests.add", "cron": "* * * * *", "kwargs": {"x": NaN}}', 422),
         (b'{"name": "s", "task": "tests.add", "every": 1e999}', 422),
+        (b'{"name": "s", "task": "tests.add", "every": 60, "kwargs": {"x": 1e999}}', 422),
         (b'{"name": "s", "every": ' + b"9" * 5000 + b"}", 400),
         (b"[" * 100_000, 400),
     ],

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.pages import html, words_of
+from tests.support.pages import after, html, words_of
 from tests.support.rows import insert, make_job, make_lane, make_schedule
 from tests.support.web import Web
 from tests.web.console.shown_pages import shown_pages
@@ -65,3 +65,24 @@ def test_links_and_forms_keep_to_where_it_is_mounted(web: Web, sql: Sql) -> None
     form = {"name": "n", "kind": "cron", "timetable": "@daily", "task": "tests.add"}
     answer = mounted.post("/ops/console/new/schedule", data=form)
     assert answer.headers["location"] == "/ops/console/schedules/n"
+
+
+def test_every_page_refuses_a_verb_that_it_does_not_have(page: Any, sql: Sql) -> None:
+    paths = shown_pages(sql)
+    before = sql("SELECT id FROM pgbeat.audit")
+    found = {path: page.post(f"/console/{path}", data={"do": "dance"}) for path in paths}
+    refused = [path for path, answer in found.items() if answer.status_code == 422]
+    assert {answer.status_code for answer in found.values()} == {405, 422}, found
+    assert len(refused) > 15
+    assert page.post("/console/schedules/none", data={"do": "trigger"}).status_code == 404
+    assert sql("SELECT id FROM pgbeat.audit") == before
+
+
+def test_a_form_that_is_posted_as_it_is_changes_nothing(page: Any, sql: Sql) -> None:
+    shown_pages(sql)
+    before = sql("SELECT id FROM pgbeat.audit")
+    for path in ("schedules/s", "lanes/lane", "templates/t", "webhooks/h"):
+        form = html(page.get(f"/console/{path}")).edit
+        answer = page.post(f"/console/{path}", data=form)
+        assert "Nothing was changed." in after(page, answer).words, path
+    assert sql("SELECT id FROM pgbeat.audit") == before

@@ -265,6 +265,15 @@ def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) ->
     data = {"do": "release", "direct": f"direct/{number}"}
     assert "is running and can't be released" in html(page.post(GPU, data=data), 409).words
     assert sql("SELECT count(*) FROM pgbeat.reservations") == [(1,)]
+    # One that only waits is let go.
+    [(waiting, _)] = sql(
+        """WITH made AS (
+               INSERT INTO pgbeat.reservations (lane, task, created_by)
+               VALUES ('gpu', 'jobs.add', 'user:alice') RETURNING id)
+           SELECT id, pg_advisory_lock(1885823609, id) FROM made"""
+    )
+    said = done(web.admin.delete(f"/lanes/gpu/reservations/{waiting}"))["message"]
+    assert said == f"Direct execution {waiting} released from lane 'gpu'"
     # One whose process is dead is gone.
     sql("SELECT pg_advisory_unlock_all()")
     assert "it is over" in problem(web.admin.delete(path), 404)
