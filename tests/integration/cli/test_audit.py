@@ -1,12 +1,14 @@
 """`pgbeat audit`, and what only commands write into it."""
 
 import getpass
+import json
 from typing import Any
 
+from celery import Celery
 from psycopg.types.json import Jsonb
 
 from pgbeat.database.migrations.migrate import newest
-from tests.support.command_line import Sql, read, run, run_on_terminal
+from tests.support.command_line import Sql, read, run, run_on_terminal, run_with
 from tests.support.rows import insert
 
 
@@ -30,3 +32,11 @@ def test_a_migration_is_noted_with_its_versions(empty_database: str) -> None:
     [row] = read(empty_database, "audit")
     assert (row["actor"], row["verb"]) == (f"user:{getpass.getuser()}", "migrate")
     assert (row["before"], row["after"]) == ({"version": None}, {"version": newest()})
+
+
+def test_a_jobs_changes_are_found_by_the_beginning_of_its_id(app: Celery, sql: Sql) -> None:
+    job = json.loads(run_with(app, "jobs", "run", "tests.add", "--args", "[1]", "--json").stdout)
+    run_with(app, "jobs", "run", "tests.add", "--args", "[1]")
+    which = ("--kind", "job", "--subject", job["id"][:8])
+    [row] = json.loads(run_with(app, "audit", *which, "--json").stdout)
+    assert (row["verb"], row["subject"]) == ("create", job["id"])

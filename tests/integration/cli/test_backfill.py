@@ -93,6 +93,8 @@ def test_what_has_no_times(database: str, app: Celery, sql: Sql) -> None:
     sql("UPDATE pgbeat.schedules SET source = 'code', after = NULL")
     assert "the app's code" in refused(run_with(app, "backfill", "s", *PERIOD))
     assert "'t'" in refused(run_with(app, "backfill", "t", *PERIOD), 1)
+    sql("UPDATE pgbeat.schedules SET source = 'sql', every = '1 day', starts_at = '2026-02-01Z'")
+    assert run_with(app, "backfill", "s", *PERIOD).stdout == "There is nothing to launch.\n"
 
 
 def test_no_zone_is_said(database: str, sql: Sql) -> None:

@@ -46,6 +46,19 @@ def test_it_asks_and_then_says_what_was_done(app: Celery, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
+    ("verb", "past"), [("update --priority 3", "Updated"), ("delete", "Deleted")]
+)
+def test_other_verbs(app: Celery, sql: Sql, verb: str, past: str) -> None:
+    for state in ("failed", "pending"):
+        make_job(sql, state, task="shop.a")
+    state = "failed" if verb == "delete" else "pending"
+    shown = run_with(app, "jobs", *verb.split(" "), "--state", state, "--yes")
+    assert f"{past} 1 job" in shown.stdout
+    left = sql("SELECT state, priority FROM pgbeat.jobs ORDER BY state")
+    assert left == ([("pending", 0)] if verb == "delete" else [("failed", 0), ("pending", 3)])
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("cancel",),

@@ -411,3 +411,23 @@ def test_a_query_finds_jobs(database: str, sql: Sql) -> None:
     wrong = run(database, "jobs", "list", "stat:failed", "lanes:x", "--json")
     problems = json.loads(wrong.stdout)["error"]["problems"]
     assert [(each["field"], each["code"]) for each in problems] == [("q", "unknown")] * 2
+
+
+def test_what_is_no_json_and_no_amount_is_refused(database: str, sql: Sql) -> None:
+    for option, text, said in (
+        ("--args", "[", "is not JSON"),
+        ("--args", "{}", "is not an array"),
+        ("--kwargs", '{"x": NaN}', "NaN is not a JSON number"),
+        ("--kwargs", '{"x": 1e999}', "1e999 is not a JSON number"),
+        ("--args", "[" * 100_000, "is not JSON"),
+        ("--resource", "gpu=many", "is not an amount of a resource"),
+    ):
+        assert said in refused(run(database, "jobs", "run", "tests.add", option, text)), text
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+
+
+def test_a_running_jobs_end_is_requested(app: Celery, sql: Sql) -> None:
+    job = make_job(sql, "running", worker="w1", created_by=ME.name)
+    said = run_with(app, "jobs", "cancel", job).stdout
+    assert said == f"Requested the end of job {job}, which runs on w1.\n"
+    assert "1" in run_with(app, "jobs", "stats", "--json").stdout

@@ -85,6 +85,18 @@ def test_the_numbers_of_queues(
     assert shown[2].index("1") == shown[0].index("waiting") + len("waiting") - 1
 
 
+def test_claimed_messages_are_left_to_their_consumers(
+    database: str, publish: Publish, channel: Any
+) -> None:
+    publish("mail")
+    channel.basic_get("mail")
+    assert (
+        "finish the 1 message that they claimed" in run(database, "queues", "pause", "mail").stderr
+    )
+    purged = run(database, "queues", "purge", "mail", "--yes")
+    assert "1 message claimed by consumers can't be deleted" in purged.stderr
+
+
 def test_internal_queues_are_hidden(database: str, channel: Any, sql: Sql) -> None:
     sql("DELETE FROM kombu_queue")
     Queue("w@h.celery.pidbox", Exchange("pidbox", "fanout"), auto_delete=True)(channel).declare()
