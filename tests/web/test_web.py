@@ -93,7 +93,7 @@ def test_what_a_path_takes_is_said(web: Web) -> None:
 
 
 def test_head_is_get_without_the_body(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pgbeat.web.api import events
+    from pgbeat.web.api.jobs import events
 
     monkeypatch.setattr(events, "LONGEST", 0.1)
     of_api = ("/healthz", "/jobs", "/jobs/events", "/nowhere")
