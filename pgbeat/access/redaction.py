@@ -54,7 +54,8 @@ class Redactor:
         if self._is_off:
             return ()
         if task is None:
-            return (ALL,) if self._has_rules() else ()
+            options = (getattr(task, OPTION, None) for task in self._tasks.values())
+            return (ALL,) if self._rules or any(options) else ()
         if task not in self._known:
             patterns = [
                 pattern
@@ -66,13 +67,8 @@ class Redactor:
             self._known[task] = tuple(patterns)
         return self._known[task]
 
-    def _has_rules(self) -> bool:
-        return bool(self._rules) or any(
-            getattr(task, OPTION, None) for task in self._tasks.values()
-        )
-
     def tasks_with_rules(self, *, of_errors: bool = False) -> set[str]:
-        """Returns globs of the tasks of which something, or even errors, is masked; or of more."""
+        """Returns globs that match all tasks with something masked, and maybe others."""
         if self._is_off:
             return set()
         rules = [
@@ -86,13 +82,13 @@ class Redactor:
         """Returns a row of a task (a job, an execution, a schedule, a template …), masked."""
         if self._is_off or row is None:
             return row
-        execution: Any = row
-        changes = self.columns(execution._asdict(), task)
-        if {"traceback", "metadata"} <= set(execution._fields):  # of an execution: what it reported
+        plain: Any = row
+        changes = self.columns(plain._asdict(), task)
+        if {"traceback", "metadata"} <= set(plain._fields):  # of an execution: what it reported
             names = self.names(task)
-            changes["metadata"] = {} if ALL in names else self._inner(execution.metadata, names)
-            changes["result"] = self.text_of_value(task, execution.result)
-        masked: Row = execution._replace(**changes)
+            changes["metadata"] = {} if ALL in names else self._inner(plain.metadata, names)
+            changes["result"] = self.whole(task, plain.result)
+        masked: Row = plain._replace(**changes)
         return masked
 
     def columns(self, row: Mapping[str, Any], task: str | None) -> dict[str, Any]:
@@ -145,22 +141,21 @@ class Redactor:
         names = self.names(task)
         return MASK if ALL in names else self._inner(value, names)
 
-    def text_of_value(self, task: str | None, text: str | None) -> str | None:
-        """Returns a value that is kept as its `repr`, in which names can't be told from values."""
-        return MASK if text is not None and self.names(task) else text
+    def whole(self, task: str | None, value: Any) -> Any:
+        """Returns a value whose parts have no names, masked if the task has any rule.
+
+        Such are a message, a result's `repr`, and a unique key, which may be a hash of arguments.
+        """
+        return MASK if value is not None and self.names(task) else value
 
     def artifacts(self, task: str | None, artifacts: list[str]) -> list[str]:
         """Returns the artifacts of a job."""
         return [] if self._hides(task) else artifacts
 
-    def unique_key(self, task: str | None, key: str) -> str:
-        """Returns a job's unique key, which may be a hash of its arguments and tried out."""
-        return MASK if self.names(task) else key
-
     def text(self, task: str | None, text: Any) -> Any:
         """Returns a text that a task wrote, such as a traceback."""
         if not isinstance(text, str):  # of a job: the message that waits with it
-            return MASK if self.names(task) else text
+            return self.whole(task, text)
         return MASK if self._hides(task) else text
 
     def error(self, task: str | None, error: str) -> str:
@@ -180,10 +175,6 @@ class Redactor:
     def hint(self, task: str | None, hint: str) -> str:
         """Returns a secret's beginning and end."""
         return hint if self._is_off else MASK
-
-    def payload(self, task: str | None, payload: str) -> str:
-        """Returns a message, which is masked as a whole if the task has any rule."""
-        return MASK if self.names(task) else payload
 
     def audited(self, record: Any) -> Any:
         """Returns a record of the audit log, masked by the rules of the tasks before and after."""
@@ -276,5 +267,5 @@ _FIELDS: dict[str, Any] = {
     "message": Redactor.text,
     "canvas": lambda redactor, task, value: redactor._inner(value, ()),
     "check_in_url": Redactor.url,
-    "unique_key": Redactor.unique_key,
+    "unique_key": Redactor.whole,
 }

@@ -101,7 +101,7 @@ def get_dead(
     if not rows:
         raise NotFound(f"there is no dead letter {letter_id}")
     row = rows[0]
-    payload = backend.redactor(caller).payload(row.task, row.payload)
+    payload = backend.redactor(caller).whole(row.task, row.payload)
     return DeadDetail.model_validate(views.dead_letter(row) | {"payload": payload})
 
 
