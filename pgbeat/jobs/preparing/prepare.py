@@ -320,7 +320,7 @@ def _check_task(
     `own_options` are the actor's.
     """
     if spec.task is None:
-        raise InvalidJob.of("task", "required", "a job of which task? Name a task or a template")
+        raise InvalidJob.of("task", "required", "task is required: name a task or a template")
     # Before anything else: not everybody may know which tasks exist.
     permissions.require_task(actor, spec.task, of_template=of_template)
     check_task(app, spec.task, actor)
