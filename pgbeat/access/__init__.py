@@ -1,1 +1,1 @@
-"""Who may use pgbeat: tokens, and the audit log of changes."""
+"""Access to pgbeat: actors, tokens, and the audit log of changes."""

@@ -21,7 +21,7 @@ _LENGTHS = {
     "rate_period",
     "temporary_period",
 }
-#: Times of which only matters whether there is one, and what that means.
+#: Times whose presence is all that matters, and what it means.
 _SWITCHES = {"paused_at": "paused"}
 _NONE = "none"
 
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 def changes(before: Any, after: Any) -> list[Change]:
     """Returns the changes of a record's `before` and `after`.
 
-    Of a thing that was made or deleted, they are its values without those that are empty.
+    For a thing that was made or deleted, they are its values except empty ones.
     """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return [
