@@ -1,4 +1,4 @@
-"""NOTIFY channels: which there are, and what is sent on each."""
+"""Names the channels of NOTIFY, and describes the payload of each."""
 
 #: To the leader: "" when schedules or calendars change, `jobs` and `deliveries` when there are new
 #: ones of those.

@@ -79,7 +79,7 @@ def _leave_out_values(context: ExceptionContext) -> None:
 
 
 def _check_socket(raw: "psycopg.Connection[Any]", record: Any, proxy: Any) -> None:
-    """Has a connection replaced whose server is gone; a query would take a round trip."""
+    """Replaces a connection whose server is gone; a query would take a round trip."""
     if not sockets.is_alive(raw):
         raise DisconnectionError
 
@@ -143,7 +143,7 @@ def clock(connection: Connection) -> datetime:
 
 
 def isolate(connection: Connection) -> bool:
-    """Has statements outside a transaction read what is committed, as those inside one do.
+    """Makes statements outside a transaction read what is committed, as inside one.
 
     Returns whether that is so now. Where the session is others' too, the default of the server, the
     database or the role stays: under another one, each statement needs a transaction.

@@ -1,4 +1,4 @@
-"""Has a child process let go of what belongs to its parent, such as open connections.
+"""Makes a child process let go of its parent's property, such as open connections.
 
 Two processes that write to one socket confuse the server, and a session lives as long as any
 process has its socket open.
@@ -16,7 +16,7 @@ _inherited: list[object] = []
 
 
 def in_child(callback: Callable[[], object]) -> None:
-    """Has `callback` called in each child process of this one."""
+    """Makes each child process of this one call `callback`."""
     _in_child.append(callback)
     os.register_at_fork(after_in_child=callback)
 
@@ -27,7 +27,7 @@ def check_process() -> None:
     It must be called before a connection is used that a parent may have opened.
     """
     if os.getpid() != _pid:
-        # `_note_process` comes last: other threads must not go on before.
+        # `_note_process` comes last: other threads must not continue before.
         for callback in reversed(_in_child):
             callback()
 

@@ -44,7 +44,7 @@ def missing(
 def not_found(
     noun: str, name: str, known: Iterable[str] = (), *, namespace: str = NAMESPACE
 ) -> NotFound:
-    """Returns the error of a name that is none of those known."""
+    """Returns the error of an unknown name, with the known ones."""
     place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
     hint = did_you_mean(name, known)
     advice = f"{hint and hint + ' '}`pgbeat {_LISTED_BY[noun]}` shows all {noun}s"

@@ -214,7 +214,7 @@ class PreparedConnection:
 
 
 class StatementRunner(Protocol):
-    """What runs statements in one session."""
+    """Runs statements in one session."""
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
         """Executes a statement and returns the result. Raises psycopg's errors."""

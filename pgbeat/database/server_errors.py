@@ -18,7 +18,7 @@ _PASSING = {
 
 
 def is_passing(error: BaseException) -> bool:
-    """Returns whether an error is the server's, and nobody's failure: try again later.
+    """Returns whether an error is the server's, and no task's failure: try again later.
 
     A statement that sets itself a `statement_timeout`, or runs in a transaction that it made
     read-only, must look at those codes (57014, 25006) first.

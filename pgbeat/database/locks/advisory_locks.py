@@ -67,7 +67,7 @@ def held(kind: int) -> str:
     return sql.load("advisory_locks.sql", "held", kind=str(kind))
 
 
-#: The rows of `pg_locks` of the lock `:leader_key`, by who holds it and who waits for it.
+#: The rows of `pg_locks` of the lock `:leader_key`, by holder and waiter.
 OF_LEADER = sql.load("advisory_locks.sql", "of_leader")
 _HOLDERS = text(sql.load("advisory_locks.sql", "holders"))
 

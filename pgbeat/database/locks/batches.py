@@ -26,7 +26,7 @@ def is_locked(error: BaseException) -> bool:
 
 
 class Parted(NamedTuple, Generic[T, R]):
-    """What became of a batch that was written in parts."""
+    """The outcome of a batch that was written in parts."""
 
     #: What `write` returned for each part.
     results: list[R]

@@ -1,4 +1,4 @@
-"""What a schema consists of, beside its version's number: finds and restores missing objects."""
+"""Lists the objects of a schema, and finds and restores missing ones."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def expected(versions: Path, version: str) -> dict[str, str]:
 def missing(connection: Connection, wanted: dict[str, str]) -> list[str]:
     """Returns the wanted objects that are absent or defined otherwise.
 
-    Objects that nobody wants are an operator's own. The broker's tables count once they exist.
+    Objects that no version has are an operator's own. The broker's tables count once they exist.
     """
     present = read(connection)
     has_broker = "table kombu_message" in present
@@ -52,7 +52,7 @@ def missing(connection: Connection, wanted: dict[str, str]) -> list[str]:
 def restore(connection: Connection, wanted: dict[str, str], build: Callable[[], None]) -> list[str]:
     """Makes missing objects again, if that loses no rows; returns what it made.
 
-    `build` makes the whole schema where there is none: it shows the definitions, in a savepoint
+    `build` makes the whole schema from nothing: it shows the definitions, in a savepoint
     that is rolled back. Raises `SchemaError` if tables, columns or the like are still missing.
     """
     lost = missing(connection, wanted)

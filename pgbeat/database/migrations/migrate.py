@@ -169,7 +169,7 @@ def upgrade(
 
     Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, on one
     that lost tables or columns, and if other transactions use a table for a minute: meanwhile it
-    waits briefly and often, so that running programs go on. So it does if a table can't be renamed.
+    waits briefly and often, so that programs continue running. Also if a table can't be renamed.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
