@@ -24,7 +24,7 @@ class CheckIn(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Returns what it reports and what became of it, such as `success delivered`."""
+        """Returns the report and its delivery in words, such as `success delivered`."""
         return f"{_STATUS[self.status]} {_STATE[self.state]}"
 
 

@@ -40,7 +40,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Collects what comes in, up to as much as is read of a response."""
+        """Collects data, up to as much as is read of a response."""
         self._buffer += data
         if len(self._buffer) > _HEAD:
             self._transport.pause_reading()
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             raise
 
     async def _head(self) -> bytes:
-        """Returns what came up to an empty line, or the beginning of what is no head."""
+        """Returns the data up to an empty line, or the beginning of what is no head."""
         seen = 0
         while True:
             end = _HEAD_END.search(self._buffer, max(0, seen - 2))

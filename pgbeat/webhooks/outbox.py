@@ -62,7 +62,7 @@ class DeliveryAttempt:
 
 
 class DeliveryRoom(NamedTuple):
-    """How many attempts may begin, or be under way."""
+    """The numbers of attempts that may begin, or be under way."""
 
     limit: int
     #: How many of these may be of webhooks that have others under way.

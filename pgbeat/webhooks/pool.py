@@ -114,7 +114,7 @@ class Pool:
         """Resolves and checks a name, once for all that ask at the same time."""
         lookup = self._lookups.get(origin)
         if lookup is None:
-            # In a thread of its own: a name server that doesn't answer delays no other name.
+            # In its own thread: a name server that doesn't answer delays no other name.
             lookup = asyncio.get_running_loop().create_future()
             args = (asyncio.get_running_loop(), origin, lookup)
             threading.Thread(
@@ -135,9 +135,9 @@ class Pool:
             addresses = _addresses(origin.host, origin.port, private=self._private)
         except Refused as refused:
             addresses = refused
-        except Exception as error:  # whoever waits must hear of it
+        except Exception as error:  # all waits must learn of it
             addresses = Refused(f"{origin.host} can't be resolved: {error}")
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and no wait left
             loop.call_soon_threadsafe(self._settle, origin, lookup, addresses)
 
     def _settle(

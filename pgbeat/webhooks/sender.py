@@ -9,7 +9,7 @@ from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 
 
 class Sender:
-    """Makes the attempts that it is given, in an event loop in a thread of its own."""
+    """Makes the attempts that it is given, in an event loop in its own thread."""
 
     def __init__(self, report: Callable[[Outcome], None], *, private: bool) -> None:
         """Calls `report` with each outcome, in its thread."""
