@@ -59,8 +59,8 @@ def give(
     """Ends the results of tasks that have none yet, with what follows from them.
 
     That is: their parts of chords, the rest of their chains, the errbacks of those that failed.
-    Returns those of which only the result is stored, since errbacks that follow from it take the
-    error itself: they are code of the app, to be called by a worker.
+    Returns those for which only the result is stored: their errbacks take the error itself, and are
+    code of the app, which a worker must call.
     """
     store = backend.store
     left: list[Answer] = []

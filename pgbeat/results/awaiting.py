@@ -34,7 +34,7 @@ class AwaitedResults(Awaiter):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether a result came, or nobody awaits one."""
+        """Whether a result came, or none is awaited."""
         return not self._futures or super().is_satisfied
 
     async def get(self, task_id: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class AwaitedResults(Awaiter):
             self._waits.hear(())
 
     def _run(self) -> None:
-        """Waits until nobody awaits anything. Tries again while the database is gone."""
+        """Waits until no result is awaited. Tries again while the database is gone."""
         while True:
             try:
                 self._wait()

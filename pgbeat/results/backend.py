@@ -76,7 +76,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     @property
     def waits(self) -> Waits:
-        """What this process waits for."""
+        """This process's waits for results."""
         store = self.store
         with store.lock:
             if store.waits is None:
@@ -365,7 +365,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         chords.prepare(self, header_result_args)
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        """Says of how many parts a chord is."""
+        """Stores a chord's number of parts."""
         self.store.atomically(
             lambda working: chords.set_size(self, working.connection, group_id, chord_size)
         )

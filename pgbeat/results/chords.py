@@ -100,7 +100,7 @@ def _keep_body(backend: "ResultBackend", request: Any) -> None:
 def set_size(
     backend: "ResultBackend", connection: Connection, group_id: str, chord_size: int
 ) -> None:
-    """Says of how many parts a chord is, in a transaction; if all have returned, ends it."""
+    """Stores a chord's number of parts, in a transaction; if all have returned, ends it."""
     key, expires = backend.key(group_id).encode(), backend.chord_expires
     row = backend.store.run(
         statements.SET_CHORD_SIZE,
@@ -118,7 +118,7 @@ def set_size(
 
 
 def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord: Any) -> None:
-    """Publishes the body with what the members returned, or has it fail."""
+    """Publishes the body with the members' values, or stores its failure."""
     parts = backend.store.run(statements.END_CHORD, backend.key(group_id).encode())
     body = maybe_signature(chord, app=backend.app)
     with published_in(backend, connection):
@@ -139,7 +139,7 @@ def _end(backend: "ResultBackend", connection: Connection, group_id: str, chord:
 def _fail(
     backend: "ResultBackend", connection: Connection, group_id: str, body: Any, error: ChordError
 ) -> None:
-    """Stores the failure of a body, and returns it to the chord of which the body is a member."""
+    """Stores a chord body's failure and reports it to the enclosing chord."""
     logger.error("Chord %s: %s", group_id, error)
     backend.chord_error_from_stack(body, error)
     for task in _last_tasks(body):

@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class OwnWork(Protocol):
-    """What a task wrote by itself, in a transaction that is still open."""
+    """The task's own writes, in a transaction that is still open."""
 
     def connection(self) -> Connection:
         """Returns its connection. Raises `CannotFinish` if the transaction was ended meanwhile."""
@@ -78,7 +78,7 @@ class OwnWork(Protocol):
 
 
 class EndRecorder(Protocol):
-    """What records the task's execution in the transaction that ends the task."""
+    """Records the task's execution in the transaction that ends the task."""
 
     def succeeded(self, value: Any) -> None:
         """Notes what the task returned."""
@@ -133,7 +133,7 @@ class TaskEnding:
         #: Whether one statement stores the result and acknowledges the message.
         self._is_stored_alone = False
         self._has_returned = False
-        #: Whether Celery goes on with it, which expects no `Ignore` any more.
+        #: Whether Celery continues with it, which expects no `Ignore` any more.
         self._is_with_celery = False
         setattr(self._request, _ENDING, self)
         _current.set(self)
@@ -366,7 +366,7 @@ def _passes(error: DBAPIError | psycopg.Error) -> bool:
 
 @contextmanager
 def _running_again() -> Iterator[None]:
-    """Has a task run again if the database could not commit for a reason that passes."""
+    """Makes a task run again if the database could not commit for a reason that passes."""
     try:
         yield
     except (DBAPIError, psycopg.Error) as error:

@@ -29,7 +29,7 @@ logger = logging.getLogger("pgbeat.results")
 
 #: Rows of each table that a step deletes, at most.
 BATCH = 1000
-#: After this time a note of who waits for a result is of no use.
+#: The age at which a note that a process waits for a result is of no use.
 _STALE = timedelta(days=1)
 
 

@@ -9,7 +9,7 @@ from psycopg.pq.abc import PGresult
 
 from pgbeat import storable
 
-#: What a task's meta-data has in columns of its own.
+#: The parts of a task's meta-data that have their own columns.
 COLUMNS = {
     "status",
     "result",

@@ -47,7 +47,7 @@ READ_READY = Statement(
 )
 FORGET = Statement("forget_result", "DELETE FROM pgbeat.results WHERE task_id = $1")
 
-#: Notes who waits: a JSON array of tasks, the waiter.
+#: Notes a waiter: a JSON array of tasks, its name.
 WAIT = Statement(
     "wait_for_results",
     """

@@ -131,7 +131,7 @@ class Store:
         return StoreConnection(connection, PreparedConnection(raw, keeps, isolates), keeps)
 
     def close(self) -> None:
-        """Closes the connection; whoever needs one next opens another."""
+        """Closes the connection; the next use opens another."""
         with self.lock:
             self._drop()
 
@@ -218,7 +218,7 @@ class Store:
         return function(self.joined) if self.joined is not None else self._persist(call)
 
     def _persist(self, call: Callable[[], Answer]) -> Answer:
-        """Tries again for a while if the connection is lost, or the server can't do it now."""
+        """Tries again for some time if the connection is lost, or the server can't do it now."""
         try:
             return call()  # at once after an idle connection was lost
         except Exception as error:

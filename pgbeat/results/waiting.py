@@ -1,4 +1,4 @@
-"""Waiting for results: one channel of notifications for a process, whoever waits in it."""
+"""Waits for results: over one channel of notifications for all waits of a process."""
 
 import os
 import threading
@@ -29,12 +29,12 @@ _READY = as_json(sorted(states.READY_STATES))
 
 
 class Awaiter:
-    """Somebody who waits for results."""
+    """Waits for the results of some tasks."""
 
     def __init__(self) -> None:
         #: Tasks, as the tables name them, whose final state has not come.
         self.awaited: set[str] = set()
-        #: Rows that came, for the one who waits to handle.
+        #: Rows that came, not handled yet.
         self.received: deque[StoredResult] = deque()
 
     @property
@@ -44,13 +44,13 @@ class Awaiter:
 
 
 class Waits:
-    """What a process waits for. One of its threads at a time listens, and reads for all."""
+    """The waits of a process. One of its threads at a time listens, and reads for all."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiter = uuid4().hex
         self._awaiters: WeakSet[Awaiter] = WeakSet()
-        #: Tasks that nobody has asked the database about yet.
+        #: Tasks that were not looked up in the database yet.
         self._new: set[str] = set()
         #: Tasks that a notification named.
         self._heard: set[str] = set()
@@ -212,7 +212,7 @@ class Waits:
 
 
 class ResultConsumer(BaseResultConsumer, Awaiter):
-    """What one backend, which is one thread's unless it is thread-safe, waits for."""
+    """The waits of one backend, which is one thread's unless it is thread-safe."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         BaseResultConsumer.__init__(self, *args, **kwargs)
@@ -223,7 +223,7 @@ class ResultConsumer(BaseResultConsumer, Awaiter):
         self.consume_from(initial_task_id)
 
     def consume_from(self, task_id: str) -> None:
-        """Begins to wait for a task; costs no statement of its own."""
+        """Begins to wait for a task, without a statement."""
         key = self.backend.key(task_id)
         if key not in self.awaited:
             self.awaited.add(key)
