@@ -1,7 +1,7 @@
 """Records which jobs' messages went to a broker that is not this database.
 
 After an app moves from Redis or RabbitMQ to pgbeat's transport, workers of the old broker still run
-such jobs for a while. They have no message in the table, but are not lost.
+such jobs for some time. They have no message in the table, but are not lost.
 """
 
 from collections.abc import Collection

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Migrated(NamedTuple):
-    """What a migration found and left."""
+    """The schema before and after a migration."""
 
     #: The schema's version; `None` if there was no schema.
     before: str | None
@@ -39,7 +39,7 @@ def migrate(
     """Brings the schema to the newest version, and creates what the app's broker needs.
 
     It takes no unit of work: the migration runs under an advisory lock, in a transaction that is
-    repeated while tables are in use, on a connection of its own. The audit log has it if it changed
+    repeated while tables are in use, on its own connection. The audit log has it if it changed
     anything. `rename` is that of `schema.upgrade`. Raises `SchemaError` on a schema that can't be
     upgraded, and `ConfigError` if the app names the broker's tables otherwise.
     """

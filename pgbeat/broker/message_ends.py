@@ -83,7 +83,7 @@ class EndsPage(NamedTuple):
 def page(connection: Connection, after: int, limit: int) -> tuple[EndsPage, int]:
     """Returns up to `limit` rows after an id, and where the next page begins; it may be the first.
 
-    A job that snoozes, and others that wait, keep rows: nobody reads all of them at once.
+    A job that snoozes, and others that wait, keep rows: no statement reads all of them at once.
     """
     row = connection.execute(_PAGE, {"after": after, "limit": limit}).one()
     last = row.last or after

@@ -1,4 +1,4 @@
-"""What the broker needs of packages above it, which `pgbeat.wiring` provides.
+"""Declares the ports through which the broker uses packages above it; `pgbeat.wiring` fills them.
 
 The functions load what they need when they are first called: the broker works without jobs.
 """

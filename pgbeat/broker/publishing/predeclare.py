@@ -28,7 +28,7 @@ _ISOLATION = text("SELECT current_setting('transaction_isolation')")
 
 
 class _Declared(set[Hashable]):
-    """What this process has created, or failed to create."""
+    """The objects that this process has created, or failed to create."""
 
 
 def declare(app: Celery, connection: Connection, calls: Mapping[Hashable, Call]) -> None:

@@ -65,7 +65,7 @@ class Publisher(Protocol):
         """
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
-        """Has workers drop these jobs, or terminate them if they run.
+        """Makes workers drop these jobs, or terminate them if they run.
 
         Has no effect on kombu's SQLAlchemy transport, which has no remote control.
         """
@@ -381,7 +381,7 @@ class BrokerPublisher:
         return {}
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
-        """Has workers revoke these jobs."""
+        """Makes workers revoke these jobs."""
         if job_ids:
             with _reaching_broker():
                 self.app.control.revoke(

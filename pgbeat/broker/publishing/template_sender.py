@@ -294,7 +294,7 @@ def _route(app: Celery, name: str, options: dict[str, Any]) -> _Route | None:
 
 
 def equip_apps() -> None:
-    """Has all apps that publish over pgbeat's transport send by templates."""
+    """Makes all apps that publish over pgbeat's transport send by templates."""
     with suppress(RuntimeError):  # another thread has just made an app
         for app in tuple(_get_active_apps()):
             # An app that has not read its settings must not do so for another one's sake.
@@ -303,6 +303,6 @@ def equip_apps() -> None:
 
 
 def equip(app: Celery) -> None:
-    """Has an app send by templates, if it publishes over pgbeat's transport."""
+    """Makes an app send by templates, if it publishes over pgbeat's transport."""
     if isinstance(sender_of(app), FirstSend | None) and delays_in_table(app.conf):
         app.send_task = TemplateSender(app)

@@ -115,12 +115,12 @@ class BlockChannel(OutboxChannel):
         self._clients[id(client)] = client
 
     def forget_client(self, client: BrokerConnection) -> None:
-        """Has such a connection declare everything again, since the caller may roll back."""
+        """Makes such a connection declare everything again, since the caller may roll back."""
         if self._clients.pop(id(client), None) is not None:
             client.declared_entities.clear()
 
     def forget_clients(self) -> None:
-        """Has all such connections declare everything again."""
+        """Makes all such connections declare everything again."""
         for client in list(self._clients.values()):
             self.forget_client(client)
 

@@ -36,9 +36,9 @@ logger = logging.getLogger("pgbeat.transport")
 _UNBOUND = 0.5
 #: A session that ends within this many seconds has failed; and the longest pause before the next.
 _SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
-#: Seconds for which nobody connects only to send an event, after a failure.
+#: Seconds after a failure in which no connection is made only to send an event.
 _OUT_OF_REACH = 5.0
-#: Seconds for which whoever closes connections waits for a statement to end.
+#: Seconds that closing connections waits for a statement to end.
 _PATIENCE = 1.0
 
 

@@ -58,7 +58,7 @@ class AckBeforeTask(bootsteps.StartStopStep):
     """Acknowledges in the solo pool before an early acknowledged task starts.
 
     Celery acknowledges at its event loop's next turn, which comes after the task: a worker that is
-    killed in between would have it run again.
+    killed in between would cause another run.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -100,7 +100,7 @@ class AckBeforeTask(bootsteps.StartStopStep):
 
 
 class RejectInProcess(bootsteps.StartStopStep):
-    """Has the pools of threads, of greenlets and solo reject a task as the prefork pool does.
+    """Makes the pools of threads, of greenlets and solo reject a task as the prefork pool does.
 
     Celery 5.7 lets a `Reject` pass that storing a result raised. In these pools nobody would catch
     it: a solo worker would end, and others would keep the message, which nobody could run again.

@@ -115,7 +115,7 @@ class DeclaringChannel(virtual.Channel):
         """
         if any(name and name.endswith(".pidbox") for name in names):
             return None
-        # What the app's pool hands out can be released to it; what a caller opened can't.
+        # A connection of the app's pool can be released to it; a caller's can't.
         is_chosen = "release" not in vars(self.connection.client)
         return transaction_blocks.channel_for(self.broker, is_chosen=is_chosen)
 

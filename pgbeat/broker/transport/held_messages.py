@@ -33,7 +33,7 @@ class HeldMessages:
         return bool(self._messages)
 
     def takes(self, message: Any) -> bool:
-        """Returns whether the message is to be held back."""
+        """Returns whether the message must be held back."""
         headers = message["headers"] or {}
         if self._is_publishing or "task" not in headers:
             return False

@@ -90,5 +90,5 @@ class OutboxConnection(BrokerConnection):
         self.sink, self.delays = sink, delays
 
     def forget_declared(self) -> None:
-        """Has everything declared again, since declarations may have been rolled back."""
+        """Forgets declarations, which may have been rolled back, so that they are made again."""
         self.declared_entities.clear()

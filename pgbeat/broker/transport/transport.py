@@ -24,7 +24,7 @@ from pgbeat.database import connections
 from pgbeat.database.sockets import readable
 from pgbeat.errors import SchemaError
 
-#: Seconds for which messages are delivered before the event loop goes on.
+#: Seconds for which messages are delivered before the event loop continues.
 _SLICE = 0.005
 #: Seconds between two looks by the event loop's timer, in case nothing else wakes it.
 _TICK = 0.5
@@ -221,7 +221,7 @@ class Transport(virtual.Transport):
             self.wake()
 
     def acks_wait(self) -> None:
-        """Has acknowledgements sent soon."""
+        """Makes the session send acknowledgements soon."""
         session = self._session
         if session is None:
             return

@@ -89,7 +89,7 @@ class Claims:
         return self._deep_at if self._is_shallow else None
 
     def looked(self) -> None:
-        """Has all queues claimed from their start next."""
+        """Makes the next claims begin at the start of all queues."""
         self._is_shallow = False
 
     def forget(self) -> None:
