@@ -1,4 +1,4 @@
-"""Says who may do what with jobs and groups. The command line, the API and the console ask here.
+"""Decides which actor may do what with jobs and groups, for all interfaces.
 
 Users see and cancel the jobs that they own. They may do anything else with those that no schedule
 launched, except approve them. Only administrators approve jobs and change schedules, lanes and

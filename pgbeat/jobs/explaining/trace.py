@@ -57,7 +57,7 @@ class Hold(NamedTuple):
 
 
 class TracedAttempt(NamedTuple):
-    """A job of a chain of retries, with what is known of it."""
+    """A job of a chain of retries, with its executions and pauses."""
 
     job: Job
     #: The oldest first.
@@ -90,7 +90,7 @@ class Phase(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Returns what it is, such as `waiting in lane gpu`."""
+        """Returns it in words, such as `waiting in lane gpu`."""
         if self.kind == "ended":
             return self.state or "ended"
         where = "" if not self.where else f" on {self.where}" if self.number else f" {self.where}"
@@ -118,7 +118,7 @@ class Trace(NamedTuple):
 
 
 def trace(attempts: Sequence[TracedAttempt], now: datetime, *, is_whole: bool = True) -> Trace:
-    """Returns the trace of these jobs, the oldest of which is the first."""
+    """Returns the trace of these jobs, which are ordered from the oldest on."""
     phases = [phase for attempt in attempts for phase in _of_job(attempt, now)]
     until = max((phase.end or now for phase in phases), default=now)
     since = min((phase.begin for phase in phases), default=now)

@@ -48,7 +48,7 @@ class Node:
     name: str = ""
     #: To the node above, or before: it follows in a chain, is a chord's body, or retries a job.
     relation: Relation = ""
-    #: A job's state; `not tracked` for a task of which nothing is known; `None` for one to come.
+    #: A job's state; `not tracked` for an unknown task; `None` for one to come.
     state: str | None = None
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -84,7 +84,7 @@ class Node:
 
 @dataclass
 class Tree:
-    """The tree of which a job is a part."""
+    """The tree that a job is a part of."""
 
     root: Node
     #: False if it has more than 10,000 jobs.
@@ -296,10 +296,10 @@ class _Builder:
             if self._sees(row):
                 self._nodes[str(row.id)].waits_for += waits_for
 
-    # -- what is no job
+    # -- tasks that are no jobs
 
     def _add_untracked(self) -> None:
-        """Adds what jobs name that is no job: what comes next, bodies, members of chords."""
+        """Adds tasks that are no jobs: next tasks of chains, bodies and members of chords."""
         for row in self._rows:
             following = row.named("next")
             is_there = following.get("id") in self._nodes or following.get("id") in self._bodies
@@ -356,7 +356,7 @@ class _Builder:
 
 
 class _Folding:
-    """Leaves out what is too much, and counts it."""
+    """Leaves out nodes that are too many, and counts them."""
 
     def __init__(self, siblings: int) -> None:
         self._siblings, self._left = siblings, MOST
@@ -392,7 +392,7 @@ def _counted(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def _explain(connection: Connection, nodes: list[Node]) -> None:
-    """Says where unfinished jobs are, and what blocks them."""
+    """Explains where unfinished jobs are, and what blocks them."""
     waiting = {node.id: node for node in nodes if node.state not in ENDED}
     some = [job_id for job_id in waiting if job_id is not None][:_EXPLAINED]
     now = connections.now(connection)

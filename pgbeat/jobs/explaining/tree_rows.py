@@ -1,4 +1,4 @@
-"""Reads the rows of which the tree of a canvas is made, by bounded statements."""
+"""Reads the rows that make up the tree of a canvas, by bounded statements."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -90,7 +90,7 @@ class TreeRows(NamedTuple):
 
 
 def read(connection: Connection, job: Job) -> TreeRows:
-    """Returns the jobs of the tree of which a job is a part."""
+    """Returns the jobs of the tree that a job is a part of."""
     above = [TreeJob(*row) for row in connection.execute(_UP, {"id": job.id})]
     jobs_by_id = {row.id: row for row in above}
     top = above[0]

@@ -277,7 +277,7 @@ def _room(limiter: Limiter) -> int:
 
 
 def _complain(lane: Lane, problem: str | None) -> None:
-    """Logs once what is wrong with the lane's policy."""
+    """Logs a problem of the lane's policy once."""
     key = lane.namespace, lane.name
     if problem is None:
         _complaints.pop(key, None)

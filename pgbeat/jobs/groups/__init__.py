@@ -1,1 +1,1 @@
-"""Groups: jobs that belong together, and how a group goes on when a member ends."""
+"""Groups: jobs that belong together, and how a group advances when a member ends."""

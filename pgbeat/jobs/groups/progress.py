@@ -60,7 +60,7 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
 
     Unblocks the next member of a sequential group. If that is dispatched now, the caller must
     publish it. After a failure, the group's policy says which members the caller must end. The end
-    of the last member finishes the group, and unblocks its callback or has it skipped.
+    of the last member finishes the group, and unblocks or skips its callback.
     """
     steps = NextSteps([], [])
     if not group_ids:
@@ -102,7 +102,7 @@ def _call_back(
     state: str,
     runs: Collection[str],
 ) -> None:
-    """Unblocks the callback of a group that has ended, or has it skipped."""
+    """Unblocks the callback of a group that has ended, or skips it."""
     lock(connection, [callback_id])
     if state in runs:
         rows = connection.execute(_CALL_BACK, {"id": callback_id})

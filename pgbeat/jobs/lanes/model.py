@@ -33,7 +33,7 @@ class Lane(NamedTuple):
     rate_limit: int | None
     rate_period: timedelta | None
     rate_key: str | None
-    #: The resource of which a job takes as much of the rate as it needs; `None` for 1 each.
+    #: The resource whose amount a job takes of the rate; `None`: each job takes 1.
     rate_unit: str | None
     #: The rate that holds instead until then.
     temporary_limit: int | None

@@ -1,7 +1,7 @@
 """Finds and changes the places of jobs in the waiting lines of lanes.
 
 The order is by priority, the highest first, then by position, then by age. In a fair lane each key
-has a line of its own.
+has its own line.
 """
 
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Ends the results of jobs that end without a worker, so that whoever waits for one is answered.
+"""Ends the results of jobs that end without a worker, and so answers those waiting.
 
 It happens in the transaction that ends the job, if results are in the same database. If they are
 elsewhere, or if errbacks must be called, a worker does it: it gets a message that only revokes the

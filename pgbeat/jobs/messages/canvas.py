@@ -123,7 +123,7 @@ def _outermost(group: str, chord: Any) -> str:
 
 
 def _parts(signature: Any) -> Sequence[Any]:
-    """Returns the signatures of which a chain or a group consists."""
+    """Returns the signatures of a chain or a group."""
     tasks = (signature.get("kwargs") or {}).get("tasks")
     return tasks if isinstance(tasks, Sequence) else ()
 

@@ -14,7 +14,7 @@ _PART_OF = ("chord", "chain", "errbacks")
 
 
 class Envelope(NamedTuple):
-    """What a message says of its task."""
+    """A task, as its message describes it."""
 
     id: str
     task: str

@@ -3,7 +3,7 @@
 It says more than the row: the task's place in a chain or chord, its callbacks, when it expires, how
 Celery retries it. A job that waits (for its lane, an approval, a person, its time after a snooze)
 is sent with it. One whose end others wait for keeps a copy while its message is on its way, too, so
-that it can be ended by whoever ends the job (`pgbeat.jobs.messages.answers`).
+that the code that ends the job can end its result (`pgbeat.jobs.messages.answers`).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tells to which queue the app routes a task's messages, if its job names none."""
+"""Finds the queue to which the app routes a task's messages, if its job names none."""
 
 from collections.abc import Callable
 

@@ -3,7 +3,7 @@
     @app.task(pgbeat={"lane": "gpu", "unique": True})
 
 The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task_policies` has globs
-of tasks' names, the first of which applies; what the task says by itself is stronger.
+of tasks' names; the first that matches applies. The task's own policy is stronger.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
 
 
 class _Policies(dict[str, tuple[Any, JobPolicy | None]]):
-    """Policies of an app's tasks by their names, and what each task says of its own."""
+    """Policies of an app's tasks by their names, each with the task's own option."""
 
 
 def all_of(app: Celery) -> dict[str, JobPolicy]:

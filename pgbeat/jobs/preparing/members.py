@@ -22,7 +22,7 @@ NO_POLICY = job_policies.JobPolicy()
 def spec(member: Any, common: job_policies.JobPolicy = NO_POLICY) -> JobSpec:
     """Returns the job that a task or its name, a signature or a mapping describes.
 
-    What the member's policy doesn't say, the `common` one says; without a policy of its own, the
+    What the member's policy doesn't say, the `common` one says; without its own policy, the
     member has that very object. Raises `InvalidJob`.
     """
     if not isinstance(member, Mapping):

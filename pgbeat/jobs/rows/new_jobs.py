@@ -37,7 +37,7 @@ def insert_returning(connection: Connection, batch: Sequence[Job]) -> list[Job]:
 
 
 class NewRow(NamedTuple):
-    """What Postgres says of a job that was to be written."""
+    """Postgres's answer to the write of a job."""
 
     #: The job's; that of another job which has its unique key; `None` if nothing was written.
     id: UUID | None

@@ -37,7 +37,7 @@ class Snooze(Retry):  # type: ignore[misc,unused-ignore]
     """Says that the job should run again later. Raise it in a task, for example after HTTP 429.
 
     The job keeps its id, spends no attempt, and gives its lane's slot back until it is due again.
-    Who waits for its result goes on waiting. In a task that is no job, it is Celery's own retry,
+    Waits for its result continue. In a task that is no job, it is Celery's own retry,
     which doesn't count either.
 
         raise pgbeat.Snooze("10 minutes")
@@ -46,7 +46,7 @@ class Snooze(Retry):  # type: ignore[misc,unused-ignore]
     def __init__(self, delay: str | float | timedelta) -> None:
         """`delay` is text such as `10 minutes`, seconds or a `timedelta`.
 
-        Raises `ValueError` or `TypeError` for what is none, is negative, or longer than 100 years.
+        Raises `ValueError` or `TypeError` for no delay, a negative one, or one over 100 years.
         """
         if isinstance(delay, bool) or not isinstance(delay, str | int | float | timedelta):
             raise TypeError(f"a delay must be text, seconds or a timedelta, got {delay!r}")

@@ -12,7 +12,7 @@ from pgbeat.jobs.rows.model import Job
 
 
 class LogLine(NamedTuple):
-    """What a task logged at one time."""
+    """A line that a task logged."""
 
     at: datetime
     level: str

@@ -90,7 +90,7 @@ def renew(connection: Connection, worker: int) -> bool:
 
 
 class WorkerReport(NamedTuple):
-    """What a worker says of itself now and then."""
+    """A worker's regular report on itself."""
 
     host: str
     #: Of pgbeat, Celery and Python.
@@ -117,7 +117,7 @@ _REPORT = text(
 
 
 def report(connection: Connection, worker: int, observed: WorkerReport) -> None:
-    """Records what a worker says of itself."""
+    """Records a worker's report."""
     values = observed._asdict() | {"id": worker, "versions": json.dumps(observed.versions)}
     connection.execute(_REPORT, values)
 

@@ -59,7 +59,7 @@ class Term(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What is searched for."""
+    """The terms of a search."""
 
     terms: tuple[Term, ...] = ()
 

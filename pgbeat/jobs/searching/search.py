@@ -1,7 +1,7 @@
 """Finds jobs by any filter, in bounded time however long the history is.
 
 Where no index helps (a part of an error or of a name, an argument), only the newest of the jobs
-that an index finds are read. Whoever wants older ones goes on from there.
+that an index finds are read. The next page continues there.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job
 
-#: Jobs that a search reads for a page, and jobs of which the counts tell.
+#: Jobs that a search reads for a page, and jobs that the counts include.
 _WINDOW, _COUNTED = 20_000, 10_000
 
 #: When a job was created, and its id.
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many of the newest jobs that match are in which state, and of which task."""
+    """The newest jobs that match, counted by state and by task."""
 
     states: dict[str, int]
     tasks: dict[str, int]

@@ -12,7 +12,7 @@ from pgbeat.jobs.rows.model import of_known
 
 
 class Unanswered(NamedTuple):
-    """What is known of a task whose result no worker ends."""
+    """A task whose result no worker ends."""
 
     task: str
     error: str

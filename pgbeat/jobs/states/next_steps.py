@@ -1,4 +1,4 @@
-"""What the end of jobs means for others: some may run now, and some can't any more."""
+"""Defines what follows for other jobs when jobs end: some may run now, and some never."""
 
 from typing import Literal, NamedTuple
 
@@ -14,13 +14,13 @@ class Ending(NamedTuple):
 
 
 class NextSteps(NamedTuple):
-    """What the caller must do: publish unblocked jobs that are dispatched, and end others."""
+    """The caller's next steps: publish unblocked jobs that are dispatched, and end others."""
 
     unblocked: list[Job]
     endings: list[Ending]
 
 
-#: What an UPDATE sets of a blocked job `j` that may go on: it goes where it would have been.
+#: What an UPDATE sets of a blocked job `j` that may run: it goes where it would have been.
 UNBLOCKED = """
            is_blocked = false,
            state = CASE WHEN state = 'scheduled' AND run_at <= now() THEN 'pending' ELSE state END,

@@ -49,7 +49,7 @@ Position = tuple[datetime, UUID]
 
 
 class Order(NamedTuple):
-    """What to do: a verb, and the arguments of its function in `control`, such as `reason`."""
+    """A change: a verb, and the arguments of its function in `control`, such as `reason`."""
 
     verb: BulkVerb
     options: Mapping[str, Any] = {}
@@ -96,7 +96,7 @@ class Progress(NamedTuple):
     left: dict[str, int]
     #: The first of them.
     problems: list[LeftAlone]
-    #: Where to go on; `None` at the end.
+    #: Where to continue; `None` at the end.
     position: Position | None
 
 
@@ -137,7 +137,7 @@ def carry_out(
 ) -> Iterator[Progress]:
     """Changes the jobs that match and were created before `until`; yields after each batch.
 
-    `unit` is not open: each batch opens a transaction of its own. To go on later, `after` and
+    `unit` is not open: each batch opens its own transaction. To continue later, `after` and
     `action` are the `position` and the `action` of the last progress; counts begin anew. It ends
     early after `limit` jobs. Raises as `preview`, and `NotFound` if the action is not the actor's
     own.

@@ -1,7 +1,7 @@
 """Submits and changes jobs for people and programs, with a function for each verb.
 
 Each takes an open unit of work, makes one guarded transition with the job's message, records it in
-the audit log, and has lanes dispatched after the commit. `pgbeat.jobs.checks.permissions` has the
+the audit log, and dispatches lanes after the commit. `pgbeat.jobs.checks.permissions` has the
 rules for who may do what. Locks are taken on the job, then on its group; locked messages are
 skipped.
 """
@@ -46,7 +46,7 @@ def finish(
     lanes: Lanes = frozenset(),
     **more: Any,
 ) -> Job:
-    """Records a change and has lanes dispatched after the commit. Returns the job `after` it."""
+    """Records a change and dispatches lanes after the commit. Returns the job `after` it."""
     unit.record(verb, before, after, **more)
     dispatch.after_commit(unit, lanes)
     return after
@@ -174,7 +174,7 @@ def resume(unit: UnitOfWork, job_id: UUID | str) -> Job:
 
 
 def approve(unit: UnitOfWork, job_id: UUID | str) -> Job:
-    """Approves a job that awaits approval, which then goes on as after `resume`.
+    """Approves a job that awaits approval, which then continues as after `resume`.
 
     Raises `InvalidTransition`.
     """

@@ -1,6 +1,6 @@
 """Changes lanes for people, with a function for each verb.
 
-Each takes an open unit of work, records the change in the audit log, and has the lane dispatched
+Each takes an open unit of work, records the change in the audit log, and dispatches the lane
 after the commit if that may free slots.
 """
 
@@ -202,7 +202,7 @@ def _update(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> Lane:
 
 
 def pause(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
-    """Pauses a lane: it dispatches nothing more, and jobs that have a slot go on.
+    """Pauses a lane: it dispatches nothing more; jobs that have a slot continue.
 
     Returns the lane, and whether it was not paused before. Raises `NotFound`.
     """

@@ -29,7 +29,7 @@ _NAMES = text(sql.load("worker_control.sql", "names", alive=ALIVE))
 
 
 class WorkerCommand(NamedTuple):
-    """What a worker must do."""
+    """A command to a worker."""
 
     verb: Verb
     #: By how many processes or threads `grow` and `shrink` change the pool.

@@ -2,7 +2,7 @@
 
 `delay`, `apply_async`, links of chains and members of groups all end in `send`, which has Celery
 make the message as ever, with a header that says how the job is made. What then writes the message
-(a commit of its own, a caller's transaction, the end of a task) calls `write`, which inserts the
+(its own commit, a caller's transaction, the end of a task) calls `write`, which inserts the
 job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
 """
 
@@ -53,7 +53,7 @@ _AWAITED = (
 
 
 class Written(NamedTuple):
-    """What became of a message's job."""
+    """The outcome of writing a message's job."""
 
     #: The job's: another one if there is one with its unique key.
     id: str
@@ -206,7 +206,7 @@ def write_at_once(working: Working, message: Message) -> bool:
 
 
 def _write(connection: Connection, message: Message, is_own: bool) -> Message | None:
-    """Writes the job of a message; returns the message if it is to be written now."""
+    """Writes the job of a message; returns the message if it must be written now."""
     new = _MessageJob(connection, message)
     row = new.write(connection, None)
     if row.id is None:
