@@ -23,7 +23,7 @@
     ├── Busy                  another session is changing the row
     ├── QueueLocked           a queue is exclusive to another process
     ├── NoReply               a worker has not answered in time
-    ├── WorkerRefused         a worker can't do what it was told
+    ├── WorkerRefused         a worker can't carry out a command
     ├── BrokerUnavailable     the broker can't be reached, or refuses
     ├── CannotFinish          a task can't end in one transaction with what it wrote
     └── ConditionError        a condition raised, was refused or returned an invalid value
@@ -293,7 +293,7 @@ class NoReply(PgbeatError):
 
 
 class WorkerRefused(PgbeatError):
-    """A worker can't do what it was told."""
+    """A worker can't carry out a command."""
 
     code = "worker_refused"
 

@@ -1,4 +1,4 @@
-"""What programs and tasks may do with lanes: `pgbeat.lanes.set_rate`."""
+"""Functions on lanes for programs and tasks: `pgbeat.lanes.set_rate`."""
 
 from pgbeat.jobs.verbs.lane_rates import set_rate as set_rate
 

@@ -1,4 +1,4 @@
-"""What Postgres can't keep in a text or in JSON: NUL, and half a surrogate pair."""
+"""Finds what Postgres can't keep in a text or in JSON: NUL, and half a surrogate pair."""
 
 import json
 from typing import Any
