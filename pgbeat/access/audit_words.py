@@ -41,14 +41,14 @@ def changes(before: Any, after: Any) -> list[Change]:
     """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return [
-            Change(_name(key), said(key, before.get(key)), said(key, after.get(key)))
+            Change(_name(key), _in_words(key, before.get(key)), _in_words(key, after.get(key)))
             for key in {**before, **after}
         ]
     known = after if before is None else before
     if not isinstance(known, Mapping):
-        return [] if known is None else [Change("value", None, said("", known))]
+        return [] if known is None else [Change("value", None, _in_words("", known))]
     changed = [
-        (_name(key), said(key, value))
+        (_name(key), _in_words(key, value))
         for key, value in known.items()
         if value not in (None, {}, [], "")
     ]
@@ -62,7 +62,7 @@ def _name(key: str) -> str:
     return _SWITCHES.get(key, key)
 
 
-def said(key: str, value: Any) -> str:
+def _in_words(key: str, value: Any) -> str:
     """Returns a value of a column in words."""
     if key in _SWITCHES:
         return "no" if value is None else "yes"
