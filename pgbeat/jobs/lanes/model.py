@@ -48,6 +48,11 @@ class Lane(NamedTuple):
     updated_at: datetime
 
     @property
+    def identity(self) -> dict[str, str]:
+        """Returns the parameters by which statements find it."""
+        return {"namespace": self.namespace, "lane": self.name}
+
+    @property
     def rate(self) -> str | None:
         """Returns the rate for people: `10/minute of each task`."""
         return self._rate(self.rate_limit, self.rate_period)

@@ -31,8 +31,8 @@ _HOLDERS = text(sql.load("occupancy.sql", "holders", has_slot=HAS_SLOT))
 
 def holders(connection: Connection, lane: Lane, *, limit: int = 1000) -> list[SlotHolder]:
     """Returns the holders of the lane's slots, the oldest first."""
-    values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit}
-    return [SlotHolder(*row) for row in connection.execute(_HOLDERS, values)]
+    rows = connection.execute(_HOLDERS, {**lane.identity, "limit": limit})
+    return [SlotHolder(*row) for row in rows]
 
 
 class InLine(NamedTuple):

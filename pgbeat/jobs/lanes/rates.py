@@ -49,8 +49,7 @@ def _kind(lane: Lane) -> str:
 
 def _of_rate(lane: Lane) -> dict[str, Any]:
     return {
-        "namespace": lane.namespace,
-        "lane": lane.name,
+        **lane.identity,
         "period": lane.rate_period,
         "rate": lane.rate_limit,
         "key": lane.rate_key,

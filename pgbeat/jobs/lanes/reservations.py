@@ -116,8 +116,7 @@ _NONE = text(
 
 def none(connection: Connection, lane: Lane) -> bool:
     """Returns whether a lane has no reservations, not even of sessions that have ended."""
-    values = {"namespace": lane.namespace, "lane": lane.name}
-    return bool(connection.execute(_NONE, values).scalar_one())
+    return bool(connection.execute(_NONE, lane.identity).scalar_one())
 
 
 _START = text(

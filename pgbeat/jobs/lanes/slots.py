@@ -43,7 +43,7 @@ def take_turns(
     slot, then looks at those of these jobs.
     """
     ids = None if job_ids is None else list(job_ids)
-    values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit, "job_ids": ids}
+    values = {**lane.identity, "limit": limit, "job_ids": ids}
     return [Job(*row) for row in connection.execute(_TAKE_TURNS, values)]
 
 
@@ -59,8 +59,7 @@ def correct_keys(connection: Connection, lane: Lane, ids: Collection[str]) -> bo
     """Gives jobs of a fair lane the keys that they must have; returns whether one had another."""
     if lane.fair_by is None or not ids:
         return False
-    values = {"namespace": lane.namespace, "lane": lane.name, "ids": list(ids)}
-    return bool(connection.scalar(_CORRECT_KEYS, values))
+    return bool(connection.scalar(_CORRECT_KEYS, {**lane.identity, "ids": list(ids)}))
 
 
 _NOTE_TURNS = text(
@@ -79,12 +78,7 @@ def note_turns(
     `stops` are the keys at which walks ended early, by priority: the next ones begin there.
     """
     if lane.fair_by is not None and (ids or stops):
-        values = {
-            "namespace": lane.namespace,
-            "lane": lane.name,
-            "ids": list(ids),
-            "stops": json.dumps(stops),
-        }
+        values = {**lane.identity, "ids": list(ids), "stops": json.dumps(stops)}
         connection.execute(_NOTE_TURNS, values)
 
 
@@ -158,8 +152,7 @@ _COUNT_BY_KEY = text(sql.load("slots.sql", "count_by_key", has_slot=HAS_SLOT))
 
 def count_running(connection: Connection, lane: Lane) -> int:
     """Returns how many jobs have a slot."""
-    values = {"namespace": lane.namespace, "lane": lane.name}
-    return int(connection.execute(_COUNT, values).scalar_one())
+    return int(connection.execute(_COUNT, lane.identity).scalar_one())
 
 
 class Waiting(NamedTuple):
@@ -201,13 +194,8 @@ def waiting_jobs(
     If it `is_limited`, without jobs for which their keys have no slot left; `job_ids` are as for
     `take_turns` then.
     """
-    values: dict[str, Any] = {
-        "namespace": lane.namespace,
-        "lane": lane.name,
-        "key": lane.rate_key,
-        "limit": limit,
-        "offset": offset,
-    }
+    values: dict[str, Any] = {**lane.identity, "key": lane.rate_key}
+    values |= {"limit": limit, "offset": offset}
     if lane.fair_by is not None:
         values |= {"is_limited": is_limited, "job_ids": None if job_ids is None else list(job_ids)}
     statement = _WAITING_JOBS if lane.fair_by is None else _WAITING_TURNS
@@ -236,8 +224,7 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
     count = 0 if policy is not None or lane.max_running is None else count_running(connection, lane)
     by_key = {}
     if policy is None and lane.max_per_key is not None:
-        values = {"namespace": lane.namespace, "lane": lane.name}
-        by_key = {row[0]: row[1] for row in connection.execute(_COUNT_BY_KEY, values)}
+        by_key = {row[0]: row[1] for row in connection.execute(_COUNT_BY_KEY, lane.identity)}
     limiter = Limiter(
         lane.max_running,
         policy,
@@ -248,8 +235,7 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
         taken_by_key=by_key,
     )
     if policy is not None:
-        values = {"namespace": lane.namespace, "lane": lane.name}
-        for row in connection.execute(_RUNNING, values):
+        for row in connection.execute(_RUNNING, lane.identity):
             limiter.admit(Work(*row))
     return limiter
 
