@@ -1,16 +1,19 @@
 """`pgbeat workers`: the workers, and Celery's remote control of them."""
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import click
 
 from pgbeat.cli import CommandGroup
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
+from pgbeat.cli.terminal.options import F
 from pgbeat.cli.terminal.printing import Cell, span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.verbs import worker_control
-from pgbeat.jobs.verbs.worker_control import WorkerCommand
+from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from pgbeat.views import broker as views
@@ -81,40 +84,21 @@ def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> Non
         _send(target, name, WorkerCommand("shutdown"))
 
 
+def _add(verb: Verb, argument: Callable[[F], F], text: str) -> None:
+    """Adds the command of an order that takes an argument."""
+
+    @workers_command.command(verb, help=text)
+    @click.argument("name")
+    @argument
+    @on_target
+    def command(target: Target, name: str, **values: Any) -> None:
+        _send(target, name, WorkerCommand(verb, **values))
+
+
 _by = click.argument("by", type=click.IntRange(1, 1000), default=1)
-
-
-@workers_command.command("grow")
-@click.argument("name")
-@_by
-@on_target
-def grow_command(target: Target, name: str, by: int) -> None:
-    """Let a worker run more at once: by 1, or BY. Needs the app."""
-    _send(target, name, WorkerCommand("grow", by))
-
-
-@workers_command.command("shrink")
-@click.argument("name")
-@_by
-@on_target
-def shrink_command(target: Target, name: str, by: int) -> None:
-    """Let a worker run less at once: by 1, or BY. Needs the app."""
-    _send(target, name, WorkerCommand("shrink", by))
-
-
-@workers_command.command("add-consumer")
-@click.argument("name")
-@click.argument("queue")
-@on_target
-def add_consumer_command(target: Target, name: str, queue: str) -> None:
-    """Let a worker consume from a QUEUE, too, until it ends. Needs the app."""
-    _send(target, name, WorkerCommand("add-consumer", queue=queue))
-
-
-@workers_command.command("cancel-consumer")
-@click.argument("name")
-@click.argument("queue")
-@on_target
-def cancel_consumer_command(target: Target, name: str, queue: str) -> None:
-    """Let a worker consume no longer from a QUEUE, until it ends. Needs the app."""
-    _send(target, name, WorkerCommand("cancel-consumer", queue=queue))
+_queue = click.argument("queue")
+_add("grow", _by, "Let a worker run more at once: by 1, or BY. Needs the app.")
+_add("shrink", _by, "Let a worker run less at once: by 1, or BY. Needs the app.")
+_for_now = "until it ends. Needs the app."
+_add("add-consumer", _queue, f"Let a worker consume from a QUEUE, too, {_for_now}")
+_add("cancel-consumer", _queue, f"Let a worker consume no longer from a QUEUE, {_for_now}")
