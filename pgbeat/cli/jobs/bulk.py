@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from pgbeat.cli.jobs import job_views
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import find_group
 from pgbeat.cli.terminal.asking import sure
-from pgbeat.cli.terminal.options import F, Option, adding, duration, read_labels
+from pgbeat.cli.terminal.options import LABELS, F, adding, duration, headed
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
@@ -38,15 +39,11 @@ _PAST = {
     "update": "Updated",
     "delete": "Deleted",
 }
-_HEADING = "Instead of IDs, all jobs that match"
 
 
 def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
     """Returns a decorator that adds the options of a filter, and those of asking."""
-
-    def option(*names: str, **more: Any) -> Callable[[F], F]:
-        return click.option(*names, cls=Option, heading=_HEADING, **more)
-
+    option = partial(headed, "Instead of IDs, all jobs that match")
     return adding(
         option("--state", type=click.Choice(JOB_STATES), help="In this state."),
         option("--task", metavar="TASK", help="Of this task, or a glob: 'shop.*'."),
@@ -57,14 +54,7 @@ def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
         option("--queue", metavar="NAME", help="For this queue."),
         option("--group", "group_id", metavar="ID", help="Of this group."),
         option("--created-by", metavar="WHO", help="Made by this actor, such as user:alice."),
-        option(
-            "--label",
-            "labels",
-            multiple=True,
-            callback=read_labels,
-            metavar="NAME=VALUE",
-            help="With this label.",
-        ),
+        option("--label", "labels", help="With this label.", **LABELS),
         option("--since", type=duration, metavar="TIME", help="Made in the last 2h, say."),
         option("--before", type=duration, metavar="TIME", help="Made more than 30d ago, say."),
         option("--yes", is_flag=True, help="Don't ask."),

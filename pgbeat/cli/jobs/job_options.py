@@ -9,9 +9,9 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import (
     CLEAR,
     F,
-    Option,
     adding,
     duration,
+    headed,
     json_array,
     json_object,
     read_moment,
@@ -127,11 +127,10 @@ def policy_options(*, template: bool = True, of_schedule: bool = False) -> Calla
     """Returns a decorator that adds the options of a job policy, for `given_policy`."""
     return adding(
         *(
-            click.option(
+            headed(
+                "Its jobs",
                 f"--{_OF_SCHEDULE[key] if of_schedule else name}",
                 f"job_{key}",
-                cls=Option,
-                heading="Its jobs",
                 **_VALUES[name],
             )
             for name, key in KEYS.items()
@@ -143,14 +142,7 @@ def policy_options(*, template: bool = True, of_schedule: bool = False) -> Calla
 #: Adds a flag for each key of a schedule's job policy, which clears it.
 policy_clearing = adding(
     *(
-        click.option(
-            f"--no-{name}",
-            f"no_job_{key}",
-            is_flag=True,
-            cls=Option,
-            heading=CLEAR,
-            help=f"Clear {name}.",
-        )
+        headed(CLEAR, f"--no-{name}", f"no_job_{key}", is_flag=True, help=f"Clear {name}.")
         for key, name in _OF_SCHEDULE.items()
     )
 )

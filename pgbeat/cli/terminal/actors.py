@@ -1,9 +1,12 @@
 """The actor of a command on jobs, and the job or group that it names."""
 
+from collections.abc import Callable
+
 import click
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor, user
+from pgbeat.cli.terminal.options import F
 from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
@@ -11,34 +14,22 @@ from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.rows.model import Job
 
 
-def _actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
-    return user(is_admin=value, origin="cli")
+def _admin(text: str, *, is_viewer: bool) -> Callable[[F], F]:
+    """Returns a decorator that adds `--admin`, and passes the `actor` to the command."""
+
+    def actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+        return user(is_admin=value, is_viewer=is_viewer, origin="cli")
+
+    return click.option(
+        "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=actor, help=text
+    )
 
 
-#: Adds `--admin`, and passes the `actor` to the command.
-as_admin = click.option(
-    "--admin",
-    "actor",
-    is_flag=True,
-    envvar="PGBEAT_ADMIN",
-    callback=_actor,
-    help="Act as an administrator, on everybody's jobs and on all schedules.",
+as_admin = _admin(
+    "Act as an administrator, on everybody's jobs and on all schedules.", is_viewer=False
 )
-
-
-def _onlooker(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
-    return user(is_admin=value, is_viewer=True, origin="cli")
-
-
-#: Adds `--admin` to a command that only looks, and passes it the `actor`, who sees all jobs.
-as_onlooker = click.option(
-    "--admin",
-    "actor",
-    is_flag=True,
-    envvar="PGBEAT_ADMIN",
-    callback=_onlooker,
-    help="Also show what `pgbeat_redact` masks.",
-)
+#: For a command that only looks: its actor sees all jobs.
+as_onlooker = _admin("Also show what `pgbeat_redact` masks.", is_viewer=True)
 
 
 def find(

@@ -118,16 +118,16 @@ def read_labels(
     return labels or None
 
 
+#: Parameters of `--label`, which may be repeated.
+LABELS: dict[str, Any] = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
 #: Options that describe a schedule or a job.
 DETAILS = [
     click.option("--description", metavar="TEXT", help="What it is for."),
     click.option(
         "--label",
         "labels",
-        multiple=True,
-        callback=read_labels,
-        metavar="NAME=VALUE",
         help="A label, such as team=billing; may be given several times.",
+        **LABELS,
     ),
     click.option(
         "--metadata",
@@ -137,16 +137,7 @@ DETAILS = [
     ),
 ]
 #: Limits a list to rows with these labels.
-label_filter = click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    callback=read_labels,
-    metavar="NAME=VALUE",
-    help="Only with this label.",
-)
-
-
+label_filter = click.option("--label", "labels", help="Only with this label.", **LABELS)
 #: Adds the options that describe a job.
 describing = adding(*DETAILS)
 newest_option = click.option(
@@ -173,6 +164,11 @@ class Option(click.Option):
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra
+
+
+def headed(heading: str, *names: str, **kwargs: Any) -> Callable[[F], F]:
+    """Returns a decorator that adds an option beneath a heading."""
+    return click.option(*names, cls=Option, heading=heading, **kwargs)
 
 
 #: Key of click's `Context.meta`: the wrong values of a `Command` that `collects` them.
@@ -247,69 +243,65 @@ _POLICIES, _FAILURES = "Missed times and overlaps", "Failures"
 CLEAR, _REST = "Clear", "Options"
 
 
-def _option(heading: str, *names: str, **kwargs: Any) -> Callable[[F], F]:
-    return click.option(*names, cls=Option, heading=heading, **kwargs)
-
-
 _OPTIONS = [
-    _option(_WHAT, "--task", metavar="TASK", help="A task, by its registered name."),
-    _option(_WHAT, "--args", type=json_array, metavar="JSON",
-            help="Its positional arguments, an array."),
-    _option(_WHAT, "--kwargs", type=json_object, metavar="JSON",
-            help="Its keyword arguments, an object."),
-    _option(_WHAT, "--queue", metavar="QUEUE",
-            help="Where to publish; by default the task's queue."),
-    _option(_WHAT, "--options", type=json_object, metavar="JSON",
-            help="Options to publish with, an object: priority, expires, headers …"),
-    _option(_WHAT, "--launcher", metavar="NAME", help="A launcher; by default GenericLauncher."),
-    _option(_WHAT, "--condition-sql", metavar="SQL",
-            help="Launch only if this query's first value is true."),
-    _option(_WHEN, "--cron", metavar="EXPR", help="'0 2 * * mon-fri', '@daily'."),
-    _option(_WHEN, "--every", type=duration, metavar="TIME",
-            help="90 (seconds), '15 minutes', '1h 30m', '2 days'."),
-    _option(_WHEN, "--at", "once_at", type=read_moment, metavar="WHEN",
-            help="Once: 2026-12-24T09:00."),
-    _option(_WHEN, "--rrule", metavar="RULE",
-            help="RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
-    _option(_WHEN, "--solar", metavar="EVENT",
-            help="'sunset 59.91 10.75': event, latitude, longitude."),
-    _option(_WHEN, "--after", metavar="NAME", help="Whenever a job of that schedule ends."),
-    _option(_WHEN, "--after-outcome", type=click.Choice(["completed", "failed", "finished"]),
-            help="After which outcome of that job; by default completed."),
-    _option(_WHEN, "--timezone", metavar="ZONE",
-            help="The time zone, as Europe/Oslo; by default the app's."),
-    _option(_LIMITS, "--starts-at", type=read_moment, metavar="WHEN", help="Not due before."),
-    _option(_LIMITS, "--ends-at", type=read_moment, metavar="WHEN", help="Not due after."),
-    _option(_LIMITS, "--max-runs", type=click.IntRange(1, 2**31 - 1), metavar="N",
-            help="Complete the schedule after this many launches."),
-    _option(_LIMITS, "--calendar", metavar="NAME",
-            help="The calendar whose excluded times are skipped."),
-    _option(_LIMITS, "--jitter", type=duration, metavar="TIME",
-            help="Delay each due time by a random time up to this."),
-    _option(_POLICIES, "--catch-up", type=click.Choice(["latest", "all", "none"]),
-            help="Which missed times to launch; by default the latest."),
-    _option(_POLICIES, "--catch-up-limit", type=click.IntRange(1, 10_000), metavar="N",
-            help="How many, with `all`; by default 100."),
-    _option(_POLICIES, "--grace", type=duration, metavar="TIME",
-            help="How late a launch may be; later times are skipped."),
-    _option(_POLICIES, "--overlap",
-            type=click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
-            help="While its last job is unfinished; by default allow."),
-    _option(_POLICIES, "--min-interval", type=duration, metavar="TIME",
-            help="The shortest time between two launches."),
-    _option(_FAILURES, "--max-retries", type=click.IntRange(0, 1_000_000), metavar="N",
-            help="Disable it after this many failures in a row."),
-    _option(_FAILURES, "--retry-base", type=duration, metavar="TIME",
-            help="The n-th retry comes after base × factor^n …"),
-    _option(_FAILURES, "--retry-factor", type=click.FloatRange(1, 1000), metavar="X",
-            help="… by default 2 …"),
-    _option(_FAILURES, "--retry-cap", type=duration, metavar="TIME", help="… but no later."),
-    _option(_FAILURES, "--probe-after", type=duration, metavar="TIME",
-            help="Once disabled, try it again after this time."),
-    _option(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
-            help="Pause it after this many failed jobs in a row."),
-    _option(_FAILURES, "--check-in-url", metavar="URL",
-            help="Report each run there; {/start,,/fail} in it has alternatives."),
+    headed(_WHAT, "--task", metavar="TASK", help="A task, by its registered name."),
+    headed(_WHAT, "--args", type=json_array, metavar="JSON",
+           help="Its positional arguments, an array."),
+    headed(_WHAT, "--kwargs", type=json_object, metavar="JSON",
+           help="Its keyword arguments, an object."),
+    headed(_WHAT, "--queue", metavar="QUEUE",
+           help="Where to publish; by default the task's queue."),
+    headed(_WHAT, "--options", type=json_object, metavar="JSON",
+           help="Options to publish with, an object: priority, expires, headers …"),
+    headed(_WHAT, "--launcher", metavar="NAME", help="A launcher; by default GenericLauncher."),
+    headed(_WHAT, "--condition-sql", metavar="SQL",
+           help="Launch only if this query's first value is true."),
+    headed(_WHEN, "--cron", metavar="EXPR", help="'0 2 * * mon-fri', '@daily'."),
+    headed(_WHEN, "--every", type=duration, metavar="TIME",
+           help="90 (seconds), '15 minutes', '1h 30m', '2 days'."),
+    headed(_WHEN, "--at", "once_at", type=read_moment, metavar="WHEN",
+           help="Once: 2026-12-24T09:00."),
+    headed(_WHEN, "--rrule", metavar="RULE",
+           help="RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
+    headed(_WHEN, "--solar", metavar="EVENT",
+           help="'sunset 59.91 10.75': event, latitude, longitude."),
+    headed(_WHEN, "--after", metavar="NAME", help="Whenever a job of that schedule ends."),
+    headed(_WHEN, "--after-outcome", type=click.Choice(["completed", "failed", "finished"]),
+           help="After which outcome of that job; by default completed."),
+    headed(_WHEN, "--timezone", metavar="ZONE",
+           help="The time zone, as Europe/Oslo; by default the app's."),
+    headed(_LIMITS, "--starts-at", type=read_moment, metavar="WHEN", help="Not due before."),
+    headed(_LIMITS, "--ends-at", type=read_moment, metavar="WHEN", help="Not due after."),
+    headed(_LIMITS, "--max-runs", type=click.IntRange(1, 2**31 - 1), metavar="N",
+           help="Complete the schedule after this many launches."),
+    headed(_LIMITS, "--calendar", metavar="NAME",
+           help="The calendar whose excluded times are skipped."),
+    headed(_LIMITS, "--jitter", type=duration, metavar="TIME",
+           help="Delay each due time by a random time up to this."),
+    headed(_POLICIES, "--catch-up", type=click.Choice(["latest", "all", "none"]),
+           help="Which missed times to launch; by default the latest."),
+    headed(_POLICIES, "--catch-up-limit", type=click.IntRange(1, 10_000), metavar="N",
+           help="How many, with `all`; by default 100."),
+    headed(_POLICIES, "--grace", type=duration, metavar="TIME",
+           help="How late a launch may be; later times are skipped."),
+    headed(_POLICIES, "--overlap",
+           type=click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
+           help="While its last job is unfinished; by default allow."),
+    headed(_POLICIES, "--min-interval", type=duration, metavar="TIME",
+           help="The shortest time between two launches."),
+    headed(_FAILURES, "--max-retries", type=click.IntRange(0, 1_000_000), metavar="N",
+           help="Disable it after this many failures in a row."),
+    headed(_FAILURES, "--retry-base", type=duration, metavar="TIME",
+           help="The n-th retry comes after base × factor^n …"),
+    headed(_FAILURES, "--retry-factor", type=click.FloatRange(1, 1000), metavar="X",
+           help="… by default 2 …"),
+    headed(_FAILURES, "--retry-cap", type=duration, metavar="TIME", help="… but no later."),
+    headed(_FAILURES, "--probe-after", type=duration, metavar="TIME",
+           help="Once disabled, try it again after this time."),
+    headed(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
+           help="Pause it after this many failed jobs in a row."),
+    headed(_FAILURES, "--check-in-url", metavar="URL",
+           help="Report each run there; {/start,,/fail} in it has alternatives."),
     click.option("--owner", metavar="WHO", help="Whom to ask about it."),
     *DETAILS,
 ]  # fmt: skip
@@ -327,5 +319,5 @@ CLEARABLE = {name.removesuffix("_sql").replace("_", "-"): name for name in _CLEA
 definition = adding(*_OPTIONS)
 #: Adds a flag for each column that can be cleared.
 clearing = adding(
-    *(_option(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.") for name in CLEARABLE)
+    *(headed(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.") for name in CLEARABLE)
 )
