@@ -99,20 +99,12 @@ def whole(connection: Connection, job: Job, redactor: Redactor) -> View:
     return views.detail(connection, job, redactor, limit=100) | {"trace": views.trace(trace, now)}
 
 
-def _artifacts(connection: Connection, job: Job, redactor: Redactor) -> list[str]:
-    artifacts = executions.artifacts(connection, [job.id]).get(job.id, [])
-    return redactor.artifacts(job.task, artifacts)
-
-
 def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     """Prints all about a job."""
     now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
-    artifacts = _artifacts(connection, job, redactor)
-    attempts = f"{job.attempt} of {job.max_attempts}"
-    if job.max_attempts > 1:
-        base, cap = printing.span(job.retry_base), printing.span(job.retry_cap)
-        attempts += f", {base} × 2^(n-1) apart, {cap} at most"
+    artifacts = executions.artifacts(connection, [job.id]).get(job.id, [])
+    artifacts = redactor.artifacts(job.task, artifacts)
     has_place = job.has_ended or job.state == where.sentence
     sentence = "" if has_place else f": {line(where.sentence)}"
     printing.show_facts(
@@ -139,7 +131,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("callback of", str(job.callback_of) if job.callback_of else None),
         ("depends on", _parents(connection, job)),
         ("unique key", job.unique_key),
-        ("attempt", attempts),
+        ("attempt", _attempts(job)),
         ("artifacts", Text("\n".join(map(line, artifacts))) if artifacts else None),
         ("made", when_and_who(job.created_at, job.created_by, now)),
         ("not before", when(job.run_at, now)),
@@ -159,6 +151,13 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     _show_chain(redactor.rows(retries.chain(connection, job.id)), job.id, now)
     runs = executions.of_job(connection, job.id)
     _show_runs([redactor.row(run, job.task) for run in runs], now)
+
+
+def _attempts(job: Job) -> str:
+    if job.max_attempts == 1:
+        return f"{job.attempt} of 1"
+    base, cap = printing.span(job.retry_base), printing.span(job.retry_cap)
+    return f"{job.attempt} of {job.max_attempts}, {base} × 2^(n-1) apart, {cap} at most"
 
 
 def _lateness(job: Job, now: datetime) -> Text | None:
@@ -225,10 +224,7 @@ def _show_runs(runs: list[Execution], now: datetime) -> None:
         for run in runs
     ]
     printing.show_table(rows, folding={""})
-    if runs[0].traceback:
-        click.echo()
-        for row in runs[0].traceback.splitlines():
-            click.echo(f"  {printing.code(row)}")
+    _show_traceback(runs[0].traceback)
 
 
 def show_result(result: TaskResult) -> None:
@@ -237,8 +233,7 @@ def show_result(result: TaskResult) -> None:
     if not result.is_readable:
         click.echo(f"  {result.size} bytes of {line(result.content_type)}")
         return
-    for row in json.dumps(result.value, indent=2, ensure_ascii=False).splitlines():
-        click.echo(f"  {printing.code(row)}")
+    _show_code(json.dumps(result.value, indent=2, ensure_ascii=False))
 
 
 def show_task(result: TaskResult, now: datetime) -> None:
@@ -257,10 +252,18 @@ def show_task(result: TaskResult, now: datetime) -> None:
     )
     click.echo()
     show_result(result)
-    if result.traceback:
+    _show_traceback(result.traceback)
+
+
+def _show_traceback(text: str | None) -> None:
+    if text:
         click.echo()
-        for row in result.traceback.splitlines():
-            click.echo(f"  {printing.code(row)}")
+        _show_code(text)
+
+
+def _show_code(text: str) -> None:
+    for row in text.splitlines():
+        click.echo(f"  {printing.code(row)}")
 
 
 def _milliseconds(value: float | None) -> str:
