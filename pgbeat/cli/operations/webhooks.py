@@ -197,13 +197,8 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     with target.transaction() as connection:
         webhooks.get(connection, name, namespace=target.namespace)
         count = sum(deliveries.counts(connection, namespace=target.namespace)[name].values())
-    rest = f" and the log of {_counted_deliveries(count)}" if count else ""
+    rest = f" and the log of {counted(count, 'delivery', 'deliveries')}" if count else ""
     remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest)
-
-
-def _counted_deliveries(count: int) -> str:
-    """Returns a number of deliveries: `1 delivery`, `2 deliveries`."""
-    return counted(count, "delivery", "deliveries")
 
 
 @webhooks_command.command("enable")
@@ -218,10 +213,9 @@ def enable_command(target: Target, name: str) -> None:
     message = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
     printing.result(views.counted(row, count), message)
     if failed:
-        printing.note(
-            f"{_counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
-            "sends them again."
-        )
+        number = counted(failed, "delivery", "deliveries")
+        again = f"`pgbeat webhooks redeliver --failed {name}` sends them again"
+        printing.note(f"{number} failed; {again}.")
 
 
 @webhooks_command.command("disable")
@@ -240,7 +234,7 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
         views.counted(row, count), f"Disabled webhook {name!r}." if was_enabled else already
     )
     if pending:
-        printing.note(f"{_counted_deliveries(pending)} that waited failed.")
+        printing.note(f"{counted(pending, 'delivery', 'deliveries')} that waited failed.")
 
 
 @webhooks_command.command("test")

@@ -15,6 +15,7 @@ import click
 from pgbeat.beat.verbs import control, missed
 from pgbeat.beat.verbs.control import BackfillRun
 from pgbeat.beat.verbs.missed import Missed
+from pgbeat.cli import INTERRUPTED
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
@@ -25,9 +26,6 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 from pgbeat.views.schedules import made
-
-#: Exit status after an interruption.
-_INTERRUPTED = 130
 
 
 @click.command("backfill")
@@ -78,7 +76,7 @@ def backfill_command(
         printing.note(f"it stopped after {counted(done.failures, 'failure')} in a row.")
     if printing.is_local(row):
         target.note_zone(row)
-    raise click.exceptions.Exit(_INTERRUPTED if was_interrupted else _status(done))
+    raise click.exceptions.Exit(INTERRUPTED if was_interrupted else _status(done))
 
 
 def _launch(target: Target, name: str, period: Missed, *, quiet: bool) -> tuple[BackfillRun, bool]:
