@@ -18,7 +18,7 @@ from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.demo import history
 from pgbeat.demo.children import Children
-from pgbeat.demo.show import Lines, LiveTable, Show, say
+from pgbeat.demo.show import Lines, LiveTable, say
 from pgbeat.demo.watch import LOCK_KEY, Observer
 from pgbeat.errors import PgbeatError
 from pgbeat.testing import embedded
@@ -45,7 +45,7 @@ def run(
     or ends early.
     """
     console = console or Console()
-    show: Show = LiveTable(console) if console.is_terminal else Lines(console)
+    show: LiveTable | Lines = LiveTable(console) if console.is_terminal else Lines(console)
     seen = Observer()
     try:
         with _interruptible(), _everything(folder, console) as (connection, children), show:

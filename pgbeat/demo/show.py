@@ -2,7 +2,7 @@
 
 import time
 from datetime import datetime
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -26,17 +26,6 @@ _STYLES = {
 def say(console: Console, line: str | Text) -> None:
     """Prints a line without breaking it."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-class Show(Protocol):
-    """Shows what is seen."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def update(self, seen: Observer) -> None:
-        """Shows what is new."""
 
 
 class LiveTable:
