@@ -107,7 +107,7 @@ def apply(
                     click.echo(f"\n{_PAST[verb]} {done.done:,} of {what}.", err=True)
                     raise
             if not printing.is_json():
-                click.echo(_said(verb, done.done, done.left, done.problems))
+                click.echo(_sentence(verb, done.done, done.left, done.problems))
     if printing.is_json():
         result = done._asdict() | {"verb": verb, "matched": seen.number}
         result["others"] = seen.others
@@ -172,7 +172,7 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda number: bar.update(task, completed=number, total=max(total, number))
 
 
-def _said(verb: str, done: int, left: dict[str, int], problems: Sequence[Any]) -> str:
+def _sentence(verb: str, done: int, left: dict[str, int], problems: Sequence[Any]) -> str:
     message = f"{_PAST[verb]} {done:,} job{'' if done == 1 else 's'}."
     if number := sum(left.values()):
         message += f" Left {number:,} alone:"

@@ -16,6 +16,7 @@ from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when, when
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain as whereabouts
 from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.explaining.explain import Whereabouts
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
@@ -105,11 +106,9 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     where = whereabouts.of_job(connection, job, now)
     artifacts = executions.artifacts(connection, [job.id]).get(job.id, [])
     artifacts = redactor.artifacts(job.task, artifacts)
-    has_place = job.has_ended or job.state == where.sentence
-    sentence = "" if has_place else f": {line(where.sentence)}"
     printing.show_facts(
         str(job.id),
-        ("state", Text.assemble(styled(state(job)), sentence)),
+        ("state", _state_in_full(job, where)),
         ("what to do", where.advice),
         ("task", job.task),
         ("args", _arguments(job.args)),
@@ -151,6 +150,11 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
     _show_chain(redactor.rows(retries.chain(connection, job.id)), job.id, now)
     runs = executions.of_job(connection, job.id)
     _show_runs([redactor.row(run, job.task) for run in runs], now)
+
+
+def _state_in_full(job: Job, where: Whereabouts) -> Text:
+    has_place = job.has_ended or job.state == where.sentence
+    return Text.assemble(styled(state(job)), "" if has_place else f": {line(where.sentence)}")
 
 
 def _attempts(job: Job) -> str:

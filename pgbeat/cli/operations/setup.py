@@ -36,7 +36,6 @@ def migrate_command(
     if sql:
         click.echo(migrate.script().strip())
         return
-    newest = migrate.newest()
     if check:
         with target.transaction() as connection:
             _check(connection)
@@ -47,15 +46,9 @@ def migrate_command(
     done = installation.migrate(target.settings, target.author, target.registry, rename)
     before, after = done.before, done.after
     if printing.is_json():
-        printing.echo_json(
-            {
-                "before": before,
-                "current": after,
-                "newest": newest,
-                "restored": list(done.restored),
-                "renamed": dict(done.renamed),
-            }
-        )
+        versions = {"before": before, "current": after, "newest": migrate.newest()}
+        changes = {"restored": list(done.restored), "renamed": dict(done.renamed)}
+        printing.echo_json(versions | changes)
         return
     if before == after:
         click.echo(f"The schema is at {after} already, {_place(after)}.")
@@ -87,15 +80,8 @@ def _check(connection: Connection) -> None:
     is_done = usable and current is not None and current >= newest and not lacking
     if printing.is_json():
         minimum = schema.oldest_program if schema else None
-        printing.echo_json(
-            {
-                "current": current,
-                "newest": newest,
-                "minimum": minimum,
-                "usable": usable,
-                "missing": lacking,
-            }
-        )
+        versions = {"current": current, "newest": newest, "minimum": minimum}
+        printing.echo_json(versions | {"usable": usable, "missing": lacking})
     elif lacking:
         click.echo(
             f"The schema is at {current}, but lacks {', '.join(lacking)}; `pgbeat migrate` makes "

@@ -5,8 +5,8 @@ import socket
 import sys
 from contextlib import ExitStack, closing
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import click
 from sqlalchemy.exc import DBAPIError
@@ -19,6 +19,13 @@ from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
 
+def _root(path: str) -> str:
+    path = path.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or not path.isprintable()):
+        raise click.BadParameter(f"{path!r} is not a path; write for example /pgbeat")
+    return path
+
+
 @click.command("web")
 @click.option("--host", default="127.0.0.1", help="The address to listen on.")
 @click.option(
@@ -27,6 +34,7 @@ from pgbeat.errors import SchemaError
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that serve.")
 @click.option(
     "--root-path",
+    type=_root,
     default="",
     show_default=False,
     metavar="PATH",
@@ -77,16 +85,13 @@ def web_command(
     is_private = is_loopback(host)
     if demo and not is_private:
         raise BadInput(f"--demo lets everyone in, so not on {host}; use 127.0.0.1")
-    root_path = _root(root_path)
     _log(access_log=access_log)
     use_json(app)
-    settings = target.settings
     if wants_link is None:
         wants_link = is_private and sys.stdout.isatty()
     with closing(_listen(host, port)) as sock, ExitStack() as stack:
-        number = sock.getsockname()[1]
-        link = f"http://{_name(host)}:{number}{root_path}/"
-        here = f"http://{_name(_HERE.get(host, host))}:{number}{root_path}/"
+        rest = f":{sock.getsockname()[1]}{root_path}/"
+        link, here = _url(host, rest), _url(_HERE.get(host, host), rest)
 
         def ready() -> None:
             click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
@@ -100,9 +105,7 @@ def web_command(
                 stack.enter_context(browsers.opened(here + (signs_in or "")))
             click.echo("Ctrl-C ends it.")
 
-        def make() -> Any:
-            return create_app(app, settings, demo=demo)
-
+        make = partial(create_app, app, target.settings, demo=demo)
         serving.serve(make, sock, workers=workers, root_path=root_path, ready=ready)
     click.echo("Stopped.")
 
@@ -111,8 +114,8 @@ def web_command(
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 
 
-def _name(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _url(host: str, rest: str) -> str:
+    return f"http://[{host}]{rest}" if ":" in host else f"http://{host}{rest}"
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -127,15 +130,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     except OverflowError:  # a name without an address, as bytes
         raise BadInput(f"{host!r} is not an address") from None
-
-
-def _root(path: str) -> str:
-    path = path.rstrip("/")
-    if path and (not path.startswith("/") or "//" in path or not path.isprintable()):
-        raise click.BadParameter(
-            f"{path!r} is not a path; write for example /pgbeat", param_hint="'--root-path'"
-        )
-    return path
 
 
 def _log(*, access_log: bool) -> None:
