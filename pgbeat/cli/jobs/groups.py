@@ -17,7 +17,7 @@ from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import newest_option
 from pgbeat.cli.terminal.printing import Cell, counted, styled, when, when_and_who
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.rows.model import Job
@@ -48,7 +48,6 @@ def groups_command() -> None:
 @click.option("--created-by", metavar="WHO", help="Only groups made by this actor: user:alice.")
 @newest_option
 @as_onlooker
-@on_target
 def list_command(
     target: Target, state: str | None, created_by: str | None, limit: int, actor: Actor
 ) -> None:
@@ -83,7 +82,6 @@ def _cells(row: Group, progress: MemberCounts, now: datetime) -> dict[str, Cell]
 @groups_command.command("show")
 @click.argument("group_id", metavar="ID")
 @as_onlooker
-@on_target
 def show_command(target: Target, group_id: str, actor: Actor) -> None:
     """Show all about a group: its progress, and its jobs in their order."""
     with target.reading() as (connection, now):
@@ -148,9 +146,8 @@ def _remark(job: Job) -> str | None:
 @click.option("--mode", type=click.Choice(MODES), help="By default the file's, or parallel.")
 @click.option("--on-failure", type=click.Choice(ON_FAILURE), help="By default the file's, or stop.")
 @click.option("--wait", is_flag=True, help="Wait until it has ended.")
-@as_admin
 @dry_run_option
-@on_target
+@as_admin
 def run_command(
     target: Target, /, file: TextIO, wait: bool, actor: Actor, dry_run: bool, **options: Any
 ) -> None:
@@ -221,7 +218,6 @@ def _read(file: TextIO) -> dict[str, Any]:
 @click.argument("group_id", metavar="ID")
 @dry_run_option
 @as_admin
-@on_target
 def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
     """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
     with target.transaction() as connection:

@@ -14,7 +14,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker, find
 from pgbeat.cli.terminal.printing import line, styled
 from pgbeat.cli.terminal.tables import wrapped
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.explaining import tree
 from pgbeat.jobs.explaining.tree import Node
 from pgbeat.results import lookup
@@ -34,7 +34,6 @@ _BEFORE = {"": "", "then": "then ", "body": "in the end ", "retry": "again "}
     help="Below each node, how many to show; the rest is counted.",
 )
 @as_onlooker
-@on_target
 def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> None:
     """Show what a job is a part of: its canvas, group and retries, and what blocks what."""
     prefix = lookup.prefix_of(target.app.conf if target.app is not None else {})

@@ -14,7 +14,7 @@ from pgbeat.cli.terminal.actors import as_admin, find
 from pgbeat.cli.terminal.asking import sure
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import Command, in_zone
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks.permissions import BulkVerb, Verb
 from pgbeat.jobs.rows import model as jobs
@@ -76,7 +76,6 @@ _priority = click.IntRange(0, 255)
 @click.option("--reason", help="Why, for the record.")
 @bulk.filtered()
 @as_admin
-@on_target
 def cancel_command(
     target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **selection: Any
 ) -> None:
@@ -100,7 +99,6 @@ def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Comm
     @_some_ids
     @bulk.filtered()
     @as_admin
-    @on_target
     def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **selection: Any) -> None:
         if bulk.is_asked(ids, selection):
             bulk.apply(target, actor, verb, {}, selection)
@@ -123,7 +121,6 @@ resume_command = _simple(
 @click.command("approve")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @as_admin
-@on_target
 def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Approve jobs that wait for it. Only for administrators. Needs the app."""
     _apply(target, actor, ids, "approve", lambda _, job: f"Approved {_where(job)}")
@@ -134,7 +131,6 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
 @bulk.filtered()
 @as_admin
-@on_target
 def retry_command(
     target: Target, /, ids: tuple[str, ...], priority: int | None, actor: Actor, **selection: Any
 ) -> None:
@@ -162,7 +158,6 @@ def retry_command(
 @click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
 @bulk.filtered(of_lane="--in-lane")
 @as_admin
-@on_target
 def update_command(
     target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **options: Any
 ) -> None:
@@ -197,7 +192,6 @@ _PLACES = ["front", "back", "before", "after"]
     "--priority", type=_priority, metavar="N", help="With front or back: its new priority."
 )
 @as_admin
-@on_target
 def move_command(
     target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
 ) -> None:
@@ -220,7 +214,6 @@ def move_command(
 @_some_ids
 @bulk.filtered()
 @as_admin
-@on_target
 def delete_command(target: Target, /, ids: tuple[str, ...], actor: Actor, **selection: Any) -> None:
     """Delete jobs that have ended, with their executions: all of the IDs, or none."""
     yes, dry_run = selection["yes"], selection["dry_run"]

@@ -14,7 +14,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.terminal.options import Command, describing, in_zone, label_filter, newest_option
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
 from pgbeat.jobs.flow.depends_on import OUTCOMES
@@ -59,7 +59,6 @@ def jobs_command() -> None:
 @label_filter
 @newest_option
 @as_onlooker
-@on_target
 def list_command(
     target: Target,
     /,
@@ -106,7 +105,6 @@ def list_command(
 @jobs_command.command("show")
 @click.argument("job_id", metavar="ID")
 @as_onlooker
-@on_target
 def show_command(target: Target, job_id: str, actor: Actor) -> None:
     """Show all about a job: where it is, its executions, its retries and its result.
 
@@ -140,7 +138,6 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
 @as_onlooker
-@on_target
 def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
     """Show outcomes and durations of executions.
 
@@ -181,7 +178,6 @@ def stats_command(target: Target, job_id: str | None, schedule: str | None, acto
     help="Without ID: how many jobs to begin with.",
 )
 @as_onlooker
-@on_target
 def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -> None:
     """Follow a job and its retries until the last has ended, or all jobs until you press Ctrl-C.
 
@@ -218,9 +214,8 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
 @policy_options()
 @describing
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
-@as_admin
 @click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
-@on_target
+@as_admin
 def run_command(
     target: Target,
     /,
@@ -270,9 +265,8 @@ def run_command(
 
 @jobs_command.command("run-many")
 @click.argument("file", type=click.File(encoding="utf-8"))
-@as_admin
 @click.option("--dry-run", is_flag=True, help="Check them, and make nothing.")
-@on_target
+@as_admin
 def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) -> None:
     """Make the jobs in a FILE (- for standard input), all or none. They are yours.
 

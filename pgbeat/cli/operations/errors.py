@@ -14,7 +14,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.options import duration
 from pgbeat.cli.terminal.printing import line, relative, utc
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.monitoring.rollups.errors import MOST, USUAL, ErrorGroup, Errors, errors
 
 #: Bars of a sparkline, at most; tasks and schedules that are named.
@@ -40,7 +40,6 @@ _WIDTH, _NAMES = 16, 3
     help="Show that many errors, the most frequent.",
 )
 @as_onlooker
-@on_target
 def errors_command(
     target: Target, task: str | None, since: timedelta, limit: int, actor: Actor
 ) -> None:

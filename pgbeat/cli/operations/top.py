@@ -21,7 +21,7 @@ from pgbeat.cli.operations.top_page import Snapshot
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.keys import keys
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.jobs.lanes import model as lanes
@@ -50,7 +50,6 @@ _BLINK = 0.2
 )
 @click.option("--once", is_flag=True, help="Show it once, as if the output were no terminal.")
 @as_onlooker
-@on_target
 def top_command(target: Target, interval: float, once: bool, actor: Actor) -> None:
     """Show what runs, what waits and where, live, until you press q or Ctrl-C.
 

@@ -25,9 +25,8 @@ def _switch(whole: str, reason: str) -> Callable[[F], F]:
         click.argument("name", required=False),
         click.option("--all", "everything", is_flag=True, help=f"{whole}; needs --admin."),
         click.option("--reason", help=reason),
-        as_admin,
         asking,
-        on_target,
+        as_admin,
     )
 
 

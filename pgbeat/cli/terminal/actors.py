@@ -6,8 +6,8 @@ import click
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor, user
-from pgbeat.cli.terminal.options import F
-from pgbeat.cli.terminal.target import Target
+from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
 from pgbeat.jobs.groups.model import Group
@@ -15,14 +15,15 @@ from pgbeat.jobs.rows.model import Job
 
 
 def _admin(text: str, *, is_viewer: bool) -> Callable[[F], F]:
-    """Returns a decorator that adds `--admin`, and passes the `actor` to the command."""
+    """Returns `on_target` with `--admin`, which passes the `actor` to the command."""
 
     def actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
         return user(is_admin=value, is_viewer=is_viewer, origin="cli")
 
-    return click.option(
+    option = click.option(
         "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=actor, help=text
     )
+    return adding(option, on_target)
 
 
 as_admin = _admin(
