@@ -97,7 +97,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def elsewhere(self, ctx: click.Context, name: str) -> str:
-        """Returns a hint to a command of another group; "" if there is none."""
+        """Returns a hint to a command of another group; "" without one."""
         return ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -207,7 +207,7 @@ class Commands(LazyGroup):
             raise sentence from None
 
 
-#: Words of click's for those of ours.
+#: Our words for click's.
 _NUMBERS = {
     "is not a valid integer range": "is not a whole number",
     "is not a valid integer": "is not a whole number",

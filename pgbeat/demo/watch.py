@@ -59,7 +59,7 @@ class Observer:
     def __init__(self) -> None:
         self.begun = time.monotonic()
         self.led_since: float | None = None
-        #: The database's time when it first looked: what is earlier was made up.
+        #: The database's time at its first look: earlier ticks were made up.
         self.since: datetime | None = None
         self.ticks: dict[int, ObservedTick] = {}
         self.leader = ""
@@ -109,7 +109,7 @@ class Observer:
         return f"Ticks: {ticks}. Jobs: {jobs or 'none'}."
 
     def missing(self) -> list[str]:
-        """Returns what a full demonstration shows and this one has not shown."""
+        """Returns the events of a full demonstration that this one has not shown."""
         seen = {tick.outcome for tick in self.ticks.values()}
         missing = [
             f"a {name} tick" for name in ("launched", "skipped", "failed") if name not in seen

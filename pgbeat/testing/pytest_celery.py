@@ -131,7 +131,7 @@ class _PostgresNode(CeleryTestNode):
         migrate.upgrade(postgres_url(self.container.celeryconfig["host_url"]))
 
     def config(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Returns what Celery needs to use the node; `vhost` names another database."""
+        """Returns the settings by which Celery uses the node; `vhost` names another database."""
         config = {**self.container.celeryconfig, **kwargs}
         for key in ("url", "host_url"):
             url = make_url(config[key]).set(drivername=self.scheme, database=config["vhost"])
@@ -216,7 +216,7 @@ def _class_of(kind: str) -> Any:
 
 
 def _setting_of(kind: str, setting: str, method: str) -> Any:
-    """Returns the fixture of one setting of a container: what a method of its class returns."""
+    """Returns the fixture of one setting of a container, by a method of its class."""
 
     @pytest.fixture(name=f"default_postgres_{kind}_{setting}")
     def fixture(request: pytest.FixtureRequest) -> Any:

@@ -18,5 +18,5 @@ def dead_letter(row: DeadLetter) -> View:
 
 
 def worker(row: WorkerUsage) -> View:
-    """Returns a worker with what it runs."""
+    """Returns a worker with its running tasks."""
     return row._asdict() | {"tasks": [task._asdict() for task in row.tasks]}

@@ -42,7 +42,7 @@ _PAST = {
 
 
 def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
-    """Returns a decorator that adds the options of a filter, and those of asking."""
+    """Returns a decorator that adds the options of a filter, --yes and --dry-run."""
     option = partial(headed, "Instead of IDs, all jobs that match")
     return adding(
         option("--state", type=click.Choice(JOB_STATES), help="In this state."),
@@ -82,7 +82,7 @@ def take(options: dict[str, Any]) -> dict[str, Any]:
 def apply(
     target: Target, actor: Actor, verb: BulkVerb, options: dict[str, Any], selection: dict[str, Any]
 ) -> None:
-    """Shows what matches, asks, and changes it with progress."""
+    """Shows the jobs that match, asks, and changes them with progress."""
     target.require_app("the jobs' messages are in the app's broker")
     from pgbeat.jobs.verbs import bulk
 

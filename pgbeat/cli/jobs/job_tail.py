@@ -27,7 +27,7 @@ INTERVAL = 0.5
 
 
 class _Seen(NamedTuple):
-    """What is printed of a job when it changes."""
+    """The printed values of a job."""
 
     state: str
     has_ended: bool = False
@@ -68,7 +68,7 @@ _LATE = timedelta(seconds=30)
 def _changing(
     connection: Connection, which: Filter, limit: int, seen_by_id: dict[UUID, _Seen]
 ) -> Iterator[Job]:
-    """Yields jobs that may have changed: new ones, running ones, and those that had not ended."""
+    """Yields jobs that may have changed: new, running and unfinished ones."""
     since = connections.now(connection) - _LATE
     newest = jobs.listing(connection, which, limit=_MANY)
     old = {job.id for job in newest if job.created_at > since}
@@ -94,7 +94,7 @@ def _changing(
 def _print_change(
     connection: Connection, job: Job, before: _Seen | None, redactor: Redactor
 ) -> _Seen:
-    """Prints a job if it has changed; returns what there is to see of it now."""
+    """Prints a job if it has changed; returns the printed values."""
     run, job = None, redactor.row(job, job.task)
     if job.started_at is not None:
         run = redactor.row(executions.newest(connection, [job.id]).get(job.id), job.task)

@@ -10,7 +10,7 @@ from pgbeat.jobs.explaining.trace import Phase, Trace
 
 
 def in_words(trace: Trace, now: datetime) -> Text | None:
-    """Returns what took how long, such as `in queue 2 s, running on w1 5 s (failed)`."""
+    """Returns the phases and their lengths, such as `in queue 2 s, running on w1 5 s (failed)`."""
     phases = [phase for phase in trace.phases if not phase.is_moment]
     attempts = [list(those) for _, those in groupby(phases, lambda phase: phase.job_id)]
     lines = [

@@ -84,7 +84,7 @@ def _remark(job: Job, now: datetime) -> str | None:
 
 
 def nothing(*, is_filtered: bool) -> str:
-    """Returns what to print instead of an empty list."""
+    """Returns a sentence to print instead of an empty list."""
     if is_filtered:
         return "There are no jobs like that."
     return "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule."
@@ -232,7 +232,7 @@ def _show_runs(runs: list[Execution], now: datetime) -> None:
 
 
 def show_result(result: TaskResult) -> None:
-    """Prints what a task returned, whole, as JSON."""
+    """Prints a task's whole result as JSON."""
     click.secho("Result", bold=True)
     if not result.is_readable:
         click.echo(f"  {result.size} bytes of {line(result.content_type)}")
@@ -277,7 +277,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _said(run: Execution) -> str:
-    """Returns what an execution reported: progress, error, result and metadata."""
+    """Returns an execution's reports: progress, error, result and metadata."""
     parts = [progress(run) if run.state == "running" else "", run.error, run.result]
     return "; ".join(filter(None, [*parts, compact(run.metadata)]))
 

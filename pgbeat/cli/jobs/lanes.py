@@ -233,7 +233,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
 
 
 def _changes(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the options say, as columns."""
+    """Returns the columns that the options set or clear."""
     for option, other in (
         ("limit", "limit"),
         ("rate", "rate"),

@@ -78,7 +78,7 @@ def _show(snapshot: Snapshot) -> None:
 
 
 class _Page:
-    """The page as it fits the terminal, below what is wrong."""
+    """The page as it fits the terminal, below the problem."""
 
     def __init__(self) -> None:
         self.found: Snapshot | None = None

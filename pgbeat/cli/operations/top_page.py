@@ -18,7 +18,7 @@ from pgbeat.monitoring.beats import Status
 from pgbeat.monitoring.metrics import gauges
 from pgbeat.monitoring.worker_usage import WorkerUsage
 
-#: From so many columns on, the running jobs have lanes, queues and workers beside them …
+#: The fewest columns with lanes, queues and workers beside the running jobs …
 _WIDE = 120
 #: … which have this share of the columns at most; and the columns between the two.
 _SHARE, _BETWEEN = 0.45, 4
@@ -162,7 +162,7 @@ def _stacked(shown: list[Block], width: int, height: int) -> list[Text]:
 
 
 def share(wanted: Sequence[int], room: int) -> list[int]:
-    """Returns how many lines each gets of so many: all that it wants, or as many as the others.
+    """Returns the lines that each gets of the room: all that it wants, or as many as the others.
 
     Each gets one at least.
     """
@@ -176,7 +176,7 @@ def share(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _side_by_side(left: list[Text], right: list[Text], start: int) -> Iterable[Text]:
-    """Yields the lines of two columns, the second of which begins at `start`."""
+    """Yields the lines of two columns; the second begins at `start`."""
     for one, other in zip_longest(left, right, fillvalue=Text()):
         yield one + Text(" " * (start - one.cell_len)) + other if other else one
 

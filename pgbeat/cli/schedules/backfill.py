@@ -179,5 +179,5 @@ def _show_done(done: BackfillRun) -> None:
             click.echo(f"… and {len(others) - _SHOWN} more; `pgbeat history` shows them")
 
 
-#: At most so many due times that were not launched are shown.
+#: The most due times without a launch that are shown.
 _SHOWN = 20

@@ -235,7 +235,7 @@ class _Checks:
             check(self._app, whole)
 
     def remark(self, *notes: str) -> None:
-        """Prints the condition's result, notes, and what was not checked."""
+        """Prints the condition's result, notes, and the checks that were left out."""
         if self._condition:
             click.echo(self._condition, err=printing.is_json())
         for note in filter(None, notes):
@@ -258,7 +258,7 @@ def _try_condition(target: Target, condition: str | None) -> str:
 
 
 def _change(before: Schedule, after: Schedule, key: str) -> Iterator[tuple[str, str]]:
-    """Yields what changed, and its values before and after."""
+    """Yields each changed field, and its values before and after."""
     if key != "job_policy":
         yield key, f"{_value(getattr(before, key))} → {_value(getattr(after, key))}"
         return

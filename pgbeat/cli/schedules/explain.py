@@ -56,7 +56,7 @@ class _Explanation:
         return replace(self, summary=summary)._advised(job.where.advice)
 
     def with_health(self, health: Health) -> "_Explanation":
-        """Adds what is wrong with the schedule's jobs: they may fail although it is on time."""
+        """Adds the trouble of the schedule's jobs: they may fail although it is on time."""
         if health.code not in ("failing", "waiting", "never_launched"):
             return self
         last = ""

@@ -109,7 +109,7 @@ def _is_json(content: str) -> bool:
 
 
 def _plan(target: Target, file: File, namespace: str, ways: dict[str, bool]) -> Plan:
-    """Returns the plan. Raises `InvalidFile` for mistakes: those that the database finds, too."""
+    """Returns the plan. Raises `InvalidFile` for mistakes, also those that the database finds."""
     try:
         with target.transaction() as connection:
             plan = make(connection, file, namespace, **ways)
@@ -193,7 +193,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _template(definition: Mapping[str, Any]) -> str:
-    """Returns what a definition without a task and a launcher launches."""
+    """Names the template of a definition without a task and a launcher."""
     return f"template {definition['job_policy']['template']}"
 
 

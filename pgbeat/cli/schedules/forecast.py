@@ -17,7 +17,7 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.stored_forecast import MOST_HOURS, StoredForecast, forecast_stored
 from pgbeat.timetables import zone
 
-#: So many schedules are named in a remark.
+#: The most schedules that a remark names.
 _NAMED = 5
 
 

@@ -25,7 +25,7 @@ from pgbeat.views import schedules as views
 from pgbeat.webhooks import check_ins
 from pgbeat.webhooks.check_ins import CheckIn
 
-#: At most so many failing schedules are explained below the list.
+#: The most failing schedules that are explained below the list.
 _TROUBLES = 5
 
 

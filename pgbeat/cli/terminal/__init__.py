@@ -1,1 +1,1 @@
-"""Reads what every command takes from the terminal, and prints to it."""
+"""Reads the options that commands share, and prints to the terminal."""

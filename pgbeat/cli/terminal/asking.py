@@ -51,7 +51,7 @@ def remove(
     dry_run: bool,
     rest: str = "",
 ) -> bool:
-    """Deletes what has a name if the user is sure; returns whether it did.
+    """Deletes a named thing if the user is sure; returns whether it did.
 
     `rest` says what else goes with it. Tries it in a dry run first, so that an error comes before
     the question.

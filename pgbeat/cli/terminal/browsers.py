@@ -13,7 +13,7 @@ from pgbeat.cli.terminal import printing
 
 @contextmanager
 def opened(link: str) -> Iterator[None]:
-    """Opens a link in the browser; prints a remark if there is none.
+    """Opens a link in the browser; prints a remark without one.
 
     The browser is given a file that leads to the link and that only this user can read, since
     everybody on the machine can read the arguments of its process. The file is deleted at the end.

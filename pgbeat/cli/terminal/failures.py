@@ -99,7 +99,7 @@ def unreachable(error: BaseException, target: Any) -> str:
 
 
 def _schema_problem(target: Any) -> str | None:
-    """Returns what `migrate.check` says is wrong with the schema; `None` if nothing is."""
+    """Returns the schema's problem by `migrate.check`; `None` without one."""
     from pgbeat.database.migrations import migrate
 
     try:

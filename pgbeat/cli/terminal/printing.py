@@ -75,7 +75,7 @@ def is_json() -> bool:
 
 
 def result(value: Any, sentence: str) -> None:
-    """Prints what a command did: the changed row as JSON, or a sentence."""
+    """Prints a command's result: the changed row as JSON, or a sentence."""
     if is_json():
         echo_json(value)
     else:

@@ -20,7 +20,7 @@ _GAP = 2
 _PROSE = 24
 #: How much worse it is if the first name of a row leaves its line than if another does.
 _LEADING = 3
-#: The columns that are left to what goes below a row, at least; the deepest indent.
+#: The fewest columns for lines below a row; their deepest indent.
 _BELOW, _DEEPEST = 40, 10
 
 Row = Mapping[str, Text]
@@ -60,7 +60,7 @@ def wrapped(words: Text, width: int, *, breaks_words: bool = True) -> list[Text]
 
 
 def _sign(plain: str, begin: int, end: int) -> int:
-    """Returns the place after the last sign at which a word may go on below; 0 if there is none."""
+    """Returns the place after the last sign at which a word may be broken; 0 without one."""
     place = max(plain.rfind(sign, begin, end) for sign in "._/-") + 1
     return place if place > begin else 0
 
@@ -171,7 +171,7 @@ def _narrow(
     names: Collection[str],
     prose: Collection[str],
 ) -> list[str]:
-    """Makes columns narrower until the table fits; returns those of prose that go below instead."""
+    """Makes columns narrower until the table fits; returns the columns of prose to put below."""
     excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
     wide = [name for name in widths if name in prose and widths[name] > _PROSE]
     if excess <= sum(widths[name] - _PROSE for name in wide):
@@ -207,7 +207,7 @@ class _Lengths:
         self._steps = sorted({length for cell in self._cells for length in cell} | {self._least})
 
     def below(self, width: int) -> int | None:
-        """Returns the next shorter length; `None` if there is none, or the header is as long."""
+        """Returns the next shorter length; `None` if the header or all cells are as long."""
         shorter = [step for step in self._steps if self._least <= step < width]
         return shorter[-1] if shorter else None
 
@@ -229,7 +229,7 @@ class _Lengths:
 def _row(
     row: Row, columns: list[_Column], below: list[str], width: int, names: Collection[str]
 ) -> Iterator[Text]:
-    """Yields the lines of a row, and below them what doesn't fit."""
+    """Yields the lines of a row, and below them the cells that don't fit."""
     cells: list[tuple[_Column, list[Text]]] = []
     spilled: list[tuple[int, Text]] = []
     for column in columns:

@@ -68,7 +68,7 @@ class EmbeddedServer:
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.sockets))}"
 
     def create_database(self, name: str, *, fresh: bool = False) -> URL:
-        """Makes the database unless it is there; `fresh` drops what is there. Returns its URL."""
+        """Makes the database unless it exists; `fresh` drops it before. Returns its URL."""
         with psycopg.connect(self.dsn(), port=_PORT, autocommit=True) as connection:
             if fresh:
                 drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")

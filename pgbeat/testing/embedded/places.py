@@ -18,7 +18,7 @@ from pgbeat.errors import PgbeatError
 _SOCKET_FOLDER_BYTES = 104 - len("/.s.PGSQL.5432") - 1
 #: The user that runs the server for root, which Postgres refuses: every system has this one.
 _UNPRIVILEGED = "nobody"
-#: Numbers for its group, of which systemd, too, gives some to services while they run.
+#: Numbers for its group. systemd, too, gives some of them to services while they run.
 _GROUPS = range(61184, 65520)
 #: What to do about a folder that can't be used.
 ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"

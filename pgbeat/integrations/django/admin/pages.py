@@ -105,7 +105,7 @@ class Page(admin.ModelAdmin):
         return schema.is_readable() and super().has_change_permission(request, obj)
 
     def get_object(self, request: Any, object_id: str, from_field: Any = None) -> Any:
-        """Returns a row, masked unless it is for a form, which would save what is masked."""
+        """Returns a row, masked unless it is for a form, which would save the masks."""
         row = super().get_object(request, object_id, from_field)
         if row is not None and not self.has_change_permission(request, row):
             changes.mask(request, row)
@@ -174,7 +174,7 @@ def action(
 
 
 def _shown(request: Any, view: Callable[[], Any]) -> Any:
-    """Returns what the view responds; the page again, with the error, if a change is refused."""
+    """Returns the view's response; the page again, with the error, if a change is refused."""
     try:
         return view()
     except changes.SHOWN as error:
