@@ -58,16 +58,16 @@ class _OwnAsyncSession:
     """The asyncio session or connection that a task gave to `finish`."""
 
     def __init__(self, session: AsyncOpened) -> None:
-        self._session = session() if isinstance(session, async_scoped_session) else session
+        self.session = session() if isinstance(session, async_scoped_session) else session
         self._transaction: Any = None
         #: libpq's connection.
         self.pgconn: Any = None
 
     async def begin(self) -> None:
         """Begins the transaction, or joins the one that is open."""
-        if isinstance(self._session, AsyncConnection) and self._session.sync_connection is None:
-            await self._session.start()
-        await run_sync(self._session, self._begin)
+        if isinstance(self.session, AsyncConnection) and self.session.sync_connection is None:
+            await self.session.start()
+        await run_sync(self.session, self._begin)
         self._transaction = self._open_transaction()
 
     def _begin(self, session: Any) -> None:
@@ -82,9 +82,9 @@ class _OwnAsyncSession:
         self.pgconn = raw.pgconn
 
     def _open_transaction(self) -> Any:
-        if isinstance(self._session, AsyncSession):
-            return self._session.sync_session.get_transaction()
-        within = self._session.sync_connection
+        if isinstance(self.session, AsyncSession):
+            return self.session.sync_session.get_transaction()
+        within = self.session.sync_connection
         return within and within.get_transaction()
 
     def check(self) -> None:
@@ -97,20 +97,8 @@ class _OwnAsyncSession:
     async def flush(self) -> None:
         """Writes what the session has not sent yet."""
         self.check()
-        if isinstance(self._session, AsyncSession):
-            await self._session.flush()
-
-    async def commit(self) -> None:
-        """Commits."""
-        await self._session.commit()
-
-    async def roll_back(self) -> None:
-        """Rolls back."""
-        await self._session.rollback()
-
-    async def close(self) -> None:
-        """Closes the session."""
-        await self._session.close()
+        if isinstance(self.session, AsyncSession):
+            await self.session.flush()
 
 
 class _Adopted:
@@ -122,25 +110,22 @@ class _Adopted:
         self._connection = _sharing(engine).connect()
 
     def connection(self) -> Connection:
-        """Returns a blocking connection in the same transaction."""
         self._own.check()
         return self._connection
 
     def commit(self) -> None:
-        """Commits, and closes the session."""
-        asyncio.run(self._end(self._own.commit))
+        asyncio.run(self._end(self._own.session.commit))
 
     def roll_back(self) -> None:
-        """Rolls back, and closes the session."""
         with suppress(Exception):  # its connection may be lost
-            asyncio.run(self._end(self._own.roll_back))
+            asyncio.run(self._end(self._own.session.rollback))
 
     async def _end(self, end: Callable[[], Awaitable[None]]) -> None:
         try:
             await end()
         finally:
             self._connection.close()
-            await self._own.close()
+            await self._own.session.close()
 
 
 @asynccontextmanager
@@ -160,10 +145,10 @@ async def finish_async(session: AsyncOpened) -> AsyncIterator[AsyncOpened]:
         if ending is not None:
             ending.adopt(_Adopted(own_session, ending.engine))
             return
-        await own_session.commit()
-        await own_session.close()
+        await own_session.session.commit()
+        await own_session.session.close()
     except BaseException:
         with suppress(Exception):
-            await own_session.roll_back()
-            await own_session.close()
+            await own_session.session.rollback()
+            await own_session.session.close()
         raise
