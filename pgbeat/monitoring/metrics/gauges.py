@@ -3,9 +3,10 @@
 Kinds of which there may be a million are counted up to `MOST`, those that have ended up to `OVER`.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from pgbeat.database import sql
 from pgbeat.database.tables import JOB_SOURCES, JOB_STATES
@@ -67,63 +68,31 @@ def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
     return {str(name): float(moment) for name, moment in rows}
 
 
-class LaneGauges(NamedTuple):
-    """The slots and the waiting line of a lane."""
-
-    name: str
-    #: Jobs that run at once; `None`: no limit, or a policy's.
-    limit: int | None
-    used: int
-    waiting: int
-    is_paused: bool
-
-
 _LANES = text(sql.load("gauges.sql", "lanes"))
 
 
-def lanes(connection: Connection, namespace: str) -> list[LaneGauges]:
-    """Reads the lanes; direct executions count too."""
+def lanes(connection: Connection, namespace: str) -> Sequence[Row[Any]]:
+    """Reads the slots and the waiting lines of lanes; direct executions count too."""
     values = {"namespace": namespace, "most": MOST, "named": NAMED}
-    return [LaneGauges(*row) for row in connection.execute(_LANES, values)]
-
-
-class WebhookGauges(NamedTuple):
-    """The deliveries of a webhook that are kept, by state."""
-
-    name: str
-    is_enabled: bool
-    pending: int
-    delivered: int
-    failed: int
+    return connection.execute(_LANES, values).all()
 
 
 _WEBHOOKS = text(sql.load("gauges.sql", "webhooks"))
 
 
-def webhooks(connection: Connection, namespace: str) -> list[WebhookGauges]:
-    """Reads the webhooks."""
+def webhooks(connection: Connection, namespace: str) -> Sequence[Row[Any]]:
+    """Reads the deliveries of webhooks that are kept, by state."""
     values = {"namespace": namespace, "most": MOST, "over": OVER, "named": NAMED}
-    return [WebhookGauges(*row) for row in connection.execute(_WEBHOOKS, values)]
-
-
-class QueueGauges(NamedTuple):
-    """The messages and consumers of a queue."""
-
-    name: str
-    waiting: int
-    delayed: int
-    claimed: int
-    dead: int
-    consumers: int
-    #: Seconds for which the oldest message waits, over the priorities; 0 without any.
-    age: float
-    is_paused: bool
+    return connection.execute(_WEBHOOKS, values).all()
 
 
 _QUEUES = text(sql.load("gauges.sql", "queues"))
 
 
-def queues(connection: Connection) -> list[QueueGauges]:
-    """Reads the queues, except those of remote control, events and replies."""
+def queues(connection: Connection) -> Sequence[Row[Any]]:
+    """Reads the queues, except those of remote control, events and replies.
+
+    `age` is for how many seconds the oldest message waits, over the priorities; 0 without any.
+    """
     values = {"most": MOST, "named": NAMED}
-    return [QueueGauges(*row) for row in connection.execute(_QUEUES, values)]
+    return connection.execute(_QUEUES, values).all()

@@ -16,17 +16,18 @@ consumed AS MATERIALIZED (
     SELECT queue_id, count(*) FROM kombu_queue_consumer JOIN alive ON id = consumer_id GROUP BY 1)
 SELECT q.name,
        (SELECT count(*) FROM (
-           SELECT FROM kombu_message m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w),
-       coalesce(delayed.count, 0), coalesce(claimed.count, 0), coalesce(dead.count, 0),
-       coalesce(consumed.count, 0),
+           SELECT FROM kombu_message m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w)
+           AS waiting,
+       coalesce(delayed.count, 0) AS delayed, coalesce(claimed.count, 0) AS claimed,
+       coalesce(dead.count, 0) AS dead, coalesce(consumed.count, 0) AS consumers,
        coalesce(extract(epoch FROM clock_timestamp() - (
            SELECT min(o.enqueued_at)
              FROM generate_series(0, least(coalesce(q.max_priority, 9), 255)) AS p (priority)
                   CROSS JOIN LATERAL (
                   SELECT m.enqueued_at FROM kombu_message m
                    WHERE m.queue_id = q.id AND m.visible AND m.priority = p.priority::smallint
-                   ORDER BY m.id + 0 LIMIT 1) AS o)), 0)::float8,
-       q.paused_at IS NOT NULL
+                   ORDER BY m.id + 0 LIMIT 1) AS o)), 0)::float8 AS age,
+       q.paused_at IS NOT NULL AS is_paused
   FROM (SELECT * FROM kombu_queue WHERE NOT auto_delete AND owner IS NULL
          ORDER BY name LIMIT :named) AS q
        LEFT JOIN delayed ON delayed.queue_id = q.id
@@ -62,25 +63,26 @@ SELECT s.state, found.job_source, count(found.job_source)
  GROUP BY 1, 2
 
 -- name: lanes
-SELECT l.name, l.max_running,
+SELECT l.name, l.max_running AS limit,
        (SELECT count(*) FROM (
            SELECT FROM pgbeat.jobs j
             WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NOT NULL
               AND j.state IN ('pending', 'scheduled', 'running') LIMIT :most) AS u)
        + (SELECT count(*) FROM pgbeat.reservations r
-           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NOT NULL),
+           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NOT NULL) AS used,
        (SELECT count(*) FROM (
            SELECT FROM pgbeat.jobs j
             WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
               AND j.state = 'pending' AND NOT j.is_blocked LIMIT :most) AS w)
        + (SELECT count(*) FROM pgbeat.reservations r
-           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL),
-       l.paused_at IS NOT NULL
+           WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL) AS waiting,
+       l.paused_at IS NOT NULL AS is_paused
   FROM (SELECT * FROM pgbeat.lanes WHERE namespace = :namespace
          ORDER BY name LIMIT :named) AS l
 
 -- name: webhooks
-SELECT w.name, w.enabled, p.pending, least(t.total - p.pending - p.failed, :over), p.failed
+SELECT w.name, w.enabled AS is_enabled, p.pending,
+       least(t.total - p.pending - p.failed, :over) AS delivered, p.failed
   FROM (SELECT * FROM pgbeat.webhooks
          WHERE namespace = :namespace AND schedule_id IS NULL
          ORDER BY name LIMIT :named) AS w
