@@ -82,12 +82,10 @@ class _CronDays(DaySet):
         self._weekday = _parts(fields.weekdays, 7, nths)
 
     def page_of(self, day: int) -> int:
-        """Returns the month that a day is in."""
         first = date.fromordinal(day)
         return first.year * 12 + first.month - 1
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
-        """Returns the matching days of a month."""
         first, weekday, length = _month(number)
         if number % 12 + 1 not in self._months:
             return first, ()

@@ -83,16 +83,13 @@ class _EveryDays:
     days: int
 
     def next(self, after: datetime) -> datetime | None:
-        """Returns the first wall time strictly after another."""
         return self._at(max(0, self._number(after) + 1))
 
     def last(self, until: datetime) -> datetime | None:
-        """Returns the last wall time up to and including another."""
         number = self._number(until)
         return self._at(number) if number >= 0 else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Returns how many there are in (after, until]."""
         return max(0, max(-1, self._number(until)) - max(-1, self._number(after)))
 
     def _number(self, wall: datetime) -> int:

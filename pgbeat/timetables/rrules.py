@@ -114,17 +114,14 @@ class _From:
     final: datetime
 
     def next(self, after: datetime) -> datetime | None:
-        """Returns the first wall time strictly after another."""
         wall = self.wall.next(max(after, self.first - TICK))
         return wall if wall is not None and wall <= self.final else None
 
     def last(self, until: datetime) -> datetime | None:
-        """Returns the last wall time up to and including another."""
         wall = self.wall.last(min(until, self.final))
         return wall if wall is not None and wall >= self.first else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Returns how many there are in (after, until]."""
         return self.wall.count(max(after, self.first - TICK), min(until, self.final))
 
 

@@ -95,7 +95,6 @@ class _Span(NamedTuple):
 
     @property
     def values(self) -> dict[str, object]:
-        """Returns the parameters of the statements."""
         return {
             "namespace": self.namespace,
             "seconds": self.step.total_seconds(),
@@ -107,7 +106,6 @@ class _Span(NamedTuple):
 
     @property
     def zeros(self) -> list[int]:
-        """Returns a count for each step."""
         return [0] * ((self.now - self.since) // self.step + 1)
 
 
@@ -121,11 +119,9 @@ class _Group:
 
     @property
     def jobs(self) -> int:
-        """Returns the number of failed jobs."""
         return sum(failures.number for failures in self.kinds.values())
 
     def as_group(self) -> ErrorGroup:
-        """Returns the group for callers."""
         kinds = list(self.kinds.values())
         last = max(kinds, key=lambda failures: failures.last_at)
         tasks: Counter[str] = Counter()

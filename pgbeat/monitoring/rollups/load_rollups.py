@@ -102,7 +102,6 @@ class Sums:
     __slots__ = ("depth", "ends", "running", "waiting")
 
     def __init__(self) -> None:
-        """Begins with nothing."""
         self.ends = {"completed": 0, "failed": 0, "cancelled": 0, "skipped": 0}
         self.waiting, self.running = Histogram(), Histogram()
         self.depth = 0

@@ -53,18 +53,15 @@ class _OwnSession:
             raise CannotFinish(COMMITTED)
 
     def flush(self) -> None:
-        """Writes what the session has not sent yet."""
         self.check()
         if isinstance(self._session, Session):
             self._session.flush()
 
     def commit(self) -> None:
-        """Commits, and closes the session."""
         self._session.commit()
         self._session.close()
 
     def roll_back(self) -> None:
-        """Rolls back, and closes the session."""
         with suppress(Exception):  # its connection may be lost
             self._session.rollback()
         self._session.close()
