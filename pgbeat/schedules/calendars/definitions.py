@@ -78,9 +78,7 @@ class _Reader:
             if len(self.problems) == before and not only_days and not only_windows:
                 message = f"it is empty, which leaves no time at all; give it {_or(_RULES)}"
                 self._add("", "required", message)
-        return Rules(
-            name, local, days=days, windows=windows, only_days=only_days, only_windows=only_windows
-        )
+        return Rules(name, local, days, windows, only_days, only_windows)
 
     def _days(self, rules: Mapping[str, Any]) -> tuple[DayRules, tuple[Window, ...]]:
         spans = [self._span(*item) for item in self._items("dates", rules)]

@@ -1,9 +1,9 @@
 """Exclusions: which times a calendar excludes, and why. Pure functions of time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -190,24 +190,21 @@ def _clock(second: int) -> str:
     return f"{text}:{second % 60:02}" if second % 60 else text
 
 
+@dataclass(frozen=True, eq=False)
 class Rules:
     """The rules of a calendar. Immutable; answers are cached by the day."""
 
-    def __init__(
-        self,
-        name: str,
-        zone: ZoneInfo | None = None,
-        *,
-        days: DayRules | None = None,
-        windows: tuple[Window, ...] = (),
-        only_days: DayRules | None = None,
-        only_windows: tuple[Window, ...] = (),
-    ) -> None:
-        self.name, self.zone = name, zone
-        self._days, self._windows = days or DayRules(), windows
-        self._only_days, self._only_windows = only_days or DayRules(), only_windows
-        self._of_day = lru_cache(maxsize=1024)(
-            lambda day: self._days.why(day) or self._only_days.why_not(day)
+    name: str
+    zone: ZoneInfo | None
+    days: DayRules
+    windows: tuple[Window, ...]
+    only_days: DayRules
+    only_windows: tuple[Window, ...]
+
+    @cached_property
+    def _of_day(self) -> Callable[[date], str | None]:
+        return lru_cache(maxsize=1024)(
+            lambda day: self.days.why(day) or self.only_days.why_not(day)
         )
 
     def exclusion(self, moment: datetime, timezone: str) -> str | None:
@@ -220,21 +217,21 @@ class Rules:
         return f"calendar {self.name!r}: {reason}" if reason else None
 
     def _of_time(self, local: datetime) -> str | None:
-        if not self._windows and not self._only_windows:
+        if not self.windows and not self.only_windows:
             return None
         weekday, second = local.weekday(), local.hour * 3600 + local.minute * 60 + local.second
-        for window in self._windows:
+        for window in self.windows:
             if window.holds(weekday, second):
                 return f"within {window}"
-        if self._only_windows and not any(
-            window.holds(weekday, second) for window in self._only_windows
+        if self.only_windows and not any(
+            window.holds(weekday, second) for window in self.only_windows
         ):
-            return f"outside {', '.join(map(str, self._only_windows))}"
+            return f"outside {', '.join(map(str, self.only_windows))}"
         return None
 
     def __str__(self) -> str:
-        excluded = ", ".join(filter(None, map(str, (self._days, *self._windows))))
-        hours = ", ".join(map(str, self._only_windows))
-        only = " at ".join(filter(None, (str(self._only_days), hours)))
+        excluded = ", ".join(filter(None, map(str, (self.days, *self.windows))))
+        hours = ", ".join(map(str, self.only_windows))
+        only = " at ".join(filter(None, (str(self.only_days), hours)))
         parts = (f"only {only}" if only else "", f"not {excluded}" if excluded else "")
         return "; ".join(filter(None, parts)) or "nothing is excluded"
