@@ -66,7 +66,8 @@ def apply(connection: Connection, file: File, plan: Plan) -> None:
     Raises `InvalidFile` if the database refuses a row, and `Busy` if a name was taken just now.
     """
     try:
-        _remove(connection, plan)
+        if plan.removed:
+            connection.execute(_DELETE, {"ids": [plan.rows[name].id for name in plan.removed]})
         for name in plan.calendars_added:
             calendars.add(connection, name, file.calendars[name], namespace=plan.namespace)
         for name in plan.calendars_changed:
@@ -172,11 +173,6 @@ _DELETE = delete(schedules).where(
 def _send(connection: Connection, statement: Any, batch: list[Values], **more: Any) -> None:
     if batch:
         connection.execute(statement, {"batch": json.dumps(batch, default=str), **more})
-
-
-def _remove(connection: Connection, plan: Plan) -> None:
-    if plan.removed:
-        connection.execute(_DELETE, {"ids": [plan.rows[name].id for name in plan.removed]})
 
 
 def _add(connection: Connection, file: File, plan: Plan, names: Iterable[str]) -> None:
