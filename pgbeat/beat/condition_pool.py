@@ -43,7 +43,7 @@ class ConditionPool:
 
     def __init__(self, threads: int, timeout: float, capacity: int) -> None:
         self._threads, self._timeout, self._capacity = threads, timeout, capacity
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
         self._work: dict[int, _Work] = {}
         self._abandoned: dict[int, _Work] = {}
         self._alive = self._idle = 0
@@ -142,8 +142,6 @@ class ConditionPool:
             work = self._queue.get()
             with self._mutex:
                 self._idle -= 1
-            if work is None:
-                return
             with work.lock:
                 if work.abandoned:
                     continue

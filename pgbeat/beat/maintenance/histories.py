@@ -34,19 +34,12 @@ _TRIES = 20
 MERGED = 50_000
 
 
-class Retention(NamedTuple):
-    """How long the namespaces of a database keep history."""
-
-    #: The longest of them; `None`: for ever.
-    longest: timedelta | None
-
-    @property
-    def step(self) -> timedelta:
-        """Returns the length of a period: a day, a week or thirty days."""
-        if self.longest is None:
-            return timedelta(days=30)
-        days = self.longest / _PERIODS / timedelta(days=1)
-        return timedelta(days=1 if days <= 1 else 7 if days <= 7 else 30)
+def step(longest: timedelta | None) -> timedelta:
+    """Returns the length of a period, by the longest retention: a day, a week or thirty days."""
+    if longest is None:
+        return timedelta(days=30)
+    days = longest / _PERIODS / timedelta(days=1)
+    return timedelta(days=1 if days <= 1 else 7 if days <= 7 else 30)
 
 
 _NOTE = text(
@@ -64,14 +57,9 @@ def note(connection: Connection, settings: Settings) -> None:
     connection.execute(_NOTE, {**values, "namespace": settings.namespace})
 
 
-def retention(connection: Connection) -> Retention:
-    """Returns the retention of all namespaces, as their beats have noted it."""
-    return Retention(longest_retention(connection))
-
-
 def drops_whole_periods(connection: Connection, settings: Settings) -> bool:
     """Returns whether this namespace's rows go with their periods, since none keeps them longer."""
-    longest = retention(connection).longest
+    longest = longest_retention(connection)
     return longest is not None and timedelta(days=settings.retention_days) >= longest
 
 
@@ -96,13 +84,13 @@ def add_ahead(connection: Connection) -> list[str]:
 
     After a gap without new periods, the first covers the gap, so that no row has to move.
     """
-    step, added = retention(connection).step, []
+    length, added = step(longest_retention(connection)), []
     for history in HISTORIES:
         now = connections.now(connection)
         while (
             starts := connection.execute(_TO_COME, {"history": history}).scalar_one()
         ) < now + _AHEAD:
-            ends = starts + step * (max(now - starts, timedelta(0)) // step + 1)
+            ends = starts + length * (max(now - starts, timedelta(0)) // length + 1)
             added.append(_briefly(connection, _ADD, {"history": history, "ends": ends}))
     return added
 
@@ -147,7 +135,7 @@ def drop_oldest(connection: Connection) -> Partition | None:
 
     The rows to keep are looked up before any lock is taken. Executions wait for their jobs.
     """
-    longest = retention(connection).longest
+    longest = longest_retention(connection)
     if longest is None:
         return None
     before = connections.now(connection) - longest

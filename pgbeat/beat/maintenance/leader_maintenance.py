@@ -74,14 +74,14 @@ class LeaderMaintenance:
 
         `is_due`: a job, a deadline or a delivery is due. `is_idle`: there is time for the rest.
         """
-        now = time.monotonic()
+        now, namespace = time.monotonic(), self._settings.namespace
         if is_due:
             self._deliverer.deliver()
         if now < self._away_until:
             return
         if is_due:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
-            self._try("late jobs", lambda: self._mark_late(connection))
+            self._try("late jobs", lambda: deadlines.mark_late(connection, namespace))
         if now >= self._rescue_at:
             self._rescue_at = now + self._settings.lock_interval
             self._try("rescuing lost executions", lambda: self._rescue(connection))
@@ -169,9 +169,6 @@ class LeaderMaintenance:
         self.add_lanes(
             changed | {Room(job.namespace, job.lane) for job in due if job.lane is not None}
         )
-
-    def _mark_late(self, connection: Connection) -> None:
-        deadlines.mark_late(connection, self._settings.namespace)
 
     def _rescue(self, connection: Connection) -> None:
         self.add_lanes(rescue.rescue(connection, self._publisher, self._settings))

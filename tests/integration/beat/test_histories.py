@@ -442,4 +442,4 @@ def test_a_beat_that_is_never_idle_keeps_histories_too(
 @pytest.mark.parametrize(("days", "step"), [(1, 1), (31, 1), (32, 7), (365, 30), (0, 30)])
 def test_a_retention_is_about_thirty_periods(days: int, step: int) -> None:
     longest = timedelta(days=days) if days else None
-    assert histories.Retention(longest).step == timedelta(days=step)
+    assert histories.step(longest) == timedelta(days=step)
