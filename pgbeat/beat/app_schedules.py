@@ -46,7 +46,7 @@ class AppSchedules:
         self.warn_of_others(connection)
 
     def step(self, connection: Connection) -> None:
-        """Applies again what is due."""
+        """Applies the entries or the zone again when they are due."""
         now = time.monotonic()
         if self._entries_at is not None and now >= self._entries_at:
             self._apply_entries(connection)
@@ -59,7 +59,7 @@ class AppSchedules:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def forget(self) -> None:
-        """Forgets what was postponed: another beat may lead next."""
+        """Forgets postponed work: another beat may lead next."""
         self._postponed.clear()
 
     def warn_of_others(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Queries what is due, and writes what decisions do to schedules.
+"""Queries due schedules, and writes the effects of decisions on schedules.
 
 A row is read unlocked, and locked only to be written: its version, `xmin`, shows whether another
 transaction wrote to it meanwhile.

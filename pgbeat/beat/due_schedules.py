@@ -64,7 +64,7 @@ class DueSchedules:
         self._is_full = False
 
     def collect(self) -> list[int]:
-        """Collects what conditions have answered. Returns the ids of schedules that are held."""
+        """Collects the answers of conditions. Returns the ids of schedules that are held."""
         results, expired = self._pool.collect()
         self._answered = [self._evaluator.time_out(evaluation) for evaluation in expired]
         self._answered += [evaluation for evaluation in results if evaluation.is_decided]
@@ -76,7 +76,7 @@ class DueSchedules:
         return [key for key in self._postponed.held() if isinstance(key, int)]
 
     def read(self, connection: Connection, now: datetime, held: Sequence[int]) -> DueBatch:
-        """Returns schedules that are due, but for those that are held."""
+        """Returns schedules that are due and not held."""
         limit, namespace = self._settings.batch_size, self._settings.namespace
         rows = due.oldest(
             connection,
@@ -93,7 +93,7 @@ class DueSchedules:
     def read_ahead(
         self, connection: Connection, now: datetime, evaluations: Sequence[Evaluation]
     ) -> DueBatch | None:
-        """Returns what is due besides these evaluations, if the last batch was full."""
+        """Returns the due schedules besides these evaluations, if the last batch was full."""
         if not self._is_full:
             return None
         held = [*self._pool.held, *self._held(), *(e.schedule.id for e in evaluations)]
@@ -129,7 +129,7 @@ class DueSchedules:
     def take(
         self, connection: Connection, snapshot: DueSnapshot, held: list[int]
     ) -> list[Evaluation]:
-        """Returns what is decided: by `begin`, by conditions that have answered, of new rows."""
+        """Returns the decided evaluations: of `begin`, answered conditions and new rows."""
         now = snapshot.now
         decided = self._answered
         if snapshot.has_new:
@@ -169,7 +169,7 @@ class DueSchedules:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def forget(self) -> None:
-        """Drops what is under way: the next leader evaluates it."""
+        """Drops evaluations under way: the next leader repeats them."""
         self._pool.forget()
         self._forget_begun()
         self._postponed.clear()

@@ -80,7 +80,7 @@ class Evaluation(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A tick that is written, with what it did to its schedule."""
+    """A written tick, with its effect on its schedule."""
 
     tick: Tick
     schedule: Schedule

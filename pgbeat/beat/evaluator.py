@@ -1,4 +1,4 @@
-"""Determines which due time of a schedule to decide, and what its policies and launcher say."""
+"""Determines which due time of a schedule to decide, and asks its policies and launcher."""
 
 import json
 import logging
@@ -145,7 +145,7 @@ class Evaluator:
         due_at: datetime,
         known: Mapping[str, calendars.Calendar],
     ) -> Iterator[Objection]:
-        """Yields what policies say against launching a due time, before any condition.
+        """Yields the policies' objections to launching a due time, before any condition.
 
         Raises `InvalidSchedule` for a calendar that is invalid.
         """
@@ -158,7 +158,7 @@ class Evaluator:
             yield Objection("calendar", reason)
 
     def _launch_row(self, evaluation: Evaluation) -> Evaluation:
-        """Decides to launch what the row says."""
+        """Decides to launch the row's task."""
         row, facts = evaluation.schedule, self._facts(evaluation)
         args, kwargs = row.args or (), row.kwargs
         if row.has_placeholders:
@@ -297,7 +297,7 @@ class Evaluator:
         return f"the condition took longer than {limit:g} s (pgbeat_condition_timeout)"
 
     def explain(self, error: BaseException) -> str:
-        """Returns what was raised as one line for a row, without a traceback."""
+        """Returns an error as one line for a row, without a traceback."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
         if isinstance(cause, psycopg.errors.QueryCanceled):
             text = self._too_long()

@@ -87,7 +87,7 @@ def _build(
 def _call(
     app: Celery | None, row: Schedule, request: JobRequest, facts: Facts, stock: JobDefaults | None
 ) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any], str | None, JobPolicy]:
-    """Returns args, kwargs, options, queue and policy, with what its template adds."""
+    """Returns args, kwargs, options, queue and policy, completed by the template."""
     check_call(request.args, request.kwargs, request.options)
     policy = job_policies.parse(row.job_policy)
     args, kwargs, queue = request.args, request.kwargs, row.queue
@@ -108,7 +108,7 @@ def _call(
 def _check_task(
     app: Celery | None, row: Schedule, task: str, where: dict[str, str], options: dict[str, Any]
 ) -> None:
-    """Checks what people write into rows; Celery has checked what the app's code says."""
+    """Checks rows that people write; Celery has checked those of the app's code."""
     if row.source == "code":
         return
     if app is not None and task not in app.tasks:

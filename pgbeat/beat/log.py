@@ -177,7 +177,7 @@ def _note(decision: Decision) -> str:
 
 
 def _some(named: Sequence[str], count: int) -> str:
-    """Returns a list of so many, of which only some are named."""
+    """Returns a list of the named ones and the number of the others."""
     others = count - len(named)
     more = [f"{others} other{'s' if others > 1 else ''}"] if others else []
     return ", ".join([*named, *more])

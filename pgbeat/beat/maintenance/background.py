@@ -30,7 +30,7 @@ class Background:
         first: float,
         every: float,
     ) -> None:
-        """Takes what to do with a connection in autocommit mode, and the seconds between rounds."""
+        """`do` gets a connection in autocommit mode; `first` and `every` are seconds."""
         self._settings, self._what, self._do, self._every = settings, what, do, every
         self._thread: threading.Thread | None = None
         self._next_at = time.monotonic() + first

@@ -16,7 +16,7 @@ _AIM, _LONGEST = 0.2, timedelta(hours=4)
 
 
 def keep(connection: Connection, settings: Settings, route: Route) -> None:
-    """Counts all that has ended since the last time, samples the depth, deletes what is old.
+    """Counts the ends since the last time, samples the depth, and deletes old rollups.
 
     It catches up in transactions of a fraction of a second: the span that one counts grows and
     shrinks with the time that the last one took.

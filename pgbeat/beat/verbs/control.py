@@ -215,7 +215,7 @@ def _pruned(settings: Settings, pruner: Pruner) -> Pruned:
 
 
 def _record_prune(unit: UnitOfWork, change: int | None, done: Pruned) -> int | None:
-    """Records the whole as one change, with what was deleted so far; returns the record's id."""
+    """Records the prune as one change, with the rows deleted so far; returns the record's id."""
     deleted = {table: number for table, number in done.deleted.items() if number}
     after: dict[str, Any] = {"kept": done.kept, "deleted": deleted}
     if change is None:

@@ -86,7 +86,7 @@ def dry_run_of(
 def _objections(
     connection: Connection, evaluator: Evaluator, row: Schedule, now: datetime
 ) -> list[Objection]:
-    """Returns what policies say before any condition, in the order in which beat checks them.
+    """Returns the policies' objections before any condition, in the order of beat's checks.
 
     Beat needs no check of the window and of `max_runs`: a schedule beyond them is not due.
     """

@@ -151,7 +151,7 @@ _FORGET = text(
 
 
 def forget(connection: Connection, row: Schedule, due_at: datetime) -> None:
-    """Deletes what a backfill decided before on a due time, if it didn't launch.
+    """Deletes a backfill's earlier decision on a due time, if it didn't launch.
 
     A due time has one decision of each kind.
     """
