@@ -125,7 +125,7 @@ def checkpoint(data: Any) -> None: ...
 
 
 def checkpoint(data: Any = None) -> Any:
-    """Keeps `data` (JSON) for the next attempt, or without `data` returns what was kept last.
+    """Keeps `data` (JSON) for the next attempt, or without `data` returns the last checkpoint.
 
     The data is written when this returns, unless a warning is logged. A checkpoint may come from
     this attempt, an earlier one, or the job that this one retries; `None` if there is none.
@@ -164,7 +164,7 @@ def report(**metadata: Any) -> None:
 
 
 def artifacts(*produced: str | os.PathLike[str]) -> None:
-    """Adds paths or URLs of what the task has produced to the execution's `artifacts`.
+    """Adds paths or URLs of the task's products to the execution's `artifacts`.
 
     Each is kept once.
 

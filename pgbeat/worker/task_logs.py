@@ -59,7 +59,7 @@ class TaskLog:
 
 
 class TaskLogHandler(logging.Handler):
-    """Gives what a task logs to its attempt."""
+    """Adds the lines that a task logs to its attempt."""
 
     def __init__(self, most: int) -> None:
         """Takes the lines that are kept of each execution."""

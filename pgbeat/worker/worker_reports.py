@@ -58,7 +58,7 @@ class WorkerReporter:
 
 
 def of_processes() -> Usage:
-    """Returns what this process and its children use, or it alone where there is no /proc."""
+    """Returns the usage of this process and its children, or of it alone without /proc."""
     try:
         pages, ticks = 0, 0
         for pid in _family(os.getpid()):

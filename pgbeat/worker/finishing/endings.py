@@ -136,7 +136,7 @@ def begin(task: Any, *, is_always: bool) -> TaskEnding | None:
 
 
 def settle(task: Any, error: BaseException, ending: TaskEnding | None) -> None:
-    """Discards what the task wrote; if it is sent again or replaced, that is its end."""
+    """Discards the task's writes; if it is sent again or replaced, that is its end."""
     if ending is not None:
         ending.give_up()
         if isinstance(error, Retry | Ignore):
@@ -155,12 +155,12 @@ class RecordedEnd:
         self._lanes: set[Room] = set()
 
     def succeeded(self, value: Any) -> None:
-        """Notes what the task returned."""
+        """Notes the task's return value."""
         self._withdraw()
         attempt_ends.conclude(self._attempt, value, "SUCCESS")
 
     def raised(self, error: BaseException, traceback: Any) -> None:
-        """Notes what the task raised."""
+        """Notes the task's error."""
         self._withdraw()
         if self._attempt.raised is not None:
             error, traceback = self._attempt.raised, None
@@ -180,7 +180,7 @@ class RecordedEnd:
             recorder.outbox.withdraw(self._attempt)
 
     def write(self, working: Joined) -> None:
-        """Writes the attempt, and what follows from the end of its job.
+        """Writes the attempt, and the consequences of its job's end.
 
         Raises `ClaimLost` if that has ended otherwise: somebody cancelled it before its start was
         recorded, or the worker that had the message before says that one of its processes died with

@@ -72,7 +72,7 @@ def finish(session: Opened) -> AbstractContextManager[Opened]: ...
 @overload
 def finish(session: "AsyncOpened") -> "AbstractAsyncContextManager[AsyncOpened]": ...
 def finish(session: Any) -> Any:
-    """Makes what a task writes in a session commit with the task's end, or not at all.
+    """Makes a task's writes in a session commit with the task's end, or not at all.
 
         @app.task(acks_late=True)
         def book(order_id):

@@ -64,7 +64,7 @@ def _warn_of_missing_lanes(app: Celery, known: Mapping[str, JobPolicy]) -> None:
 
 
 def requeue_unsent(task: Any) -> None:
-    """Replaces the task's `retry`, which rejects for good what it can't send."""
+    """Replaces the task's `retry`, which rejects for good a message that it can't send."""
     retry = task.retry
 
     @wraps(retry)

@@ -45,14 +45,14 @@ def follow(task: Any) -> None:
 
 
 def _first(sig: Signature) -> Signature:
-    """Returns what is sent first of a chain, or the signature itself."""
+    """Returns the first task of a chain, or the signature itself."""
     while isinstance(sig, _chain) and sig.tasks:
         sig = sig.tasks[0]
     return sig
 
 
 def _all(sig: Any) -> Iterator[Signature]:
-    """Yields a signature, and those within it."""
+    """Yields a signature and the signatures within it."""
     if isinstance(sig, Signature):
         yield sig
         yield from _all(getattr(sig, "tasks", None))

@@ -1,4 +1,4 @@
-"""Replaces what a worker's pool calls of its tasks: their `run`, and what `run` calls of Celery.
+"""Replaces the methods of tasks that a worker's pool calls: `run`, and those that `run` calls.
 
 `_steps` has what pgbeat does about a run, in the order that it needs.
 """
@@ -38,7 +38,7 @@ def set_up(app: Celery) -> None:
 
 
 def _steps(*, is_retried: bool, is_ending: bool) -> list[Step]:
-    """Returns what follows when a task's run raises an error.
+    """Returns the steps that follow an error of a task's run.
 
     1. A `Snooze` is arranged, and the result of a job that is skipped or cancelled is ended.
     2. An error becomes Celery's `Retry` if the policy of the task's message wants one.

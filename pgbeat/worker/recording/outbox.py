@@ -1,4 +1,4 @@
-"""Holds what a process has to record until its recorder writes it."""
+"""Holds a process's attempts and reports until its recorder writes them."""
 
 import logging
 import threading

@@ -56,7 +56,7 @@ def get() -> "Recorder | None":
 
 
 def close(seconds: float) -> None:
-    """Writes what is left to record, within `seconds`, and ends the recorder."""
+    """Writes the rest, within `seconds`, and ends the recorder."""
     global _recorder
     recorder, _recorder = _recorder, None
     if recorder is not None:

@@ -101,7 +101,7 @@ class Recorder:
             self.outbox.hurry()
 
     def adopt(self) -> None:
-        """Records what this process's children left unrecorded which are gone."""
+        """Records the attempts that this process's dead children left unrecorded."""
         for attempt in shared_notes.take_unrecorded():
             self.outbox.push(attempt)
 
@@ -115,7 +115,7 @@ class Recorder:
         return self._session.worker_id
 
     def close(self, seconds: float) -> None:
-        """Writes what is left, within `seconds`, and ends the thread."""
+        """Writes the rest, within `seconds`, and ends the thread."""
         self.adopt()
         self._close_by = time.monotonic() + seconds
         self.outbox.close()
@@ -175,7 +175,7 @@ class Recorder:
         return times
 
     def _work(self) -> None:
-        """Does what is due."""
+        """Writes, dispatches and beats if it is time to."""
         now = time.monotonic()
         if now < self._session.retry_at:
             return

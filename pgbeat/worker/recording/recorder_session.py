@@ -200,7 +200,7 @@ class RecorderSession:
         return dispatch.dispatch_lane(self.open(), self.publisher(), *lane, job_ids)
 
     def locked(self, job_ids: Sequence[str]) -> set[str]:
-        """Returns those of the jobs that can't be written now.
+        """Returns the jobs that can't be written now.
 
         Another transaction has locked the job, its schedule, a schedule that runs after that one,
         its group, or a job that depends on it.
@@ -208,7 +208,7 @@ class RecorderSession:
         return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
     def cancelled(self, job_ids: Sequence[str]) -> set[str]:
-        """Returns those of the jobs that must be cancelled."""
+        """Returns the jobs that must be cancelled."""
         return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(job_ids)})))
 
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Room]:

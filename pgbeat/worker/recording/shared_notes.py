@@ -166,7 +166,7 @@ def own() -> SharedNotes | None:
 
 
 def take_unrecorded() -> list[Attempt]:
-    """Returns, once, the attempts that children left unrecorded which are gone, in order."""
+    """Returns, once, the attempts that dead children left unrecorded, in order."""
     unrecorded: list[Attempt] = []
     for notes in list(_of_children):
         if _main is not None and notes.is_left():
