@@ -28,7 +28,7 @@ class Beat(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Returns host and process id, or what else is known of the session."""
+        """Returns host and process id, or the session's pid and name."""
         if self.is_beat:
             return self.session.application_name.removeprefix(_NAMED)
         name = self.session.application_name or "without a name"

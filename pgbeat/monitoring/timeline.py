@@ -155,7 +155,7 @@ _DECISIONS: dict[str, Kind] = {"skipped": "skipped", "failed": "not_launched"}
 def _pieces(
     connection: Connection, ids: Sequence[int], since: datetime, now: datetime, step: timedelta
 ) -> tuple[dict[int, list[Piece]], dict[int, datetime]]:
-    """Returns the pieces of each schedule, and since when those are complete that were cut."""
+    """Returns each schedule's pieces, and from when on they are complete if they were cut."""
     pieces: dict[int, list[Piece]] = {key: [] for key in ids}
     tallies: dict[tuple[int, str], tuple[int, datetime]] = {}
     cut: dict[int, datetime] = {}

@@ -1,4 +1,4 @@
-"""Chooses the schedules that a timeline shows, by what is newest; nothing is counted through."""
+"""Chooses the schedules that a timeline shows, by the newest events, without counting all."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple

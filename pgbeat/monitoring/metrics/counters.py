@@ -49,7 +49,7 @@ _FORGET = text(
 
 
 def count_up(connection: Connection, *, most: int = MOST) -> bool:
-    """Adds up what is new; returns false if there is more, for the next time.
+    """Adds up new rows; returns false if there are more, for the next time.
 
     Of each log it adds at most `most` rows, none younger than `LAG`. It does nothing on a read-only
     server, for a role that may only read, or while another session adds up. The first time begins
@@ -127,7 +127,7 @@ def bucket(seconds: float, bounds: Sequence[float]) -> int:
 
 
 class BeatCounters:
-    """Counts what a beat measures of itself, and writes it regularly."""
+    """Counts a beat's passes and take-overs, and writes the counts regularly."""
 
     def __init__(self, namespace: str, interval: float) -> None:
         """`interval` is how many seconds pass between two writes, at least."""

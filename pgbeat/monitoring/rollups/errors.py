@@ -110,7 +110,7 @@ class _Span(NamedTuple):
 
 
 class _Group:
-    """A pattern as it is shown, its kinds, and what is known of each step."""
+    """A pattern as it is shown, its kinds, and the failures of each step."""
 
     def __init__(self, shown: str, counts: list[int]) -> None:
         self.pattern, self.counts = shown, counts
@@ -206,7 +206,7 @@ def _span(connection: Connection, namespace: str, since: timedelta | datetime) -
 def _counted(
     connection: Connection, span: _Span, task: str | None
 ) -> tuple[dict[Kind, Failures], int, bool]:
-    """Returns what rollups say, all of it in a number, and whether that is a lower bound."""
+    """Returns the failures in rollups, their number, and whether that is a lower bound."""
     rows = connection.execute(_KINDS, {**span.values, "task": task, "most": _MOST_KINDS}).all()
     kinds = {
         (row.error, row.task): Failures(row.number, row.first_at, row.last_at, row.job_id)

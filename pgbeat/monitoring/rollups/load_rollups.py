@@ -161,7 +161,7 @@ def advance(connection: Connection, namespace: str, route: Route, span: timedelt
 def _count(
     connection: Connection, namespace: str, route: Route, starts: datetime, ends: datetime
 ) -> dict[Key, Sums]:
-    """Returns what ended from `starts` until `ends`, by minute."""
+    """Returns the ends from `starts` until `ends`, by minute."""
     values = {"namespace": namespace, "starts": starts, "ends": ends, "bounds": list(BOUNDS)}
     counted: dict[Key, Sums] = {}
     for row in connection.execute(_ENDED, values):
@@ -175,7 +175,7 @@ def _count(
 
 
 def _names(row: Any, route: Route) -> Iterable[tuple[str, str]]:
-    """Yields what a job counts for."""
+    """Yields the kinds and names that a job counts for."""
     yield "all", ""
     yield "task", row.task
     if row.lane is not None:
