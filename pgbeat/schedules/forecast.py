@@ -79,7 +79,7 @@ class Forecast:
         return max(self.minutes, key=lambda load: load.launches + load.uncertain, default=None)
 
     def within(self, times: Iterable[Expected]) -> Iterator[Expected]:
-        """Yields those of the times, which are in order, that the forecast is about."""
+        """Yields the times within the forecast; they must be in order."""
         for due in times:
             if due.at >= self.end:
                 return
@@ -183,7 +183,7 @@ def forecast(
     timezone: str = "UTC",
     limit: int | None = None,
 ) -> Forecast:
-    """Returns what is due from `start` (by default, now) until before `end`.
+    """Returns the due times from `start` (by default, now) until before `end`.
 
     Rows that are not in service are ignored. `timetable` returns a row's timetable, and may raise;
     `known` are the calendars that rows name; `timezone` is for rows that name none. Everything is

@@ -23,7 +23,7 @@ def retried(
     note: Callable[[Exception], Collection[str]],
     without: Callable[[Values, Collection[str]], Values],
 ) -> Made | None:
-    """Returns what `change` makes of the values; `None` if they are wrong even after all tries.
+    """Returns `change`'s result for the values; `None` if they are wrong even after all tries.
 
     An error goes to `note`, which returns the fields that are wrong by it and were not before, or
     raises it again. It is tried again with what `without` makes of the values, until none is.
@@ -46,7 +46,7 @@ def attempt(
     is_new: bool,
     known: Iterable[Problem] = (),
 ) -> Made:
-    """Returns what `change` makes of the values, in the open transaction.
+    """Returns `change`'s result for the values, in the open transaction.
 
     After a mistake it is tried again without the wrong value, until nothing else is wrong. Then the
     mistakes are raised together, with those that were `known` before, as `InvalidSchedule`; one by

@@ -145,12 +145,12 @@ class Schedule(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Returns whether it always launches, with what the row says."""
+        """Returns whether it always launches the row's task and arguments."""
         return self.condition_sql is None and self._needs_no_code
 
     @property
     def is_sql_only(self) -> bool:
-        """Returns whether it launches what the row says if its SQL condition holds."""
+        """Returns whether it launches the row's task if its SQL condition holds."""
         return self.condition_sql is not None and self._needs_no_code
 
     @property
@@ -365,7 +365,7 @@ _BACKLOG = text(
 
 
 def backlog(connection: Connection, *, namespace: str = NAMESPACE) -> Backlog:
-    """Returns what is due; reads only an index, whatever the number of schedules."""
+    """Returns the undecided due times; reads only an index, however many schedules there are."""
     return Backlog(*connection.execute(_BACKLOG, {"namespace": namespace, "most": MOST_DUE}).one())
 
 

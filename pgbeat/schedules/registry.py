@@ -34,7 +34,7 @@ def check(app: Celery, row: Schedule) -> None:
 
 
 def completed(row: Schedule, template: Template) -> Schedule:
-    """Returns the row with what its template adds, as it is launched, without the template."""
+    """Returns the row as it is launched: completed by its template, and without it."""
     return row._replace(
         args=row.args or template.args,
         kwargs=template.kwargs | row.kwargs,

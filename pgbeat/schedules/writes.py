@@ -102,7 +102,7 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
 def _write(
     connection: Connection, name: str, statement: Any, values: Mapping[str, Any], namespace: str
 ) -> None:
-    """Executes the statement, then checks what the database checks more loosely.
+    """Executes the statement, then checks fields that the database checks more loosely.
 
     The database comes first: its sentences are better.
     """
@@ -120,7 +120,7 @@ def _write(
 
 
 def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
-    """Returns the database's refusal as an error; raises what is not about the data."""
+    """Returns the database's refusal as an error; raises errors that are not about the data."""
     if not connections.is_refused(error):  # such as a missing table, or a lost connection
         raise error
     diagnosis = error.orig.diag  # type: ignore[union-attr]
@@ -162,7 +162,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(error: DBAPIError) -> Refusal:
-    """Returns what the database says of a schedule, without the schedule's name in front."""
+    """Returns the database's message on a schedule, without the schedule's name in front."""
     diagnosis = getattr(error.orig, "diag", None)
     name: str | None = getattr(diagnosis, "datatype_name", None)
     text = str(getattr(diagnosis, "message_primary", None) or error.orig)

@@ -97,7 +97,7 @@ _FOUND = _SELECT.where(
 def make(
     connection: Connection, file: File, namespace: str, *, prune: bool = False, adopt: bool = False
 ) -> Plan:
-    """Returns what the file would change; writes nothing.
+    """Returns the file's changes; writes nothing.
 
     `prune` removes schedules of an earlier file that are not in this one; `adopt` takes over those
     that were made elsewhere. The plan's mistakes are unknown calendars, lanes, templates and

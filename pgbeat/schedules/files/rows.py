@@ -219,7 +219,7 @@ def _reason(before: Row[Any], definition: Definition, is_enabled: bool) -> str |
 
 
 def _refusal(error: DBAPIError, file: File) -> Exception:
-    """Returns what the database says, at the definition at fault."""
+    """Returns the database's message as a mistake of the wrong definition."""
     diagnosis = getattr(error.orig, "diag", None)
     if getattr(diagnosis, "constraint_name", None) == "schedules_name_key":
         return Busy("a schedule of the same name was added just now; try again")
