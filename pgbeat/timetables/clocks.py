@@ -135,7 +135,7 @@ class Elapsed:
         return total
 
     def _ahead(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
-        """Returns what is left of a repeated hour, and the wall time after which it is over.
+        """Returns the rest of a repeated hour, and the wall time after which it is over.
 
         The stretches are (strictly after, before, fold), in the order that the clock shows.
         """

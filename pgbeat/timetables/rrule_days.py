@@ -35,7 +35,7 @@ class RuleDays(DaySet):
 
     @classmethod
     def of(cls, parts: RuleParts, start: datetime) -> "RuleDays":
-        """Returns the days of a rule; its start fills in what the rule leaves open."""
+        """Returns the days of a rule; its start fills in the parts that the rule leaves open."""
         frequency = max(parts.frequency, DAILY)
         interval = parts.interval if parts.frequency >= DAILY else 1
         months, month_days, weekdays = parts.months, parts.month_days, parts.weekdays

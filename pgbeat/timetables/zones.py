@@ -62,7 +62,7 @@ class ClockChange:
 
 
 def shown(zone: ZoneInfo, moment: datetime) -> datetime:
-    """Returns what the zone's clock shows at a moment: naive, with `fold` set the second time.
+    """Returns the wall time of a zone at a moment: naive, with `fold` set the second time.
 
     At the ends of the calendar, it is the nearest wall time that exists.
     """
