@@ -66,7 +66,7 @@ class AppState:
 
 
 def state_of(app: Any) -> AppState:
-    """Returns what this process keeps for an app, by its settings as `current_state` last saw."""
+    """Returns this process's state for an app, by the settings that `current_state` last saw."""
     state: AppState | None = vars(app).get(_STATE)
     if state is None or state.pid != os.getpid():
         state = vars(app)[_STATE] = AppState(app)

@@ -214,7 +214,7 @@ def _unknown(names: Iterable[str]) -> Iterator[Problem]:
 
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[Problem]:
-    """Yields what doesn't fit together, but for settings that are wrong by themselves."""
+    """Yields conflicts between settings, but for settings that are wrong by themselves."""
     for base, cap in (("retry_base", "retry_cap"), ("job_retry_base", "job_retry_cap")):
         lowest = getattr(settings, base)
         if getattr(settings, cap) < lowest and not wrong & {base, cap}:
@@ -225,7 +225,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[Problem]:
 
 
 def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
-    """Yields what doesn't fit together among the settings of the issuer's JWTs."""
+    """Yields conflicts between the settings of the issuer's JWTs."""
     key = settings.web_jwt_key
     is_secret = settings.web_jwt_algorithms[0] in readers.SECRET_ALGORITHMS
     if key and settings.web_jwt_jwks:

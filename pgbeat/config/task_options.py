@@ -10,7 +10,7 @@ OPTION, SETTING = "pgbeat", "pgbeat_task_policies"
 
 
 def own_policy(app: Any, name: str) -> Any:
-    """Returns what a task that the app has registered says of its jobs; `None` if nothing.
+    """Returns the policy that a registered task sets for its jobs; `None` if it sets none.
 
     An app that its program must finalize is not finalized for it.
     """
