@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +11,13 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.access.redaction import Redactor
-from pgbeat.cli.jobs import job_traces
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
 from pgbeat.jobs.explaining import explain as whereabouts
 from pgbeat.jobs.explaining import trace_rows
 from pgbeat.jobs.explaining.explain import Whereabouts
+from pgbeat.jobs.explaining.trace import Phase, Trace
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
@@ -143,7 +144,7 @@ def show_one(connection: Connection, job: Job, redactor: Redactor) -> None:
         ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
         ("because", job.cancel_reason),
         ("ended", when(job.finished_at, now)),
-        ("trace", job_traces.in_words(trace_rows.of_job(connection, job, now), now)),
+        ("trace", _trace(trace_rows.of_job(connection, job, now), now)),
         ("error", None if job.error is None else Text(line(job.error), style="red")),
         ("checkpoint", compact(job.checkpoint)),
     )
@@ -172,6 +173,24 @@ def _lateness(job: Job, now: datetime) -> Text | None:
         {"start": "not started", "end": "not ended"}[d] for d in job.missed_deadlines
     )
     return Text(f"{when(job.late_at, now)}: {missed} in time", style="yellow")
+
+
+def _trace(trace: Trace, now: datetime) -> Text | None:
+    """Returns a line for each attempt, such as `in queue 2 s, running on w1 5 s (failed)`."""
+    phases = [phase for phase in trace.phases if not phase.is_moment]
+    attempts = [list(those) for _, those in groupby(phases, lambda phase: phase.job_id)]
+    lines = [
+        (f"{those[0].attempt}: " if len(attempts) > 1 else "")
+        + ", ".join(_phase(phase, now) for phase in those)
+        for those in attempts
+    ]
+    return Text("\n".join(map(line, lines))) if lines else None
+
+
+def _phase(phase: Phase, now: datetime) -> str:
+    took = printing.lasting(phase.lasts(now))
+    so_far = " so far" if phase.end is None else ""
+    return f"{phase.words} {took}{so_far}" + (f" ({phase.state})" if phase.state else "")
 
 
 def _arguments(value: Any) -> str:
@@ -271,9 +290,7 @@ def _show_code(text: str) -> None:
 
 
 def _milliseconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f} ms" if value < 1000 else printing.span(timedelta(milliseconds=value))
+    return "" if value is None else printing.lasting(timedelta(milliseconds=value))
 
 
 def _said(run: Execution) -> str:
