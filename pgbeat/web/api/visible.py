@@ -4,7 +4,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, NotFound
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
@@ -13,32 +12,30 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
-from pgbeat.web.backend import Backend
+from pgbeat.web.calls import Call
 
 
-def visible_job(connection: Connection, backend: Backend, actor: Actor, job_id: UUID | str) -> Job:
+def visible_job(connection: Connection, call: Call, job_id: UUID | str) -> Job:
     """Returns the job, masked. Raises `NotFound` if the actor may not see it."""
-    job = jobs.get(connection, job_id, namespace=backend.namespace)
+    job = jobs.get(connection, job_id, namespace=call.namespace)
     try:
-        permissions.require(actor, "show", job)
+        permissions.require(call.caller, "show", job)
     except Forbidden:
         raise NotFound(f"there is no job {job_id}") from None
-    return backend.redactor(actor).row(job, job.task)
+    return call.redactor.row(job, job.task)
 
 
-def visible_group(connection: Connection, backend: Backend, actor: Actor, group_id: UUID) -> Group:
+def visible_group(connection: Connection, call: Call, group_id: UUID) -> Group:
     """Returns the group. Raises `NotFound` if the actor may not see it."""
-    group = groups.get(connection, group_id, namespace=backend.namespace)
+    group = groups.get(connection, group_id, namespace=call.namespace)
     try:
-        permissions.require_group(actor, "show", group)
+        permissions.require_group(call.caller, "show", group)
     except Forbidden:
         raise NotFound(f"there is no group {group_id}") from None
     return group
 
 
-def visible_result(
-    connection: Connection, backend: Backend, actor: Actor, task_id: str
-) -> TaskResult:
+def visible_result(connection: Connection, call: Call, task_id: str) -> TaskResult:
     """Returns a task's result, masked. Raises `NotFound` if the actor may not see it.
 
     A job's result is visible to callers who may see the job, another task's result to callers who
@@ -47,12 +44,12 @@ def visible_result(
     missing = NotFound(f"there is no result of task {task_id}")
     task = None
     try:
-        task = visible_job(connection, backend, actor, task_id).task
+        task = visible_job(connection, call, task_id).task
     except NotFound:
-        if not actor.sees_all:
+        if not call.caller.sees_all:
             raise missing from None
-    prefix = lookup.prefix_of(backend.celery.conf)
+    prefix = lookup.prefix_of(call.backend.celery.conf)
     result = lookup.find(connection, task_id, prefix=prefix)
     if result is None:
         raise missing
-    return backend.redactor(actor).row(result, task or result.task)
+    return call.redactor.row(result, task or result.task)

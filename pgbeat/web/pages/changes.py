@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from pgbeat.jobs.checks import permissions
 from pgbeat.web.api.jobs.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
 from pgbeat.web.pages.render import PageRoute
 from pgbeat.web.stream_queries import SCHEDULE
 
@@ -38,22 +37,17 @@ _JOB = "job:"
 
 
 @router.get("/console/changes")
-async def page_changes(
-    request: Request,
-    backend: TheBackend,
-    caller: TheCaller,
-    of: Annotated[str, Query(max_length=250)],
-) -> Response:
+async def page_changes(call: TheCall, of: Annotated[str, Query(max_length=250)]) -> Response:
     """Sends `changed` at first, and whenever the page `of` has changed.
 
     It is the key of a page, such as `jobs`, or `job:ID` or `schedule:NAME`.
     """
-    watcher = watcher_of(request, backend)
+    watcher, caller = watcher_of(call), call.caller
     job_id, person, marks = None, None, frozenset[str]()
     if of in _JOBS:
         person = None if caller.sees_all else caller.name
     elif of.startswith(_JOB):
-        job_id = await run_in_threadpool(_seen, backend, caller, of.removeprefix(_JOB))
+        job_id = await run_in_threadpool(_seen, call, of.removeprefix(_JOB))
     elif of == "templates":
         marks = frozenset({"audit"})
     elif of in _MARKS or of.startswith(SCHEDULE):
@@ -75,11 +69,11 @@ async def page_changes(
     return streamed(events())
 
 
-def _seen(backend: Backend, caller: Caller, written: str) -> UUID:
+def _seen(call: Call, written: str) -> UUID:
     try:
         job_id = UUID(written)
     except ValueError:
         raise HTTPException(422, f"{written!r} is not a job's id") from None
-    with backend.transaction() as connection:
-        visible_job(connection, backend, caller, job_id)
+    with call.backend.transaction() as connection:
+        visible_job(connection, call, job_id)
     return job_id

@@ -39,7 +39,7 @@ def overview_page(visit: ViewerVisit, span: str = USUAL, search: str = "") -> Re
 def _body(visit: Visit, span: str, search: str) -> Markup:
     """Renders what changes. It says nothing about the caller, but for what is masked."""
     with visit.reading() as connection:
-        timeline = read_timeline(connection, visit.backend, visit.redactor, span, search or None)
+        timeline = read_timeline(connection, visit, span, search or None)
         lists = {} if search else _lists(connection, visit)
     spans = [(name, path("overview", span=name, search=search)) for name in SPANS]
     return visit.fragment(

@@ -3,7 +3,7 @@
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -21,13 +21,13 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from pgbeat.access import audit_words
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
 from pgbeat.version import __version__
 from pgbeat.web import problems
-from pgbeat.web.backend import Backend, TheBackend, root
+from pgbeat.web.backend import TheBackend, root
+from pgbeat.web.calls import Call
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
@@ -119,18 +119,11 @@ def _message(request: Request) -> tuple[bool, str] | None:
         return None
 
 
-class Visit:
-    """A caller's request for a page, and what its response is made of."""
+class Visit(Call):
+    """A call for a page."""
 
-    def __init__(self, request: Request, backend: Backend, caller: Caller) -> None:
-        self.request, self.backend, self.caller = request, backend, caller
-        self.namespace = backend.namespace
-        #: The first arguments of the API's functions.
-        self.who = backend, caller
-        #: Masks the rows that are shown.
-        self.redactor = backend.redactor(caller)
-        #: The database's time when the page's rows were read.
-        self.now = datetime.min.replace(tzinfo=UTC)
+    #: The database's time when the page's rows were read.
+    now = datetime.min.replace(tzinfo=UTC)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -138,10 +131,6 @@ class Visit:
         with self.backend.transaction() as connection:
             self.now = connections.now(connection)
             yield connection
-
-    def unit(self) -> AbstractContextManager[UnitOfWork]:
-        """Opens a unit of work for one change, which is committed at the end of the block."""
-        return self.backend.unit(self.caller)
 
     def page(
         self,
@@ -198,7 +187,6 @@ class Visit:
         return response
 
 
-# What waits for nothing is async: other functions are called in a thread each, which takes longer.
 async def _visit(request: Request, backend: TheBackend, caller: TheCaller) -> Visit:
     return Visit(request, backend, caller)
 

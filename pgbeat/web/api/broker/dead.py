@@ -12,8 +12,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Body, Length, Next, example, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
@@ -72,16 +71,15 @@ class DeadDone(BaseModel):
 
 @router.get("", summary="List dead letters")
 def list_dead(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     queue: Annotated[str | None, Query(max_length=200)] = None,
     limit: Limit = 50,
     after: After = None,
 ) -> DeadPage:
     """Lists dead letters, the newest first."""
     before = read(after, moment, number)
-    with backend.transaction() as connection:
-        backend.require_broker(connection)
+    with call.backend.transaction() as connection:
+        call.backend.require_broker(connection)
         rows = dead_letters.find(connection, queue=queue, before=before, limit=limit + 1)
         if not rows and queue is not None:
             queues.get(connection, queue)
@@ -91,17 +89,15 @@ def list_dead(
 
 
 @router.get("/{letter_id}", summary="Get a dead letter")
-def get_dead(
-    backend: TheBackend, caller: TheViewer, letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)]
-) -> DeadDetail:
+def get_dead(call: ViewerCall, letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)]) -> DeadDetail:
     """Returns a dead letter with its message."""
-    with backend.transaction() as connection:
-        backend.require_broker(connection)
+    with call.backend.transaction() as connection:
+        call.backend.require_broker(connection)
         rows = dead_letters.find(connection, ids=[letter_id])
     if not rows:
         raise NotFound(f"there is no dead letter {letter_id}")
     row = rows[0]
-    payload = backend.redactor(caller).whole(row.task, row.payload)
+    payload = call.redactor.whole(row.task, row.payload)
     return DeadDetail.model_validate(views.dead_letter(row) | {"payload": payload})
 
 
@@ -117,10 +113,10 @@ def _said(count: int, done: str) -> str:
 
 
 @router.post("/requeue", summary="Requeue dead letters")
-def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> DeadDone:
+def requeue_dead(call: AdminCall, body: DeadChoice) -> DeadDone:
     """Puts dead letters back into their queues, and counts their deliveries from 0 again."""
-    with backend.unit(caller) as unit:
-        backend.require_broker(unit.connection)
+    with call.unit() as unit:
+        call.backend.require_broker(unit.connection)
         chosen = _choose(unit.connection, body)
         count = control.requeue(unit, chosen)
     homeless = sum(not name for name in chosen.values())
@@ -128,12 +124,12 @@ def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> Dea
 
 
 @router.post("/drop", summary="Delete dead letters")
-def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone:
+def drop_dead(call: AdminCall, body: DeadDrop) -> DeadDone:
     """Deletes dead letters for good."""
     if body.older_than is not None and not timedelta(0) <= body.older_than < _LONGEST:
         raise InvalidJob.of("older_than", "out_of_range", "older_than: must be 0 s to 30 years")
-    with backend.unit(caller) as unit:
-        backend.require_broker(unit.connection)
+    with call.unit() as unit:
+        call.backend.require_broker(unit.connection)
         chosen = _choose(unit.connection, body)
         count = control.drop(unit, chosen)
     return DeadDone(message=_said(count, "dropped"), count=count)

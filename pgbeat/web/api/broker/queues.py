@@ -9,8 +9,7 @@ from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Length, of_row
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -55,42 +54,41 @@ def _found(row: QueueSummary) -> FoundQueue:
 
 @router.get("", summary="List queues")
 def list_queues(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     internal: Annotated[
         bool, Query(description="Include those for remote control, events and replies.")
     ] = False,
 ) -> QueueList:
     """Lists the queues with how many messages wait, are delayed, claimed or dead."""
-    with backend.transaction() as connection:
-        backend.require_broker(connection)
+    with call.backend.transaction() as connection:
+        call.backend.require_broker(connection)
         rows = queues.all_queues(connection)
     return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
 
 
 @router.post("/{name:path}/pause", summary="Pause a queue")
-def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
+def pause_queue(call: AdminCall, name: QueueName) -> QueueDone:
     """Keeps consumers from claiming messages. They still finish what they have claimed."""
-    with backend.unit(caller) as unit:
-        backend.require_broker(unit.connection)
+    with call.unit() as unit:
+        call.backend.require_broker(unit.connection)
         row, _ = control.pause(unit, name)
     return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
 
 
 @router.post("/{name:path}/resume", summary="Resume a queue")
-def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
+def resume_queue(call: AdminCall, name: QueueName) -> QueueDone:
     """Lets consumers claim messages again."""
-    with backend.unit(caller) as unit:
-        backend.require_broker(unit.connection)
+    with call.unit() as unit:
+        call.backend.require_broker(unit.connection)
         row, _ = control.resume(unit, name)
     return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
 
 
 @router.post("/{name:path}/purge", summary="Purge a queue")
-def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
+def purge_queue(call: AdminCall, name: QueueName) -> QueuePurged:
     """Deletes the waiting and delayed messages of a queue. Claimed and dead ones stay."""
-    with backend.work(caller) as unit:
-        backend.require_broker(unit.connection)
+    with call.work() as unit:
+        call.backend.require_broker(unit.connection)
         count = control.purge(unit, name)
         row = queues.get(unit.connection, name)
     return QueuePurged(

@@ -11,8 +11,7 @@ from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Body, of_row
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -63,17 +62,16 @@ class WorkerDone(BaseModel):
 
 
 @router.get("", summary="List workers")
-def list_workers(backend: TheBackend, caller: TheViewer) -> WorkerList:
+def list_workers(call: ViewerCall) -> WorkerList:
     """Lists the workers that record executions, and the dead ones for an hour."""
-    with backend.transaction() as connection:
-        rows = worker_usage.listing(connection, backend.namespace)
+    with call.backend.transaction() as connection:
+        rows = worker_usage.listing(connection, call.namespace)
     return WorkerList(workers=[FoundWorker.model_validate(views.worker(row)) for row in rows])
 
 
 @router.post("/{name:path}/{verb}", summary="Control a worker")
 def control_worker(
-    backend: TheBackend,
-    caller: TheAdmin,
+    call: AdminCall,
     name: Annotated[str, Path(max_length=255, examples=["celery@web1"])],
     verb: Verb,
     body: WorkerOrder | None = None,
@@ -83,6 +81,6 @@ def control_worker(
     It is told by Celery's remote control, and answers within five seconds or not at all (503).
     """
     order = WorkerCommand(verb, body.by, body.queue) if body else WorkerCommand(verb)
-    with backend.work(caller) as unit:
+    with call.work() as unit:
         answer = worker_control.send(unit, name, order)
     return WorkerDone(message=answer or "it was told to shut down")

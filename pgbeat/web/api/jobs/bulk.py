@@ -20,8 +20,7 @@ from pgbeat.web.api.jobs.job_models import FoundJob
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.jobs.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -106,7 +105,7 @@ class BulkDone(BaseModel):
 
 
 @router.post("/bulk", summary="Change all jobs that match")
-def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> BulkDone:
+def change_jobs(call: TheCall, body: BulkOrder) -> BulkDone:
     """Retries, cancels, pauses, resumes, changes or deletes all jobs that a filter matches.
 
     Each request changes `limit` of them, in transactions of 50, and returns `next` as long as there
@@ -116,10 +115,10 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
     """
     order = body.order()
     if body.dry_run:
-        with backend.transaction() as connection:
-            wanted = which(connection, backend, caller, body.filter)
-            seen = bulk.preview(connection, caller, order, wanted)
-        first = backend.redactor(caller).rows(seen.first)
+        with call.backend.transaction() as connection:
+            wanted = which(connection, call, body.filter)
+            seen = bulk.preview(connection, call.caller, order, wanted)
+        first = call.redactor.rows(seen.first)
         return BulkDone(
             verb=body.verb,
             matched=seen.number,
@@ -131,7 +130,7 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
             next=None,
             first=[FoundJob.model_validate(views.job(row)) for row in first],
         )
-    before, new, following = carry_out(backend, caller, order, body.filter, body.next, body.limit)
+    before, new, following = carry_out(call, order, body.filter, body.next, body.limit)
     return BulkDone(
         verb=body.verb,
         matched=before and before.number,
@@ -146,14 +145,14 @@ def change_jobs(backend: TheBackend, caller: TheCaller, body: BulkOrder) -> Bulk
 
 
 def carry_out(
-    backend: Backend, caller: Caller, order: Order, asked: JobFilter, after: str | None, limit: int
+    call: Call, order: Order, asked: JobFilter, after: str | None, limit: int
 ) -> tuple[Preview | None, Progress, str | None]:
     """Changes the next `limit` jobs; returns the preview (at first), the progress and `next`."""
-    with backend.work(caller) as unit:
-        wanted = which(unit.connection, backend, caller, asked)
+    with call.work() as unit:
+        wanted = which(unit.connection, call, asked)
         begun = read(after, moment, moment, UUID, number)
         if begun is None:
-            seen = bulk.preview(unit.connection, caller, order, wanted)
+            seen = bulk.preview(unit.connection, call.caller, order, wanted)
             until, position, action = seen.at, None, None
         else:
             seen, until, position, action = None, begun[0], begun[1:3], begun[3] or None
@@ -170,8 +169,8 @@ def _next(until: datetime, progress: Progress) -> str | None:
     return cursor(until.isoformat(), at.isoformat(), job_id, progress.action or 0)
 
 
-def which(connection: Connection, backend: Backend, caller: Caller, asked: JobFilter) -> Filter:
+def which(connection: Connection, call: Call, asked: JobFilter) -> Filter:
     """Returns the filter. Raises `NotFound` for an unknown schedule."""
     fields = asked.model_dump(exclude={"q", "schedule", "group"})
     fields["group_id"] = str(asked.group) if asked.group else None
-    return queried(connection, backend, caller, asked.q or "", asked.schedule, fields)
+    return queried(connection, call, asked.q or "", asked.schedule, fields)

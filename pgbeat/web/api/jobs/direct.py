@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, Field
 
 from pgbeat.broker.publishing.json_values import as_json
@@ -16,8 +16,7 @@ from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.task_checks import check_arguments, check_task
 from pgbeat.jobs.submitting import direct
 from pgbeat.web.api.bodies import Body, Length, PlainJson, PlainList, example
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
@@ -57,9 +56,7 @@ class DirectDone(BaseModel):
 
 @router.post("/{task}", summary="Run a task in the server's process")
 async def run_direct(
-    request: Request,
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     task: Annotated[str, Path(max_length=255, examples=["tasks.generate"])],
     body: DirectRun,
 ) -> DirectDone:
@@ -68,27 +65,25 @@ async def run_direct(
     It makes no job and leaves no history. Responds with 503 if no slot was free in time. For
     administrators, unless `pgbeat_web_direct` lets users run the tasks of `pgbeat_web_tasks`.
     """
-    state = request.app.state
+    state = call.request.app.state
     if not hasattr(state, "pgbeat_direct"):
         state.pgbeat_direct = threading.BoundedSemaphore(MOST)
     free: threading.BoundedSemaphore = state.pgbeat_direct
     if not free.acquire(blocking=False):
         raise NoSlot(f"{MOST} direct executions are under way in this process; try again")
     try:
-        return await anyio.to_thread.run_sync(
-            _run, backend, caller, task, body, limiter=CapacityLimiter(1)
-        )
+        return await anyio.to_thread.run_sync(_run, call, task, body, limiter=CapacityLimiter(1))
     finally:
         free.release()
 
 
-def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> DirectDone:
-    if not backend.settings.web_direct:
-        permissions.require_admin(caller, f"run task {task!r} in the web process")
-    permissions.require_task(caller, task)
-    check_task(backend.celery, task, caller)
-    check_arguments(backend.celery, task, body.args, body.kwargs)
-    with backend.unit(caller) as unit:
+def _run(call: Call, task: str, body: DirectRun) -> DirectDone:
+    if not call.backend.settings.web_direct:
+        permissions.require_admin(call.caller, f"run task {task!r} in the web process")
+    permissions.require_task(call.caller, task)
+    check_task(call.backend.celery, task, call.caller)
+    check_arguments(call.backend.celery, task, body.args, body.kwargs)
+    with call.unit() as unit:
         execution = direct.request(
             unit, task, lane=body.lane, tags=body.tags or (), resources=body.resources
         )

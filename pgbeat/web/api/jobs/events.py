@@ -10,17 +10,16 @@ from functools import lru_cache
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from pgbeat.access.redaction import Redactor
 from pgbeat.views.jobs import progress
 from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.identity import Caller
 from pgbeat.web.stream_queries import StreamedJob
 from pgbeat.web.watch import Stream, StreamWatcher
 
@@ -52,14 +51,14 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/events", summary="Watch jobs", response_class=StreamingResponse, responses=_STREAM)
-async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
+async def watch_jobs(call: TheCall) -> Response:
     """Streams server-sent events about the caller's jobs; for administrators, about all jobs.
 
     An event `job` has the job as it is now, whenever one is made, changes its state or reports
     progress. Of very many waiting jobs, only the newest have events before they run.
     """
-    person = None if caller.sees_all else caller.name
-    return _respond(request, backend, caller, None, person)
+    person = None if call.caller.sees_all else call.caller.name
+    return _respond(call, None, person)
 
 
 @router.get(
@@ -69,9 +68,7 @@ async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -
     responses=_STREAM | {204: {"description": "It has ended, and this client knows."}},
 )
 async def watch_job(
-    request: Request,
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     job_id: JobId,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
@@ -80,36 +77,34 @@ async def watch_job(
     An event `job` has the job as it is, at first and whenever its state or progress changes; `end`
     comes once it has ended or was deleted (`state` is null).
     """
-    await run_in_threadpool(_check, backend, caller, job_id)
+    await run_in_threadpool(_check, call, job_id)
     if last_event_id == _END:
         return Response(status_code=204)
-    return _respond(request, backend, caller, job_id, None)
+    return _respond(call, job_id, None)
 
 
-def _check(backend: Backend, caller: Caller, job_id: UUID) -> None:
-    with backend.transaction() as connection:
-        visible_job(connection, backend, caller, job_id)
+def _check(call: Call, job_id: UUID) -> None:
+    with call.backend.transaction() as connection:
+        visible_job(connection, call, job_id)
 
 
-def watcher_of(request: Request, backend: Backend) -> StreamWatcher:
+def watcher_of(call: Call) -> StreamWatcher:
     """Returns the app's watcher."""
-    state = request.app.state
+    state = call.request.app.state
     if not hasattr(state, "pgbeat_watch"):
-        state.pgbeat_watch = StreamWatcher(backend)
+        state.pgbeat_watch = StreamWatcher(call.backend)
     watcher: StreamWatcher = state.pgbeat_watch
     return watcher
 
 
-def _respond(
-    request: Request, backend: Backend, caller: Caller, job_id: UUID | None, person: str | None
-) -> Response:
-    watcher = watcher_of(request, backend)
-    watcher.check(caller.name)
+def _respond(call: Call, job_id: UUID | None, person: str | None) -> Response:
+    watcher = watcher_of(call)
+    watcher.check(call.caller.name)
 
     async def events() -> AsyncIterator[str]:
-        redactor = backend.redactor(caller)
+        caller = call.caller
         with watcher.stream(job_id, person, user=caller.name, token=caller.token) as stream:
-            async for event in _events(stream, caller, redactor):
+            async for event in _events(stream, call):
                 yield event
 
     return streamed(events())
@@ -144,14 +139,14 @@ async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:
         yield await stream.wait(min(HEARTBEAT, left))
 
 
-async def _events(stream: Stream, caller: Caller, redactor: Redactor) -> AsyncIterator[str]:
+async def _events(stream: Stream, call: Call) -> AsyncIterator[str]:
     yield BEGINNING
-    async for has_news in rounds(stream, caller):
+    async for has_news in rounds(stream, call.caller):
         if not has_news:
             yield ALIVE
         for job_id, job in stream.take().items():
             if job is not None:
-                job = redactor.row(job, job.task)
+                job = call.redactor.row(job, job.task)
                 yield f"event: job\ndata: {_data(job)}\n\n"
             if stream.job_id is not None and (job is None or job.has_ended):
                 data = _json({"id": job_id, "state": None}) if job is None else _data(job)

@@ -17,8 +17,7 @@ from pgbeat.web.api.bodies import Body, Json, Next, example, of_row
 from pgbeat.web.api.jobs.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -105,20 +104,20 @@ class GroupCancelled(FoundGroup):
 
 @router.get("", summary="List groups")
 def list_groups(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     state: Annotated[GroupState | None, Query()] = None,
     created_by: Annotated[str | None, Query(max_length=255)] = None,
     limit: Limit = 50,
     after: After = None,
 ) -> GroupPage:
     """Lists the caller's groups, the newest first; for administrators, all groups."""
-    wanted = {"state": state, "created_by": permissions.visible_owner(caller, created_by, "groups")}
+    wanted = {
+        "state": state,
+        "created_by": permissions.visible_owner(call.caller, created_by, "groups"),
+    }
     before = read(after, moment, UUID)
-    with backend.transaction() as connection:
-        rows = groups.listing(
-            connection, backend.namespace, before=before, limit=limit + 1, **wanted
-        )
+    with call.backend.transaction() as connection:
+        rows = groups.listing(connection, call.namespace, before=before, limit=limit + 1, **wanted)
         page, following = split(rows, limit, "created_at", "id")
         known = groups.progress(connection, [row.id for row in page])
     shown = [FoundGroup.model_validate(views.group(row, known[row.id])) for row in page]
@@ -126,33 +125,33 @@ def list_groups(
 
 
 @router.get("/{group_id}", summary="Get a group")
-def get_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> GroupDetail:
+def get_group(call: TheCall, group_id: GroupId) -> GroupDetail:
     """Returns a group with its progress and jobs."""
-    with backend.transaction() as connection:
-        group = visible_group(connection, backend, caller, group_id)
-        return _detail(connection, backend, caller, group)
+    with call.backend.transaction() as connection:
+        group = visible_group(connection, call, group_id)
+        return _detail(connection, call, group)
 
 
-def _detail(connection: Connection, backend: Backend, caller: Caller, group: Group) -> GroupDetail:
+def _detail(connection: Connection, call: Call, group: Group) -> GroupDetail:
     progress = groups.progress(connection, [group.id])[group.id]
-    members = backend.redactor(caller).rows(groups.members(connection, group.id, limit=_SHOWN))
+    members = call.redactor.rows(groups.members(connection, group.id, limit=_SHOWN))
     return GroupDetail.model_validate(views.detail(group, progress, members))
 
 
 @router.post("", status_code=201, summary="Create a group")
-def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> GroupDetail:
+def create_group(call: TheCall, body: NewGroup) -> GroupDetail:
     """Creates a group with all of its jobs, which are the caller's, or nothing."""
-    with backend.work(caller) as unit:
+    with call.work() as unit:
         with unit.transaction():
             new = submit_group.submit(unit, **body.arguments(), job_source="user_api")
-        return _detail(unit.connection, backend, caller, new.group)
+        return _detail(unit.connection, call, new.group)
 
 
 @router.post("/{group_id}/cancel", summary="Cancel a group")
-def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> GroupCancelled:
+def cancel_group(call: TheCall, group_id: GroupId) -> GroupCancelled:
     """Ends a group. Waiting jobs end at once; workers end the running ones."""
-    with backend.work(caller) as unit:
-        visible_group(unit.connection, backend, caller, group_id)
+    with call.work() as unit:
+        visible_group(unit.connection, call, group_id)
         done = submit_group.cancel(unit, group_id)
         progress = groups.progress(unit.connection, [group_id])[group_id]
     return GroupCancelled.model_validate(

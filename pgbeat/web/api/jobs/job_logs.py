@@ -12,8 +12,7 @@ from pgbeat.jobs.running.executions import State
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.calls import TheCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -46,15 +45,14 @@ class JobLogs(BaseModel):
 
 @router.get("/{job_id}/logs", summary="Get what a job logged")
 def job_logs(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     job_id: JobId,
     execution: Annotated[
         int | None, Query(ge=1, le=2**31 - 1, description="Only that of this number.")
     ] = None,
 ) -> JobLogs:
     """Returns the last lines that the newest 20 executions logged, of those that logged any."""
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
-        logs = task_logs.of_job(connection, backend.redactor(caller), job, number=execution)
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        logs = task_logs.of_job(connection, call.redactor, job, number=execution)
     return JobLogs(executions=[ExecutionLogs.model_validate(views.log(log)) for log in logs])

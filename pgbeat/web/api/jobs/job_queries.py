@@ -13,8 +13,7 @@ from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.searching import search
 from pgbeat.jobs.searching.query import parse
 from pgbeat.schedules import model as schedules
-from pgbeat.web.backend import Backend
-from pgbeat.web.identity import Caller
+from pgbeat.web.calls import Call
 
 #: The parameter of a query.
 Searched = Annotated[
@@ -28,36 +27,31 @@ Searched = Annotated[
 
 
 def queried(
-    connection: Connection,
-    backend: Backend,
-    caller: Caller,
-    text: str,
-    schedule: str | None,
-    fields: Mapping[str, Any],
+    connection: Connection, call: Call, text: str, schedule: str | None, fields: Mapping[str, Any]
 ) -> Filter:
     """Returns the filter of a query and of fields beside it, limited to what the caller may find.
 
     Raises `InvalidInput`, `Forbidden`, and `NotFound` for a schedule.
     """
-    query, which = parse(text), Filter(backend.namespace)
+    query, which = parse(text), Filter(call.namespace)
     if query.terms:
-        which = query.filter(backend.namespace, connections.now(connection))
+        which = query.filter(call.namespace, connections.now(connection))
     which = which._replace(**{key: value for key, value in fields.items() if value is not None})
     schedule = schedule or query.get("schedule") or None
     if schedule is not None:
-        which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
-    which = queue_routes.routed(which, backend.celery)
-    return search.visible(caller, backend.redactor(caller), which)
+        which = which._replace(schedule_id=schedule_id(connection, call, schedule))
+    which = queue_routes.routed(which, call.backend.celery)
+    return search.visible(call.caller, call.redactor, which)
 
 
-def schedule_id(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
+def schedule_id(connection: Connection, call: Call, name: str) -> int:
     """Returns the id of a schedule; -1 if there is none.
 
     Raises `NotFound` only for callers who see all schedules; others may not learn the names.
     """
     try:
-        return schedules.get(connection, name, namespace=backend.namespace).id
+        return schedules.get(connection, name, namespace=call.namespace).id
     except NotFound:
-        if caller.sees_all:
+        if call.caller.sees_all:
             raise
         return -1

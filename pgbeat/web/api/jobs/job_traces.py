@@ -12,8 +12,7 @@ from pgbeat.jobs.explaining.trace import Kind
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.calls import TheCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -47,10 +46,10 @@ class JobTrace(BaseModel):
 
 
 @router.get("/{job_id}/trace", summary="Get a job's trace")
-def job_trace(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobTrace:
+def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
     """Returns when a job and its retries waited, for what, and when they ran."""
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
         now = connections.now(connection)
         trace = trace_rows.of_job(connection, job, now)
     return JobTrace.model_validate(views.trace(trace, now))

@@ -11,8 +11,7 @@ from pgbeat.jobs.explaining.tree import Kind, Relation
 from pgbeat.results import lookup
 from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.calls import TheCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -60,8 +59,7 @@ class JobTree(BaseModel):
 
 @router.get("/{job_id}/tree", summary="Get a job's tree")
 def job_tree(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     job_id: JobId,
     siblings: Annotated[
         int, Query(ge=1, le=tree.MOST, description="Below each node; the rest is counted.")
@@ -71,9 +69,9 @@ def job_tree(
 
     Jobs of others are there without their names.
     """
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
-        prefix = lookup.prefix_of(backend.celery.conf)
-        whole = tree.of_job(connection, caller, job, prefix=prefix, siblings=siblings)
-    backend.redactor(caller).mask_errors(whole.root.all())
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        prefix = lookup.prefix_of(call.backend.celery.conf)
+        whole = tree.of_job(connection, call.caller, job, prefix=prefix, siblings=siblings)
+    call.redactor.mask_errors(whole.root.all())
     return JobTree.model_validate(whole)

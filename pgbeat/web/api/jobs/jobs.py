@@ -42,8 +42,7 @@ from pgbeat.web.api.jobs.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.calls import Call, TheCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -99,8 +98,7 @@ class JobMoved(FoundJob):
 
 @router.get("", summary="List jobs")
 def list_jobs(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     state: Annotated[jobs.State | None, Query()] = None,
     task: Word = None,
     schedule: Annotated[str | None, Query(max_length=200)] = None,
@@ -135,9 +133,9 @@ def list_jobs(
         "late": late,
         "labels": labels_of(label) or None,
     }
-    with backend.transaction() as connection:
-        which = queried(connection, backend, caller, q or "", schedule, fields)
-        return _page(connection, which, limit, after, backend.redactor(caller))
+    with call.backend.transaction() as connection:
+        which = queried(connection, call, q or "", schedule, fields)
+        return _page(connection, which, limit, after, call.redactor)
 
 
 def _page(
@@ -154,27 +152,27 @@ def _page(
 
 
 @router.get("/{job_id}", summary="Get a job")
-def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
+def get_job(call: TheCall, job_id: JobId) -> JobDetail:
     """Returns a job with its explanation, its ten newest executions and its retries."""
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
-        detail = views.detail(connection, job, backend.redactor(caller), limit=10)
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        detail = views.detail(connection, job, call.redactor, limit=10)
     return JobDetail.model_validate(detail)
 
 
 @router.get("/{job_id}/executions", summary="List a job's executions")
 def list_executions(
-    backend: TheBackend, caller: TheCaller, job_id: JobId, limit: Limit = 50, after: After = None
+    call: TheCall, job_id: JobId, limit: Limit = 50, after: After = None
 ) -> ExecutionPage:
     """Lists a job's executions, the newest first."""
     before = read_one(after, number)
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
         runs = executions.of_job(connection, job.id, before=before, limit=limit + 1)
         total = executions.count_of_job(connection, job.id)
     # Pages go by number. The executions of a page are in the order of their start.
     page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
-    redactor = backend.redactor(caller)
+    redactor = call.redactor
     shown = [
         FoundExecution.model_validate(views.execution(redactor.row(run, job.task)))
         for run in runs
@@ -184,11 +182,11 @@ def list_executions(
 
 
 @router.get("/{job_id}/stats", summary="Get a job's statistics")
-def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> ExecutionFigures:
+def job_stats(call: TheCall, job_id: JobId) -> ExecutionFigures:
     """Summarizes the newest 1,000 executions of a job and its chain of retries."""
-    with backend.transaction() as connection:
-        job = visible_job(connection, backend, caller, job_id)
-        figures = statistics.of_job(connection, job.id, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        figures = statistics.of_job(connection, job.id, namespace=call.namespace)
     return ExecutionFigures.model_validate(views.figures(figures))
 
 
@@ -201,33 +199,31 @@ def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> Executio
     summary="Create a job",
     responses={200: {"model": JobMade, "description": "Another job has its unique key."}},
 )
-def create_job(
-    backend: TheBackend, caller: TheCaller, body: JobLike, response: Response
-) -> JobMade:
+def create_job(call: TheCall, body: JobLike, response: Response) -> JobMade:
     """Creates a job of a task, from a template or like another job. It belongs to the caller."""
     spec = body.spec()
-    with backend.work(caller) as unit:
+    with call.work() as unit:
         with unit.transaction():
             if body.like is not None:
-                visible_job(unit.connection, backend, caller, body.like)
+                visible_job(unit.connection, call, body.like)
                 other = jobs.get(unit.connection, body.like)
-                redactor = backend.redactor(caller)
-                spec = likeness.complete(unit.connection, redactor, caller, other, spec)
+                redactor = call.redactor
+                spec = likeness.complete(unit.connection, redactor, call.caller, other, spec)
             new = control.submit(unit, spec, job_source="user_api")
-            permissions.require_own_key(caller, new.job)
-        job = _now(unit.connection, backend, caller, new.job)
+            permissions.require_own_key(call.caller, new.job)
+        job = _now(unit.connection, call, new.job)
     if not new.is_new:
         response.status_code = 200
     return JobMade.model_validate(views.job(job) | {"is_new": new.is_new})
 
 
 @router.post("/many", status_code=201, summary="Create many jobs")
-def create_jobs(backend: TheBackend, caller: TheCaller, body: JobOrders) -> JobIds:
+def create_jobs(call: TheCall, body: JobOrders) -> JobIds:
     """Creates jobs that are the caller's, all or none, in one transaction."""
     orders = [order if isinstance(order, str) else order.member() for order in body.jobs]
-    with backend.work(caller) as unit, unit.transaction():
+    with call.work() as unit, unit.transaction():
         ids = submit_many.submit(unit, orders, JobPolicy(), job_source="user_api")
-        if not caller.is_admin and jobs.any_of_others(unit.connection, ids, caller.name):
+        if not call.caller.is_admin and jobs.any_of_others(unit.connection, ids, call.caller.name):
             raise NotUnique("a job of somebody else has the same unique key")
     return JobIds(ids=[UUID(job_id) for job_id in ids])
 
@@ -235,91 +231,85 @@ def create_jobs(backend: TheBackend, caller: TheCaller, body: JobOrders) -> JobI
 # -- changing
 
 
-def _change(
-    backend: Backend, caller: Caller, job_id: UUID, verb: Callable[..., Job], **options: Any
-) -> FoundJob:
+def _change(call: Call, job_id: UUID, verb: Callable[..., Job], **options: Any) -> FoundJob:
     """Applies one of `control`'s verbs to a job that the caller may see, and returns the job."""
-    with backend.work(caller) as unit:
+    with call.work() as unit:
         with unit.transaction():
-            visible_job(unit.connection, backend, caller, job_id)
+            visible_job(unit.connection, call, job_id)
             job = verb(unit, job_id, **options)
-        return FoundJob.model_validate(views.job(_now(unit.connection, backend, caller, job)))
+        return FoundJob.model_validate(views.job(_now(unit.connection, call, job)))
 
 
-def _now(connection: Connection, backend: Backend, caller: Caller, job: Job) -> Job:
+def _now(connection: Connection, call: Call, job: Job) -> Job:
     """Returns the job after its lane was dispatched, masked.
 
     It is the old row if the job was deleted meanwhile.
     """
     rows = jobs.find(connection, [job.id])
-    return backend.redactor(caller).row(rows[0] if rows else job, job.task)
+    return call.redactor.row(rows[0] if rows else job, job.task)
 
 
 @router.post("/{job_id}/cancel", summary="Cancel a job")
-def cancel_job(
-    backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobCancel | None = None
-) -> FoundJob:
+def cancel_job(call: TheCall, job_id: JobId, body: JobCancel | None = None) -> FoundJob:
     """Ends a job. A waiting one ends at once. The worker of a running one is asked to end it.
 
     Until it does, the job is `running`, with `cancel_requested_at`.
     """
-    return _change(backend, caller, job_id, control.cancel, reason=body.reason if body else None)
+    return _change(call, job_id, control.cancel, reason=body.reason if body else None)
 
 
 @router.post("/{job_id}/retry", summary="Retry a job")
-def retry_job(
-    backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobRetry | None = None
-) -> FoundJob:
+def retry_job(call: TheCall, job_id: JobId, body: JobRetry | None = None) -> FoundJob:
     """Retries a failed, cancelled or skipped job, and returns the new job.
 
     Its `retry_of` is the old job. If a retry waits for its time already, that one runs now.
     """
     options = {"job_source": "user_api", "priority": body.priority if body else None}
-    return _change(backend, caller, job_id, control.retry, **options)
+    return _change(call, job_id, control.retry, **options)
 
 
 @router.post("/{job_id}/pause", summary="Pause a job")
-def pause_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+def pause_job(call: TheCall, job_id: JobId) -> FoundJob:
     """Holds a job that has not started until it is resumed."""
-    return _change(backend, caller, job_id, control.pause)
+    return _change(call, job_id, control.pause)
 
 
 @router.post("/{job_id}/resume", summary="Resume a job")
-def resume_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+def resume_job(call: TheCall, job_id: JobId) -> FoundJob:
     """Lets a paused job continue: to its queue, to its place in its lane, or until its time."""
-    return _change(backend, caller, job_id, control.resume)
+    return _change(call, job_id, control.resume)
 
 
 @router.patch("/{job_id}", summary="Change a waiting job")
-def update_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobChanges) -> FoundJob:
+def update_job(call: TheCall, job_id: JobId, body: JobChanges) -> FoundJob:
     """Changes the given fields of a job that has not started; only administrators change its lane.
 
     Responds with 409 once a worker has the job.
     """
     values = body.model_dump(exclude_unset=True)
-    return _change(backend, caller, job_id, job_changes.update, values=values)
+    return _change(call, job_id, job_changes.update, values=values)
 
 
 @router.post("/{job_id}/approve", summary="Approve a job")
-def approve_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+def approve_job(call: TheCall, job_id: JobId) -> FoundJob:
     """Lets a job run that waits for approval. For administrators."""
-    return _change(backend, caller, job_id, control.approve)
+    return _change(call, job_id, control.approve)
 
 
 @router.post("/{job_id}/move", summary="Move a job in its lane's line")
-def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMove) -> JobMoved:
+def move_job(call: TheCall, job_id: JobId, body: JobMove) -> JobMoved:
     """Moves a job to the front or back of its priority, or next to another job."""
-    with backend.unit(caller) as unit:
-        visible_job(unit.connection, backend, caller, job_id)
+    with call.unit() as unit:
+        visible_job(unit.connection, call, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)
-    moved = backend.redactor(caller).row(moved, moved.task)
+    moved = call.redactor.row(moved, moved.task)
     return JobMoved.model_validate(views.job(moved) | {"place": place})
 
 
 @router.delete("/{job_id}", summary="Delete a job")
-def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> Done:
+def delete_job(call: TheCall, job_id: JobId) -> Done:
     """Deletes a job that has ended, with its executions."""
-    with backend.unit(caller) as unit:
-        visible_job(unit.connection, backend, caller, job_id)
+    with call.unit() as unit:
+        visible_job(unit.connection, call, job_id)
         control.delete(unit, job_id)
     return Done(message=f"Job {job_id} deleted")

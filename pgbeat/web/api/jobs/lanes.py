@@ -16,8 +16,8 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
 from pgbeat.web.api.bodies import Body, Done, PlainJson, example, of_row
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
+from pgbeat.web.calls import AdminCall, TheCall
+from pgbeat.web.identity import Caller
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
 
@@ -135,17 +135,16 @@ class LaneDone(BaseModel):
 
 
 @router.get("", summary="List lanes")
-def list_lanes(backend: TheBackend, caller: TheCaller) -> LaneList:
+def list_lanes(call: TheCall) -> LaneList:
     """Lists all lanes by name, with how many jobs run and wait in each."""
-    with backend.transaction() as connection:
-        rows = lanes.listing(connection, backend.namespace)
+    with call.backend.transaction() as connection:
+        rows = lanes.listing(connection, call.namespace)
     return LaneList(lanes=[LaneFigures.model_validate(views.usage(row)) for row in rows])
 
 
 @router.get("/{name}", summary="Get a lane")
 def get_lane(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     name: LaneName,
     limit: Annotated[int, Query(ge=0, le=1000, description="The length of `line`.")] = 50,
 ) -> LaneDetail:
@@ -153,18 +152,18 @@ def get_lane(
 
     `POST /jobs/{id}/move` moves a job in the line.
     """
-    with backend.transaction() as connection:
-        lane = lanes.get(connection, backend.namespace, name)
-        [row] = [r for r in lanes.listing(connection, backend.namespace) if r.lane.name == name]
+    with call.backend.transaction() as connection:
+        lane = lanes.get(connection, call.namespace, name)
+        [row] = [r for r in lanes.listing(connection, call.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)
         line = occupancy.line(connection, lane, limit=limit)
-        visible = _own(connection, caller, holders)
+        visible = _own(connection, call.caller, holders)
     detail = views.detail(row, holders, line)
     for slot in detail["slots"]:
         if visible is not None and slot["id"] not in visible:
             slot |= dict.fromkeys(("id", "task", "by"))
     for waiter in detail["line"]:
-        if visible is not None and waiter["created_by"] != caller.name:
+        if visible is not None and waiter["created_by"] != call.caller.name:
             waiter |= dict.fromkeys(("id", "task", "created_by", "reason", "fair_key"))
     return LaneDetail.model_validate(detail)
 
@@ -186,15 +185,13 @@ def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> s
     summary="Create or change a lane",
     responses={201: {"model": FoundLane, "description": "It is new."}},
 )
-def put_lane(
-    backend: TheBackend, caller: TheAdmin, name: LaneName, body: LaneChanges, response: Response
-) -> FoundLane:
+def put_lane(call: AdminCall, name: LaneName, body: LaneChanges, response: Response) -> FoundLane:
     """Creates a lane, or changes the given fields.
 
     Jobs that the new limits admit start at once; running jobs go on.
     """
     changes = lane_control.read_changes(body.model_dump(exclude_unset=True))
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         saved = lane_control.save(unit, name, changes)
     if saved.is_new:
         response.status_code = 201
@@ -207,9 +204,9 @@ def _done(lane: Lane, past: str) -> LaneDone:
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
-def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
+def pause_lane(call: AdminCall, name: LaneName) -> LaneDone:
     """Stops dispatching from a lane. Jobs in its slots go on."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         lane, _ = lane_control.pause(unit, name)
     return LaneDone(
         message=f"Lane '{name}' paused", lane=FoundLane.model_validate(views.lane(lane))
@@ -217,9 +214,9 @@ def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDon
 
 
 @router.post("/{name}/resume", summary="Resume a lane")
-def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
+def resume_lane(call: AdminCall, name: LaneName) -> LaneDone:
     """Dispatches from a paused lane again."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         lane, _ = lane_control.resume(unit, name)
     return LaneDone(
         message=f"Lane '{name}' resumed", lane=FoundLane.model_validate(views.lane(lane))
@@ -228,8 +225,7 @@ def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDo
 
 @router.delete("/{name}/reservations/{number}", summary="Release a reservation")
 def release_reservation(
-    backend: TheBackend,
-    caller: TheAdmin,
+    call: AdminCall,
     name: LaneName,
     number: Annotated[int, Path(ge=1, le=2**31 - 1, description="From direct/NUMBER.")],
 ) -> Done:
@@ -237,22 +233,21 @@ def release_reservation(
 
     A running one keeps its slot until its task or its process ends.
     """
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         lane_control.release(unit, name, number)
     return Done(message=f"Direct execution {number} released from lane '{name}'")
 
 
 @router.delete("/{name}", summary="Delete a lane")
 def delete_lane(
-    backend: TheBackend,
-    caller: TheAdmin,
+    call: AdminCall,
     name: LaneName,
     force: Annotated[
         bool, Query(description="Even if jobs wait in it: they run without a limit.")
     ] = False,
 ) -> Done:
     """Deletes a lane in which no job waits, and which no schedule or template names."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         try:
             lane_control.remove(unit, name, force=force)
         except InvalidJob as error:

@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 from pgbeat.results.lookup import TaskResult
 from pgbeat.web.api.bodies import of_row
 from pgbeat.web.api.visible import visible_result
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.calls import TheCall
 
 router = APIRouter(prefix="/results", tags=["jobs"])
 
@@ -29,10 +28,8 @@ class FoundResult(BaseModel):
 
 
 @router.get("/{task_id}", summary="Get a task's result")
-def get_result(
-    backend: TheBackend, caller: TheCaller, task_id: Annotated[str, Path(max_length=255)]
-) -> FoundResult:
+def get_result(call: TheCall, task_id: Annotated[str, Path(max_length=255)]) -> FoundResult:
     """Returns the result of a job that the caller may see; admins see those of all tasks."""
-    with backend.transaction() as connection:
-        result = visible_result(connection, backend, caller, task_id)
+    with call.backend.transaction() as connection:
+        result = visible_result(connection, call, task_id)
     return FoundResult.model_validate(result._asdict())

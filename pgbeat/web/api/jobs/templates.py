@@ -10,8 +10,7 @@ from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, PlainJson, PlainList, example, of_row
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
+from pgbeat.web.calls import AdminCall, Call, TheCall
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -69,36 +68,36 @@ class TemplateList(BaseModel):
     templates: list[TemplateDetail]
 
 
-def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
-    return templates.users(connection, namespace=backend.namespace) if caller.sees_all else {}
+def _users(connection: Connection, call: Call) -> dict[str, list[str]]:
+    return templates.users(connection, namespace=call.namespace) if call.caller.sees_all else {}
 
 
 @router.get("", summary="List templates")
-def list_templates(backend: TheBackend, caller: TheCaller) -> TemplateList:
+def list_templates(call: TheCall) -> TemplateList:
     """Lists all templates by name."""
-    with backend.transaction() as connection:
-        rows = templates.listing(connection, namespace=backend.namespace)
-        users = _users(connection, backend, caller)
-    rows = backend.redactor(caller).rows(rows)
+    with call.backend.transaction() as connection:
+        rows = templates.listing(connection, namespace=call.namespace)
+        users = _users(connection, call)
+    rows = call.redactor.rows(rows)
     return TemplateList(
         templates=[TemplateDetail.model_validate(views.template(row, users)) for row in rows]
     )
 
 
 @router.get("/{name}", summary="Get a template")
-def get_template(backend: TheBackend, caller: TheCaller, name: TemplateName) -> TemplateDetail:
+def get_template(call: TheCall, name: TemplateName) -> TemplateDetail:
     """Returns a template."""
-    with backend.transaction() as connection:
-        row = templates.get(connection, name, namespace=backend.namespace)
-        row = backend.redactor(caller).row(row, row.task)
-        users = _users(connection, backend, caller)
+    with call.backend.transaction() as connection:
+        row = templates.get(connection, name, namespace=call.namespace)
+        row = call.redactor.row(row, row.task)
+        users = _users(connection, call)
     return TemplateDetail.model_validate(views.template(row, users))
 
 
 @router.post("", status_code=201, summary="Create a template")
-def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) -> FoundTemplate:
+def create_template(call: AdminCall, body: NewTemplate) -> FoundTemplate:
     """Creates a template, once its task and options are checked against the app."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         values = body.model_dump(exclude={"name"})
         row, _ = template_control.put(unit, body.name, only_new=True, **values)
     return FoundTemplate.model_validate(views.template(row, {}))
@@ -110,14 +109,10 @@ def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) ->
     responses={201: {"model": FoundTemplate, "description": "It is new."}},
 )
 def put_template(
-    backend: TheBackend,
-    caller: TheAdmin,
-    name: TemplateName,
-    body: TemplateFields,
-    response: Response,
+    call: AdminCall, name: TemplateName, body: TemplateFields, response: Response
 ) -> FoundTemplate:
     """Creates a template, or replaces all of its fields. Jobs that it made stay as they are."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row, before = template_control.put(unit, name, **body.model_dump(exclude={"name"}))
     if before is None:
         response.status_code = 201
@@ -125,8 +120,8 @@ def put_template(
 
 
 @router.delete("/{name}", summary="Delete a template")
-def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -> Done:
+def delete_template(call: AdminCall, name: TemplateName) -> Done:
     """Deletes a template that no schedule names. Jobs that it made stay as they are."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         template_control.remove(unit, name)
     return Done(message=f"Template '{name}' deleted")

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 from pgbeat.access import audit
 from pgbeat.web.api.bodies import Next
 from pgbeat.web.api.paging import After, Limit, number, read_one, split
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["audit"])
 
@@ -40,8 +39,7 @@ class AuditPage(BaseModel):
 
 @router.get("/audit", summary="List changes")
 def list_changes(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     kind: Word = None,
     subject: Word = None,
     actor: Word = None,
@@ -56,12 +54,12 @@ def list_changes(
     """
     wanted = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
     before = read_one(after, number)
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         rows = audit.listing(
-            connection, namespace=backend.namespace, before=before, limit=limit + 1, **wanted
+            connection, namespace=call.namespace, before=before, limit=limit + 1, **wanted
         )
     page, following = split(rows, limit, "id")
-    redactor = backend.redactor(caller)
+    redactor = call.redactor
     page = [redactor.audited(row) for row in page]
     changes = [AuditedChange.model_validate(row._asdict()) for row in page]
     return AuditPage(changes=changes, next=following)

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import errors as domain
 from pgbeat.web.api.bodies import Length
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["jobs"])
 
@@ -54,8 +53,7 @@ class Errors(BaseModel):
 
 @router.get("/errors", summary="Get the errors of failed jobs")
 def get_errors(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     task: Annotated[str | None, Query(max_length=200)] = None,
     since: Annotated[
         Length | datetime, Query(description="A time, or how long ago it was; at most 92 days.")
@@ -67,9 +65,9 @@ def get_errors(
     Errors that differ only in their values are one: numbers, ids, times, quoted text. Of tasks
     whose errors are masked from the caller, those are one that look the same then.
     """
-    mask = backend.redactor(caller).error
-    with backend.transaction() as connection:
+    mask = call.redactor.error
+    with call.backend.transaction() as connection:
         errors = domain.errors(
-            connection, backend.namespace, task=task, since=since, limit=limit, mask=mask
+            connection, call.namespace, task=task, since=since, limit=limit, mask=mask
         )
     return Errors.model_validate(errors)

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring import finder
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
+from pgbeat.web.calls import TheCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -24,13 +23,14 @@ class FoundThing(BaseModel):
 
 @router.get("/find", summary="Find things by name")
 def find(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     text: Annotated[
         str, Query(max_length=200, description="A part of the name, or of an id.")
     ] = "",
 ) -> list[FoundThing]:
     """Returns up to six of each kind, the closest first: for users, only their own jobs."""
-    with backend.transaction() as connection:
-        hits = finder.find(connection, backend.namespace, caller, text, tasks=backend.celery.tasks)
+    with call.backend.transaction() as connection:
+        hits = finder.find(
+            connection, call.namespace, call.caller, text, tasks=call.backend.celery.tasks
+        )
     return [FoundThing.model_validate(hit) for hit in hits]

@@ -18,7 +18,7 @@ from pgbeat.monitoring.metrics import prometheus
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheCaller, TheScraper, TheViewer
+from pgbeat.web.calls import ScraperCall, TheCall, ViewerCall
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
 
 router = APIRouter()
@@ -84,10 +84,10 @@ class NotReady(ProblemDocument):
 
 
 @router.get("/scheduler/status", tags=["scheduler"], summary="Get the beats and their lag")
-def scheduler_status(backend: TheBackend, caller: TheViewer) -> BeatStatus:
+def scheduler_status(call: ViewerCall) -> BeatStatus:
     """Says which beat leads, which stand by, and how long the due schedules have waited."""
-    with backend.transaction() as connection:
-        status = beats.status(connection, backend.settings)
+    with call.backend.transaction() as connection:
+        status = beats.status(connection, call.backend.settings)
     return BeatStatus(
         leader=None if status.leader is None else _beat(status.leader),
         standbys=[_beat(beat) for beat in status.standbys],
@@ -110,12 +110,12 @@ def _beat(beat: beats.Beat) -> BeatSession:
 
 
 @router.get("/scheduler/metrics", tags=["scheduler"], summary="Get statistics of all jobs")
-def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetrics:
+def scheduler_metrics(call: TheCall) -> SchedulerMetrics:
     """Counts the jobs by state, and summarizes the newest executions."""
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         now = connections.now(connection)
-        figures = statistics.of_all(connection, backend.namespace)
-        leader = beats.status(connection, backend.settings).leader
+        figures = statistics.of_all(connection, call.namespace)
+        leader = beats.status(connection, call.backend.settings).leader
     return SchedulerMetrics(
         jobs=figures.jobs,
         executions=ExecutionFigures.model_validate(views.figures(figures.runs)),
@@ -192,9 +192,9 @@ def _reasons(backend: Backend, *, of_beats: bool = False) -> list[str]:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_model=None,
 )
-def prometheus_metrics(backend: TheBackend, caller: TheScraper) -> Response:
+def prometheus_metrics(call: ScraperCall) -> Response:
     """Returns all metrics in Prometheus' text format, which name schedules, queues and lanes."""
-    with backend.session() as connection:
-        has_broker = own_tables.are_expected(backend.settings.url, backend.celery.conf)
-        body, kind = prometheus.render(connection, backend.settings, has_broker)
+    with call.backend.session() as connection:
+        has_broker = own_tables.are_expected(call.backend.settings.url, call.backend.celery.conf)
+        body, kind = prometheus.render(connection, call.backend.settings, has_broker)
     return Response(body, headers={"Content-Type": kind})

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import load as loads
 from pgbeat.web.api.bodies import Length, of_row
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -44,8 +43,7 @@ class LoadSeries(BaseModel):
 
 @router.get("/load", summary="Get the load over time")
 def get_load(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     task: Annotated[str | None, Query(max_length=200)] = None,
     lane: Annotated[str | None, Query(max_length=200)] = None,
     queue: Annotated[str | None, Query(max_length=200)] = None,
@@ -61,8 +59,8 @@ def get_load(
     A minute is counted when it is over, and once more 15 minutes later, for good. Minutes are kept
     for a day, hours for 92 days: further back than a day, a step is a whole number of hours.
     """
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         load = loads.load(
-            connection, backend.namespace, task=task, lane=lane, queue=queue, since=since, step=step
+            connection, call.namespace, task=task, lane=lane, queue=queue, since=since, step=step
         )
     return LoadSeries.model_validate(load)

@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import tasks
 from pgbeat.web.api.bodies import of_row
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -33,14 +32,13 @@ class TaskList(BaseModel):
 
 @router.get("/tasks", summary="List tasks")
 def list_tasks(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     search: Annotated[str, Query(max_length=200, description="A part of the name.")] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> TaskList:
     """Lists the tasks that ran in the last 24 hours, as jobs or untracked (`pgbeat_track`)."""
-    with backend.transaction() as connection:
-        page = tasks.listing(connection, backend.namespace, search=search, limit=limit)
+    with call.backend.transaction() as connection:
+        page = tasks.listing(connection, call.namespace, search=search, limit=limit)
     return TaskList(
         tasks=[FoundTaskUsage.model_validate(row) for row in page.rows],
         has_more=page.has_more,

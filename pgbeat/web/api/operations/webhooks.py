@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 from pgbeat.views import webhooks as views
 from pgbeat.web.api.bodies import Body, Done, Json, Next, example, of_row
 from pgbeat.web.api.paging import After, Limit, moment, read, split
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.calls import AdminCall
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
@@ -131,11 +130,11 @@ class WebhookTested(BaseModel):
 
 
 @router.get("", summary="List webhooks")
-def list_webhooks(backend: TheBackend, caller: TheAdmin) -> WebhookList:
+def list_webhooks(call: AdminCall) -> WebhookList:
     """Lists all webhooks by name, with counts of their deliveries."""
-    with backend.transaction() as connection:
-        rows = webhooks.listing(connection, namespace=backend.namespace)
-        counts = deliveries.counts(connection, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        rows = webhooks.listing(connection, namespace=call.namespace)
+        counts = deliveries.counts(connection, namespace=call.namespace)
     return WebhookList(
         webhooks=[
             WebhookDetail.model_validate(views.counted(row, counts[row.name])) for row in rows
@@ -144,11 +143,11 @@ def list_webhooks(backend: TheBackend, caller: TheAdmin) -> WebhookList:
 
 
 @router.get("/{name}", summary="Get a webhook")
-def get_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> WebhookDetail:
+def get_webhook(call: AdminCall, name: WebhookName) -> WebhookDetail:
     """Returns a webhook without its secret."""
-    with backend.transaction() as connection:
-        row = webhooks.get(connection, name, namespace=backend.namespace)
-        counts = deliveries.counts(connection, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        row = webhooks.get(connection, name, namespace=call.namespace)
+        counts = deliveries.counts(connection, namespace=call.namespace)
     return WebhookDetail.model_validate(views.counted(row, counts[name]))
 
 
@@ -156,46 +155,42 @@ def get_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Web
 
 
 @router.post("", status_code=201, summary="Create a webhook")
-def create_webhook(backend: TheBackend, caller: TheAdmin, body: NewWebhook) -> WebhookMade:
+def create_webhook(call: AdminCall, body: NewWebhook) -> WebhookMade:
     """Creates a webhook. Only this response has its secret, which the receiver needs."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row, secret = control.add(unit, body.name, body.url, body.events, secret=body.secret)
     return WebhookMade.model_validate(views.webhook(row) | {"secret": secret})
 
 
 @router.patch("/{name}", summary="Change a webhook")
-def update_webhook(
-    backend: TheBackend, caller: TheAdmin, name: WebhookName, body: WebhookChanges
-) -> WebhookMade:
+def update_webhook(call: AdminCall, name: WebhookName, body: WebhookChanges) -> WebhookMade:
     """Changes the given fields. After a new secret, the previous one signs too for a day."""
     changes = control.read_changes(body.url, body.events, body.secret, renew_secret=body.new_secret)
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = control.edit(unit, name, **changes)
     return WebhookMade.model_validate(views.webhook(row) | {"secret": changes.get("secret")})
 
 
 @router.delete("/{name}", summary="Delete a webhook")
-def delete_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Done:
+def delete_webhook(call: AdminCall, name: WebhookName) -> Done:
     """Deletes a webhook with its deliveries."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         control.remove(unit, name)
     return Done(message=f"Webhook '{name}' deleted")
 
 
 @router.post("/{name}/enable", summary="Enable a webhook")
-def enable_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Done:
+def enable_webhook(call: AdminCall, name: WebhookName) -> Done:
     """Delivers events to a webhook again, from now on."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         control.enable(unit, name)
     return Done(message=f"Webhook '{name}' enabled")
 
 
 @router.post("/{name}/disable", summary="Disable a webhook")
-def disable_webhook(
-    backend: TheBackend, caller: TheAdmin, name: WebhookName, body: WebhookDisable | None = None
-) -> Done:
+def disable_webhook(call: AdminCall, name: WebhookName, body: WebhookDisable | None = None) -> Done:
     """Delivers no more events to a webhook. Pending deliveries fail."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         control.disable(unit, name, body.reason if body else None)
     return Done(message=f"Webhook '{name}' disabled")
 
@@ -205,8 +200,7 @@ def disable_webhook(
 
 @router.get("/{name}/deliveries", summary="List a webhook's deliveries")
 def list_deliveries(
-    backend: TheBackend,
-    caller: TheAdmin,
+    call: AdminCall,
     name: WebhookName,
     state: Annotated[DeliveryState | None, Query()] = None,
     limit: Limit = 50,
@@ -214,8 +208,8 @@ def list_deliveries(
 ) -> DeliveryPage:
     """Lists a webhook's deliveries, the newest first, with their attempts."""
     before = read(after, moment, UUID)
-    with backend.transaction() as connection:
-        webhook = webhooks.get(connection, name, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        webhook = webhooks.get(connection, name, namespace=call.namespace)
         rows = deliveries.listing(
             connection, webhook.id, state=state, before=before, limit=limit + 1
         )
@@ -225,19 +219,19 @@ def list_deliveries(
 
 
 @router.post("/{name}/redeliver", summary="Redeliver failed deliveries")
-def redeliver_failed(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> RedeliveryDone:
+def redeliver_failed(call: AdminCall, name: WebhookName) -> RedeliveryDone:
     """Delivers all failed deliveries of a webhook again, with all their attempts."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         count = control.redeliver_failed(unit, name)
     return _redelivered(count)
 
 
 @router.post("/{name}/deliveries/{delivery_id}/redeliver", summary="Redeliver a delivery")
 def redeliver_delivery(
-    backend: TheBackend, caller: TheAdmin, name: WebhookName, delivery_id: Annotated[UUID, Path()]
+    call: AdminCall, name: WebhookName, delivery_id: Annotated[UUID, Path()]
 ) -> RedeliveryDone:
     """Delivers a delivered or failed delivery again."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         count = control.redeliver(unit, [delivery_id], webhook=name)
     return _redelivered(count)
 
@@ -248,9 +242,9 @@ def _redelivered(count: int) -> RedeliveryDone:
 
 
 @router.post("/{name}/test", summary="Send a test event")
-def send_test(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> WebhookTested:
+def send_test(call: AdminCall, name: WebhookName) -> WebhookTested:
     """Sends a signed `webhook.test` event from this server, and waits for the response."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         webhook, signed_with = control.begin_test(unit, name)
-    key, answer = webhook_outbox.send_test(webhook, signed_with, backend.settings)
+    key, answer = webhook_outbox.send_test(webhook, signed_with, call.backend.settings)
     return WebhookTested.model_validate(views.tested(key, answer))

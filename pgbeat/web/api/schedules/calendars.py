@@ -12,8 +12,7 @@ from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example, of_row
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
+from pgbeat.web.calls import AdminCall, Call, TheCall
 
 router = APIRouter(prefix="/calendars", tags=["calendars"])
 
@@ -76,34 +75,33 @@ class CalendarCheck(BaseModel):
     reason: str | None = Field(examples=["calendar 'office': Saturday"])
 
 
-def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
-    return calendars.users(connection, namespace=backend.namespace) if caller.sees_all else {}
+def _users(connection: Connection, call: Call) -> dict[str, list[str]]:
+    return calendars.users(connection, namespace=call.namespace) if call.caller.sees_all else {}
 
 
 @router.get("", summary="List calendars")
-def list_calendars(backend: TheBackend, caller: TheCaller) -> CalendarList:
+def list_calendars(call: TheCall) -> CalendarList:
     """Lists all calendars by name."""
-    with backend.transaction() as connection:
-        rows = calendars.listing(connection, namespace=backend.namespace)
-        users = _users(connection, backend, caller)
+    with call.backend.transaction() as connection:
+        rows = calendars.listing(connection, namespace=call.namespace)
+        users = _users(connection, call)
     return CalendarList(
         calendars=[CalendarDetail.model_validate(views.calendar(row, users)) for row in rows]
     )
 
 
 @router.get("/{name}", summary="Get a calendar")
-def get_calendar(backend: TheBackend, caller: TheCaller, name: CalendarName) -> CalendarDetail:
+def get_calendar(call: TheCall, name: CalendarName) -> CalendarDetail:
     """Returns a calendar."""
-    with backend.transaction() as connection:
-        row = calendars.get(connection, name, namespace=backend.namespace)
-        users = _users(connection, backend, caller)
+    with call.backend.transaction() as connection:
+        row = calendars.get(connection, name, namespace=call.namespace)
+        users = _users(connection, call)
     return CalendarDetail.model_validate(views.calendar(row, users))
 
 
 @router.get("/{name}/check", summary="Check whether a calendar excludes a time")
 def check_calendar(
-    backend: TheBackend,
-    caller: TheCaller,
+    call: TheCall,
     name: CalendarName,
     at: Annotated[AwareDatetime | None, Query(description="By default, now.")] = None,
     timezone: Annotated[
@@ -115,17 +113,17 @@ def check_calendar(
     ] = None,
 ) -> CalendarCheck:
     """Says whether a schedule that names the calendar is skipped at a time, and why."""
-    with backend.transaction() as connection:
-        row = calendars.get(connection, name, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        row = calendars.get(connection, name, namespace=call.namespace)
         moment = at or connections.now(connection)
-    check = views.calendar_check(row, moment, timezone or backend.timezone)
+    check = views.calendar_check(row, moment, timezone or call.backend.timezone)
     return CalendarCheck.model_validate(check)
 
 
 @router.post("", status_code=201, summary="Create a calendar")
-def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) -> FoundCalendar:
+def create_calendar(call: AdminCall, body: NewCalendar) -> FoundCalendar:
     """Creates a calendar."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row, _ = calendar_control.put(unit, body.name, body.definition, only_new=True)
     return FoundCalendar.model_validate(views.calendar(row, {}))
 
@@ -136,14 +134,10 @@ def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) ->
     responses={201: {"model": FoundCalendar, "description": "It is new."}},
 )
 def put_calendar(
-    backend: TheBackend,
-    caller: TheAdmin,
-    name: CalendarName,
-    body: CalendarFields,
-    response: Response,
+    call: AdminCall, name: CalendarName, body: CalendarFields, response: Response
 ) -> FoundCalendar:
     """Creates a calendar, or replaces its definition, from the next due time of each schedule."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row, is_new = calendar_control.put(unit, name, body.definition)
     if is_new:
         response.status_code = 201
@@ -151,8 +145,8 @@ def put_calendar(
 
 
 @router.delete("/{name}", summary="Delete a calendar")
-def delete_calendar(backend: TheBackend, caller: TheAdmin, name: CalendarName) -> Done:
+def delete_calendar(call: AdminCall, name: CalendarName) -> Done:
     """Deletes a calendar that no schedule names."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         calendar_control.remove(unit, name)
     return Done(message=f"Calendar '{name}' deleted")

@@ -18,8 +18,7 @@ from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedules.schedule_models import FoundTick, Name, TickStats
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -110,9 +109,9 @@ EXAMINED = 20_000
 
 
 @router.post("/{name}/trigger", summary="Trigger a schedule")
-def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> TriggeredSchedule:
+def trigger_schedule(call: AdminCall, name: Name) -> TriggeredSchedule:
     """Decides a schedule as if it were due now. Its conditions are checked as usual."""
-    with backend.work(caller) as unit:
+    with call.work() as unit:
         tick = control.trigger(unit, name, job_source="user_api").tick
     outcome = {"success": tick.outcome != "failed", "message": triggered(tick)}
     return TriggeredSchedule.model_validate(views.made(tick) | outcome)
@@ -127,10 +126,10 @@ def triggered(tick: ticks.Tick) -> str:
 
 
 @router.post("/{name}/check", summary="Check whether a schedule would launch")
-def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> CheckedSchedule:
+def check_schedule(call: AdminCall, name: Name) -> CheckedSchedule:
     """Evaluates a schedule's conditions and policies, and launches nothing."""
-    with backend.session() as connection:
-        run = dry_run(connection, backend.celery, backend.settings, name)
+    with call.backend.session() as connection:
+        run = dry_run(connection, call.backend.celery, call.backend.settings, name)
     return CheckedSchedule(
         outcome=run.outcome,
         reason=run.reason,
@@ -141,17 +140,15 @@ def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Checked
 
 
 @router.post("/{name}/backfill", summary="Launch missed due times")
-def backfill_schedule(
-    backend: TheBackend, caller: TheAdmin, name: Name, body: BackfillSpan
-) -> Backfilled:
+def backfill_schedule(call: AdminCall, name: Name, body: BackfillSpan) -> Backfilled:
     """Decides the due times in a span of the past that no tick launched, oldest first.
 
     Conditions are evaluated as of now. It stops when as many due times fail in a row as the
     schedule has retries, and after half a minute; a further request continues it.
     """
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=backend.namespace)
+        row = schedules.get(connection, name, namespace=call.namespace)
         end = body.end or now
         missed.check_period(body.start, end, now)
         span = missed.find(
@@ -159,13 +156,13 @@ def backfill_schedule(
             row,
             body.start,
             end,
-            timezone=backend.timezone,
+            timezone=call.backend.timezone,
             limit=body.limit,
             most=EXAMINED,
         )
     done = control.BackfillRun()
     if span.times and not body.dry_run:
-        with backend.work(caller) as unit:
+        with call.work() as unit:
             done = control.backfill(
                 unit, name, span.times, job_source="user_api", is_over=control.after(PATIENCE)
             )
@@ -200,16 +197,16 @@ def backfilled(
 
 @router.get("/{name}/history", summary="List a schedule's ticks")
 def schedule_history(
-    backend: TheBackend, caller: TheViewer, name: Name, limit: Limit = 50, after: After = None
+    call: ViewerCall, name: Name, limit: Limit = 50, after: After = None
 ) -> TickHistory:
     """Lists a schedule's ticks, the newest first, with counts of all that are kept."""
     before = read(after, moment, number)
-    with backend.transaction() as connection:
-        row = schedules.get(connection, name, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=call.namespace)
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)
     page, following = split(entries, limit, "due_at", "id")
-    redactor = backend.redactor(caller)
+    redactor = call.redactor
     return TickHistory(
         schedule=name,
         ticks=[FoundTick.model_validate(views.tick(redactor.tick(entry))) for entry in page],
@@ -220,15 +217,12 @@ def schedule_history(
 
 @router.get("/{name}/forecast", summary="Forecast a schedule")
 def schedule_forecast(
-    backend: TheBackend,
-    caller: TheViewer,
-    name: Name,
-    count: Annotated[int, Query(ge=1, le=100)] = 10,
+    call: ViewerCall, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> ScheduleForecast:
     """Lists the next due times of a schedule, and says which of them will be skipped."""
-    timezone = backend.timezone
-    with backend.transaction() as connection:
-        row = schedules.get(connection, name, namespace=backend.namespace)
+    timezone = call.backend.timezone
+    with call.backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=call.namespace)
         now = connections.now(connection)
-        times = views.forecast(connection, row, now, timezone, backend.redactor(caller), count)
+        times = views.forecast(connection, row, now, timezone, call.redactor, count)
     return ScheduleForecast.model_validate(times)

@@ -10,8 +10,7 @@ from pgbeat.schedules import entries
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.stored_forecast import forecast_stored
 from pgbeat.timetables import Timetable
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -67,8 +66,7 @@ class SchedulesForecast(BaseModel):
 
 @router.get("/forecast", summary="Forecast all schedules")
 def get_forecast(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     schedule: Annotated[
         list[str] | None, Query(max_length=100, description="Only these schedules.")
     ] = None,
@@ -77,24 +75,24 @@ def get_forecast(
     limit: Annotated[int, Query(ge=0, le=1000, description="How many times to list.")] = 50,
 ) -> SchedulesForecast:
     """Lists which schedules will be due in a span, when, and how many at a time."""
-    app = backend.celery
+    app = call.backend.celery
 
     def timetable(row: Schedule) -> Timetable:
-        stored = row.timetable(backend.timezone)
+        stored = row.timetable(call.backend.timezone)
         return stored or entries.code_timetable(app, row, entries.built_in(app))
 
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         stored = forecast_stored(
             connection,
-            backend.namespace,
+            call.namespace,
             timetable,
-            backend.timezone,
+            call.backend.timezone,
             names=schedule or (),
             start=start,
             hours=hours,
             limit=limit,
         )
-    answer, redactor = stored.as_dict(), backend.redactor(caller)
+    answer, redactor = stored.as_dict(), call.redactor
     for shown, due in zip(answer["times"], stored.forecast.times, strict=True):
         task = due.schedule.task
         shown["args"] = shown["args"] and redactor.args(task, shown["args"])

@@ -20,8 +20,8 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.schedules.schedule_models import Name, NewSchedule, ScheduleChanges
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin
+from pgbeat.web.backend import Backend
+from pgbeat.web.calls import AdminCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -68,13 +68,11 @@ class SchedulePreview(BaseModel):
 
 
 @router.post("/preview", summary="Preview a new schedule")
-def preview_schedule(
-    backend: TheBackend, caller: TheAdmin, body: NewSchedule, check: Checked = False
-) -> SchedulePreview:
+def preview_schedule(call: AdminCall, body: NewSchedule, check: Checked = False) -> SchedulePreview:
     """Checks a schedule as if it were created, and says when it would be due. Saves nothing."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
-    with backend.work(caller) as unit:
-        return of_new(unit, backend, values, is_check=check)
+    with call.work() as unit:
+        return of_new(unit, call.backend, values, is_check=check)
 
 
 def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) -> SchedulePreview:
@@ -87,12 +85,12 @@ def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) 
 
 @router.post("/{name}/preview", summary="Preview changes of a schedule")
 def preview_changes(
-    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges, check: Checked = False
+    call: AdminCall, name: Name, body: ScheduleChanges, check: Checked = False
 ) -> SchedulePreview:
     """Checks changes as if they were made, and says what would change. Saves nothing."""
     values = body.model_dump(exclude_unset=True)
-    with backend.work(caller) as unit:
-        return of_changes(unit, backend, name, values, is_check=check)
+    with call.work() as unit:
+        return of_changes(unit, call.backend, name, values, is_check=check)
 
 
 def of_changes(

@@ -31,8 +31,8 @@ from pgbeat.web.api.schedules.schedule_models import (
     SchedulePage,
     SchedulesSwitched,
 )
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheAdmin, TheViewer
+from pgbeat.web.backend import Backend
+from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -57,8 +57,7 @@ def worst(backend: Backend, connection: Connection, search: str | None, limit: i
 
 @router.get("", summary="List schedules")
 def list_schedules(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     state: Annotated[schedules.State | None, Query()] = None,
     search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
     label: LabelFilter = None,
@@ -75,17 +74,17 @@ def list_schedules(
     """Lists schedules by name, or those first that fail or are late."""
     name, labels = read_one(after, str), labels_of(label)
     following = None
-    with backend.transaction() as connection:
+    with call.backend.transaction() as connection:
         if sort == "health":
             if state or labels or name is not None:
                 message = "sort=health goes neither with state and label nor with after"
                 raise InvalidInput.of("sort", "conflict", message)
-            chosen = worst(backend, connection, search, limit)
+            chosen = worst(call.backend, connection, search, limit)
             page, health = chosen.schedules, chosen.healths
         else:
             rows = schedules.page(
                 connection,
-                namespace=backend.namespace,
+                namespace=call.namespace,
                 state=state,
                 search=search,
                 after=name,
@@ -93,41 +92,39 @@ def list_schedules(
                 limit=limit + 1,
             )
             page, following = split(rows, limit, "name")
-            health = healths(backend, connection, page)
-    redactor = backend.redactor(caller)
+            health = healths(call.backend, connection, page)
+    redactor = call.redactor
     rows = redactor.rows(page)
     healthy = [redactor.health(health[row.id], row.task) for row in rows]
     return SchedulePage(schedules=list(map(_found, rows, healthy)), next=following)
 
 
 @router.post("", status_code=201, summary="Create a schedule")
-def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
+def create_schedule(call: AdminCall, body: NewSchedule) -> FoundSchedule:
     """Creates a schedule, once its task, launcher, arguments and condition are checked."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = checked.add(unit, values)
-        health = healths(backend, unit.connection, [row])[row.id]
+        health = healths(call.backend, unit.connection, [row])[row.id]
     return _found(row, health)
 
 
 @router.patch("/{name}", summary="Change a schedule")
-def update_schedule(
-    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
-) -> ScheduleDone:
+def update_schedule(call: AdminCall, name: Name, body: ScheduleChanges) -> ScheduleDone:
     """Changes the given fields. A new timetable replaces the old one, and starts now."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = checked.edit(unit, name, body.model_dump(exclude_unset=True)).after
     is_reset = row.source == "code" and checked.CODE_OWNS & body.model_fields_set
     note = checked.RESET if is_reset else None
     return ScheduleDone(
-        message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
+        message=f"Schedule '{name}' updated", next_run=_next(call.backend, row), note=note
     )
 
 
 @router.delete("/{name}", summary="Delete a schedule")
-def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+def delete_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Deletes a schedule. Its history stays for its retention."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = schedule_control.remove(unit, name)
     return ScheduleDone(
         message=f"Schedule '{name}' deleted", note=checked.ADDED if row.source == "code" else None
@@ -139,83 +136,75 @@ def _switched(backend: Backend, row: Schedule, past: str) -> ScheduleDone:
 
 
 @router.post("/{name}/enable", summary="Enable a schedule")
-def enable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+def enable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Enables a schedule."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = schedule_control.enable(unit, name).after
-    return _switched(backend, row, "enabled")
+    return _switched(call.backend, row, "enabled")
 
 
 @router.post("/{name}/disable", summary="Disable a schedule")
-def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+def disable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Disables a schedule."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = schedule_control.disable(unit, name).after
-    return _switched(backend, row, "disabled")
+    return _switched(call.backend, row, "disabled")
 
 
 @router.post("/{name}/pause", summary="Pause a schedule")
-def pause_schedule(
-    backend: TheBackend, caller: TheAdmin, name: Name, body: PauseReason | None = None
-) -> ScheduleDone:
+def pause_schedule(call: AdminCall, name: Name, body: PauseReason | None = None) -> ScheduleDone:
     """Holds a schedule. Due times in the pause are not caught up."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = schedule_control.pause(unit, name, body.reason if body else None).after
-    return _switched(backend, row, "paused")
+    return _switched(call.backend, row, "paused")
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
-def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+def resume_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Lets a paused schedule continue."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         row = schedule_control.resume(unit, name).after
-    return _switched(backend, row, "resumed")
+    return _switched(call.backend, row, "resumed")
 
 
 @router.post("/pause", summary="Pause all schedules")
-def pause_schedules(
-    backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
-) -> SchedulesSwitched:
+def pause_schedules(call: AdminCall, body: PauseReason | None = None) -> SchedulesSwitched:
     """Holds all existing schedules. Later ones are not paused."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         changes = schedule_control.pause_all(unit, body.reason if body else None)
     return SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.post("/resume", summary="Resume all schedules")
-def resume_schedules(
-    backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
-) -> SchedulesSwitched:
+def resume_schedules(call: AdminCall, body: PauseReason | None = None) -> SchedulesSwitched:
     """Lets all paused schedules continue, or only those that were paused for this reason."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         changes = schedule_control.resume_all(unit, body.reason if body else None)
     return SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.get("/{name}/cursor", summary="Get a launcher's cursor")
-def get_cursor(backend: TheBackend, caller: TheViewer, name: Name) -> ScheduleCursor:
+def get_cursor(call: ViewerCall, name: Name) -> ScheduleCursor:
     """Returns what the schedule's launcher keeps from one tick to the next."""
-    with backend.transaction() as connection:
-        row = schedules.get(connection, name, namespace=backend.namespace)
+    with call.backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=call.namespace)
     return ScheduleCursor(cursor=row.cursor)
 
 
 @router.put("/{name}/cursor", summary="Set a launcher's cursor")
-def set_cursor(
-    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleCursor
-) -> ScheduleCursor:
+def set_cursor(call: AdminCall, name: Name, body: ScheduleCursor) -> ScheduleCursor:
     """Sets the cursor of the schedule's launcher; null clears it."""
-    with backend.unit(caller) as unit:
+    with call.unit() as unit:
         return ScheduleCursor(cursor=schedule_control.set_cursor(unit, name, body.cursor))
 
 
 @router.get("/{name}", summary="Get a schedule")
-def get_schedule(backend: TheBackend, caller: TheViewer, name: Name) -> ScheduleDetail:
+def get_schedule(call: ViewerCall, name: Name) -> ScheduleDetail:
     """Returns a schedule with its newest jobs."""
-    with backend.transaction() as connection:
-        row = schedules.get(connection, name, namespace=backend.namespace)
-        health = healths(backend, connection, [row])[row.id]
-        redactor = backend.redactor(caller)
+    with call.backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=call.namespace)
+        health = healths(call.backend, connection, [row])[row.id]
+        redactor = call.redactor
         row, health = redactor.row(row, row.task), redactor.health(health, row.task)
         last = next(map(redactor.tick, ticks.history(connection, row.id, limit=1)), None)
         detail = views.detail(connection, row, health, last)

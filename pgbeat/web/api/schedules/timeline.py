@@ -13,8 +13,7 @@ from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import Kind, ScheduleTimeline, Timeline
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import TheViewer
+from pgbeat.web.calls import Call, ViewerCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -67,8 +66,7 @@ class FoundTimeline(BaseModel):
 
 @router.get("/timeline", summary="Get the timeline")
 def get_timeline(
-    backend: TheBackend,
-    caller: TheViewer,
+    call: ViewerCall,
     span: Annotated[
         Literal["1h", "1d", "1w"], Query(description="Three quarters of it are past.")
     ] = "1h",
@@ -79,9 +77,8 @@ def get_timeline(
 
     Of each schedule, the newest 300 executions and ticks are read, and 60 due times to come.
     """
-    redactor = backend.redactor(caller)
-    with backend.transaction() as connection:
-        timeline = read_timeline(connection, backend, redactor, span, search, limit)
+    with call.backend.transaction() as connection:
+        timeline = read_timeline(connection, call, span, search, limit)
     return FoundTimeline.model_validate(
         timeline._asdict() | {"rows": [_row(row) for row in timeline.rows]}, from_attributes=True
     )
@@ -94,25 +91,20 @@ def _row(row: ScheduleTimeline) -> dict[str, object]:
 
 
 def read_timeline(
-    connection: Connection,
-    backend: Backend,
-    redactor: Redactor,
-    span: str,
-    search: str | None,
-    limit: int = timelines.ROWS,
+    connection: Connection, call: Call, span: str, search: str | None, limit: int = timelines.ROWS
 ) -> Timeline:
     """Reads the timeline, masked."""
-    patience = beats.patience(backend.settings)
+    patience = beats.patience(call.backend.settings)
     timeline = timelines.timeline(
         connection,
-        backend.namespace,
-        backend.timezone,
+        call.namespace,
+        call.backend.timezone,
         patience,
         span=span,
         search=search,
         limit=limit,
     )
-    return timeline._replace(rows=[_masked(row, redactor) for row in timeline.rows])
+    return timeline._replace(rows=[_masked(row, call.redactor) for row in timeline.rows])
 
 
 def _masked(row: ScheduleTimeline, redactor: Redactor) -> ScheduleTimeline:

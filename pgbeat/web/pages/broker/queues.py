@@ -65,7 +65,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
             here=lambda chosen: path("queues", name, span=chosen),
             filters={"q": asked},
         )
-        which = queried(connection, *visit.who, asked, None, {})
+        which = queried(connection, visit, asked, None, {})
         newest = search.page(connection, which, limit=_NEWEST)
         workers = worker_usage.listing(connection, visit.namespace, tasks=0)
     return visit.page(
@@ -87,7 +87,7 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
     verb, name = fields.get("do", ""), fields.get("queue", "")
     if verb not in ("purge", "pause", "resume"):
         raise unknown_verb(fields)
-    with visit.backend.work(visit.caller) as unit:
+    with visit.work() as unit:
         visit.backend.require_broker(unit.connection)
         if verb == "purge":
             count = control.purge(unit, name)

@@ -38,7 +38,7 @@ def control_worker(visit: AdminVisit, fields: Fields) -> Response:
         raise unknown_verb(fields)
     order = WorkerCommand(verb, queue=fields.get("queue", "").strip() or None)
     try:
-        with visit.backend.work(visit.caller) as unit:
+        with visit.work() as unit:
             reply = worker_control.send(unit, name, order)
     except (InvalidInput, NotFound, NoReply, WorkerRefused) as error:
         return visit.redirect(path("workers"), str(error), is_good=False)

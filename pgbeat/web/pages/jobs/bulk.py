@@ -81,7 +81,7 @@ def _list(fields: dict[str, str]) -> str:
 def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
     order = body.order()
     with visit.reading() as connection:
-        which = api.which(connection, *visit.who, body.filter)
+        which = api.which(connection, visit, body.filter)
         seen = preview(connection, visit.caller, order, which)
     return visit.page(
         "bulk.html",
@@ -100,7 +100,7 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
 
 def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) -> Response:
     order: Order = body.order()
-    seen, progress, following = api.carry_out(*visit.who, order, body.filter, body.next, _STEP)
+    seen, progress, following = api.carry_out(visit, order, body.filter, body.next, _STEP)
     total = seen.number if seen else _number(fields, "number")
     done = _number(fields, "done") + progress.done
     left = _number(fields, "left") + sum(progress.left.values())

@@ -83,7 +83,7 @@ def group_page(visit: TheVisit, group_id: GroupId) -> Response:
 
 def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Response:
     with visit.reading() as connection:
-        group = visible_group(connection, *visit.who, group_id)
+        group = visible_group(connection, visit, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)
         callback = jobs.find(connection, [group.callback_id] if group.callback_id else [])
@@ -108,11 +108,11 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
 def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response:
     """Cancels the group if the form's `do` is `cancel`."""
     with visit.reading() as connection:
-        visible_group(connection, *visit.who, group_id)
+        visible_group(connection, visit, group_id)
     if fields.get("do") != "cancel":
         raise unknown_verb(fields)
     try:
-        with visit.backend.work(visit.caller) as unit:
+        with visit.work() as unit:
             cancelled = submit_group.cancel(unit, group_id)
     except PgbeatError as error:
         return _show(visit, group_id, error=error)

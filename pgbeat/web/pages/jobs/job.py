@@ -70,7 +70,7 @@ def _show(
     log: int | None = None,
 ) -> Response:
     with visit.reading() as connection:
-        job = visible_job(connection, *visit.who, job_id)
+        job = visible_job(connection, visit, job_id)
         runs = executions.of_job(connection, job.id, limit=_RUNS)
         logged = task_logs.numbers(connection, job, limit=_RUNS)
         logs = task_logs.of_job(connection, visit.redactor, job, number=log, limit=1)
@@ -147,7 +147,7 @@ def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
     """Does what the form's `do` says."""
     verb = fields.get("do", "")
     with visit.reading() as connection:
-        job = visible_job(connection, *visit.who, job_id)
+        job = visible_job(connection, visit, job_id)
     try:
         if verb == "update":
             return _update(visit, job, fields)

@@ -14,7 +14,7 @@ router = APIRouter(route_class=PageRoute)
 def tree_page(visit: TheVisit, job_id: str) -> Response:
     """Shows the canvas, group and retries of a job, and what blocks what."""
     with visit.reading() as connection:
-        job = visible_job(connection, *visit.who, job_id)
+        job = visible_job(connection, visit, job_id)
         prefix = lookup.prefix_of(visit.backend.celery.conf)
         whole = tree.of_job(connection, visit.caller, job, prefix=prefix)
     visit.redactor.mask_errors(whole.root.all())

@@ -101,7 +101,7 @@ def _show(
     with visit.reading() as connection:
         if not remark:
             try:
-                which = queried(connection, *visit.who, text, None, {})
+                which = queried(connection, visit, text, None, {})
             except (InvalidInput, NotFound) as mistake:
                 remark = str(mistake)
             else:

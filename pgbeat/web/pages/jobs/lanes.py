@@ -215,7 +215,7 @@ def _move(where: Where, beside: str = "") -> Callable[[Visit, str, Posted], Done
         job_id = _job(posted.get("job", ""))
         other = _job(posted.get(beside, "")) if beside else None
         with visit.unit() as unit:
-            visible_job(unit.connection, *visit.who, job_id)
+            visible_job(unit.connection, visit, job_id)
             _, place = control.move(unit, job_id, where, other)
         message = f"Job {str(job_id)[:8]} is number {place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", message

@@ -41,7 +41,7 @@ def new_job_page(
 
 def _like(visit: Visit, job_id: str) -> Form:
     with visit.reading() as connection:
-        visible_job(connection, *visit.who, job_id)
+        visible_job(connection, visit, job_id)
         job = jobs.get(connection, job_id)
         spec = likeness.complete(connection, visit.redactor, visit.caller, job, JobSpec())
     values = spec._asdict() | spec.policy._asdict()

@@ -90,7 +90,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             )
         done = control.BackfillRun()
         if verb == "launch" and past.times:
-            with visit.backend.work(visit.caller) as unit:
+            with visit.work() as unit:
                 done = control.backfill(
                     unit, name, past.times, job_source="user_api", is_over=control.after(PATIENCE)
                 )

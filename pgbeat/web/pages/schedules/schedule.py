@@ -138,7 +138,7 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
         if verb == "edit":
             return _edit(visit, name, fields)
         if verb == "trigger":
-            with visit.backend.work(visit.caller) as unit:
+            with visit.work() as unit:
                 tick = beat_control.trigger(unit, name, job_source="user_api").tick
             is_good = tick.outcome != "failed"
             return visit.redirect(here, decisions.triggered(tick), is_good=is_good)

@@ -112,7 +112,7 @@ def _preview(
         return _changed(visit, name, written, posted, is_check)
     body = NewSchedule.model_validate(schedule_form.values(written))
     values = body.model_dump(exclude_unset=True, exclude_none=True)
-    with visit.backend.work(visit.caller) as unit:
+    with visit.work() as unit:
         return previews.of_new(unit, visit.backend, values, is_check=is_check)
 
 
@@ -132,7 +132,7 @@ def _changed(
         changes = {"owner": row.owner}
     body = ScheduleChanges.model_validate(changes)
     values = body.model_dump(exclude_unset=True)
-    with visit.backend.work(visit.caller) as unit:
+    with visit.work() as unit:
         return previews.of_changes(unit, visit.backend, name, values, is_check=is_check)
 
 
@@ -144,7 +144,7 @@ def _times(
     try:
         body = NewSchedule.model_validate(schedule_form.values(when))
         values = body.model_dump(exclude_unset=True, exclude_none=True)
-        with visit.backend.work(visit.caller) as unit:
+        with visit.work() as unit:
             return previews.due_times(unit, visit.backend, values | {"task": "-"}), {}
     except forms.REFUSED as error:
         wrong = _mistakes(visit, error, when)
