@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Body, Length, Next, example, of_row
+from pgbeat.web.api.bodies import Body, Done, Length, Next, example, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.calls import AdminCall, ViewerCall
 
@@ -60,10 +60,9 @@ class DeadPage(BaseModel):
     next: Next
 
 
-class DeadDone(BaseModel):
+class DeadDone(Done):
     """Confirms how many dead letters were requeued or dropped."""
 
-    success: bool = True
     message: str = Field(examples=["2 dead letters requeued"])
     count: int
     homeless: int = Field(default=0, description="Those that stay because their queue is gone.")

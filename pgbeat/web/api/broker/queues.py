@@ -1,6 +1,7 @@
 """`/queues`: the broker's queues."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
@@ -8,8 +9,8 @@ from pydantic import BaseModel, Field
 from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Length, of_row
-from pgbeat.web.calls import AdminCall, ViewerCall
+from pgbeat.web.api.bodies import Done, Length, of_row
+from pgbeat.web.calls import AdminCall, Call, ViewerCall
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -34,10 +35,9 @@ class QueueList(BaseModel):
     queues: list[FoundQueue]
 
 
-class QueueDone(BaseModel):
+class QueueDone(Done):
     """Confirms a change of a queue."""
 
-    success: bool = True
     message: str = Field(examples=["Queue 'celery' paused"])
     queue: FoundQueue
 
@@ -69,19 +69,22 @@ def list_queues(
 @router.post("/{name:path}/pause", summary="Pause a queue")
 def pause_queue(call: AdminCall, name: QueueName) -> QueueDone:
     """Keeps consumers from claiming messages. They still finish what they have claimed."""
-    with call.unit() as unit:
-        call.backend.require_broker(unit.connection)
-        row, _ = control.pause(unit, name)
-    return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
+    return _switched(call, name, control.pause, "paused")
 
 
 @router.post("/{name:path}/resume", summary="Resume a queue")
 def resume_queue(call: AdminCall, name: QueueName) -> QueueDone:
     """Lets consumers claim messages again."""
+    return _switched(call, name, control.resume, "resumed")
+
+
+def _switched(
+    call: Call, name: str, switch: Callable[..., tuple[QueueSummary, Any]], past: str
+) -> QueueDone:
     with call.unit() as unit:
         call.backend.require_broker(unit.connection)
-        row, _ = control.resume(unit, name)
-    return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
+        row, _ = switch(unit, name)
+    return QueueDone(message=f"Queue '{name}' {past}", queue=_found(row))
 
 
 @router.post("/{name:path}/purge", summary="Purge a queue")

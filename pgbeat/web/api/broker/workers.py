@@ -10,7 +10,7 @@ from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
 from pgbeat.monitoring import worker_usage
 from pgbeat.views import broker as views
-from pgbeat.web.api.bodies import Body, of_row
+from pgbeat.web.api.bodies import Body, Done, of_row
 from pgbeat.web.calls import AdminCall, ViewerCall
 
 router = APIRouter(prefix="/workers", tags=["workers"])
@@ -54,10 +54,9 @@ class WorkerOrder(Body):
     )
 
 
-class WorkerDone(BaseModel):
+class WorkerDone(Done):
     """Confirms an order."""
 
-    success: bool = True
     message: str = Field(description="What the worker answered.", examples=["pool will grow"])
 
 

@@ -1,7 +1,8 @@
 """`/lanes`: limits on what runs at once, with the jobs that wait for them."""
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
@@ -16,7 +17,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
 from pgbeat.web.api.bodies import Body, Done, PlainJson, example, of_row
-from pgbeat.web.calls import AdminCall, TheCall
+from pgbeat.web.calls import AdminCall, Call, TheCall
 from pgbeat.web.identity import Caller
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
@@ -123,10 +124,9 @@ class LaneList(BaseModel):
     lanes: list[LaneFigures]
 
 
-class LaneDone(BaseModel):
+class LaneDone(Done):
     """Confirms a change of a lane."""
 
-    success: bool = True
     message: str = Field(examples=["Lane 'gpu' paused"])
     lane: FoundLane
 
@@ -198,29 +198,25 @@ def put_lane(call: AdminCall, name: LaneName, body: LaneChanges, response: Respo
     return FoundLane.model_validate(views.lane(saved.lane))
 
 
-def _done(lane: Lane, past: str) -> LaneDone:
+def _switched(
+    call: Call, name: str, switch: Callable[..., tuple[Lane, Any]], past: str
+) -> LaneDone:
+    with call.unit() as unit:
+        lane, _ = switch(unit, name)
     shown = FoundLane.model_validate(views.lane(lane))
-    return LaneDone(message=f"Lane '{lane.name}' {past}", lane=shown)
+    return LaneDone(message=f"Lane '{name}' {past}", lane=shown)
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
 def pause_lane(call: AdminCall, name: LaneName) -> LaneDone:
     """Stops dispatching from a lane. Jobs in its slots go on."""
-    with call.unit() as unit:
-        lane, _ = lane_control.pause(unit, name)
-    return LaneDone(
-        message=f"Lane '{name}' paused", lane=FoundLane.model_validate(views.lane(lane))
-    )
+    return _switched(call, name, lane_control.pause, "paused")
 
 
 @router.post("/{name}/resume", summary="Resume a lane")
 def resume_lane(call: AdminCall, name: LaneName) -> LaneDone:
     """Dispatches from a paused lane again."""
-    with call.unit() as unit:
-        lane, _ = lane_control.resume(unit, name)
-    return LaneDone(
-        message=f"Lane '{name}' resumed", lane=FoundLane.model_validate(views.lane(lane))
-    )
+    return _switched(call, name, lane_control.resume, "resumed")
 
 
 @router.delete("/{name}/reservations/{number}", summary="Release a reservation")

@@ -13,7 +13,7 @@ from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.views import schedules as views
-from pgbeat.web.api.bodies import Body, Json, Length, Next, example, of_row
+from pgbeat.web.api.bodies import Body, Done, Json, Length, Next, example, of_row
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 
 #: A schedule's name in a path.
@@ -212,10 +212,9 @@ class SchedulePage(BaseModel):
     next: Next
 
 
-class ScheduleDone(BaseModel):
+class ScheduleDone(Done):
     """Confirms a change of a schedule."""
 
-    success: bool = True
     message: str = Field(examples=["Schedule 'category_refresh' enabled"])
     next_run: datetime | None = Field(default=None, description="When it is due next.")
     note: str | None = Field(default=None, description="A caveat.")

@@ -1,5 +1,6 @@
 """`/admin/scheduled-jobs`: lists, shows, creates and changes schedules."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from pgbeat.monitoring.timeline_schedules import Chosen
 from pgbeat.schedules import checked, ticks
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.views import schedules as views
@@ -32,7 +34,7 @@ from pgbeat.web.api.schedules.schedule_models import (
     SchedulesSwitched,
 )
 from pgbeat.web.backend import Backend
-from pgbeat.web.calls import AdminCall, ViewerCall
+from pgbeat.web.calls import AdminCall, Call, ViewerCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -131,40 +133,37 @@ def delete_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     )
 
 
-def _switched(backend: Backend, row: Schedule, past: str) -> ScheduleDone:
-    return ScheduleDone(message=f"Schedule '{row.name}' {past}", next_run=_next(backend, row))
+def _switched(
+    call: Call, name: str, switch: Callable[..., Switched], past: str, *reason: str | None
+) -> ScheduleDone:
+    with call.unit() as unit:
+        row = switch(unit, name, *reason).after
+    return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(call.backend, row))
 
 
 @router.post("/{name}/enable", summary="Enable a schedule")
 def enable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Enables a schedule."""
-    with call.unit() as unit:
-        row = schedule_control.enable(unit, name).after
-    return _switched(call.backend, row, "enabled")
+    return _switched(call, name, schedule_control.enable, "enabled")
 
 
 @router.post("/{name}/disable", summary="Disable a schedule")
 def disable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Disables a schedule."""
-    with call.unit() as unit:
-        row = schedule_control.disable(unit, name).after
-    return _switched(call.backend, row, "disabled")
+    return _switched(call, name, schedule_control.disable, "disabled")
 
 
 @router.post("/{name}/pause", summary="Pause a schedule")
 def pause_schedule(call: AdminCall, name: Name, body: PauseReason | None = None) -> ScheduleDone:
     """Holds a schedule. Due times in the pause are not caught up."""
-    with call.unit() as unit:
-        row = schedule_control.pause(unit, name, body.reason if body else None).after
-    return _switched(call.backend, row, "paused")
+    reason = body.reason if body else None
+    return _switched(call, name, schedule_control.pause, "paused", reason)
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
 def resume_schedule(call: AdminCall, name: Name) -> ScheduleDone:
     """Lets a paused schedule continue."""
-    with call.unit() as unit:
-        row = schedule_control.resume(unit, name).after
-    return _switched(call.backend, row, "resumed")
+    return _switched(call, name, schedule_control.resume, "resumed")
 
 
 @router.post("/pause", summary="Pause all schedules")
