@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from celery import Celery
 from fastapi import Depends, Request
@@ -146,6 +146,16 @@ class Backend:
 def root(request: Request) -> str:
     """Returns the path at which the web app is mounted, without a slash at its end."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def cookie_options(request: Request) -> dict[str, Any]:
+    """Returns how cookies are set: for this app alone, and not for scripts."""
+    return {
+        "path": root(request) or "/",
+        "secure": request.url.scheme == "https",
+        "httponly": True,
+        "samesite": "strict",
+    }
 
 
 def path_below_root(scope: Scope) -> str:

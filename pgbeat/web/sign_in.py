@@ -7,7 +7,7 @@ Nobody is signed in by following a link alone, which might be somebody else's: t
 
 import logging
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.access import audit, sign_in_links, tokens
 from pgbeat.access.audit import Author
 from pgbeat.errors import InvalidToken
-from pgbeat.web.backend import Backend, TheBackend, root
+from pgbeat.web.backend import Backend, TheBackend, cookie_options, root
 from pgbeat.web.identity import COOKIE, Caller, check_origin, identify
 
 logger = logging.getLogger("pgbeat.web")
@@ -58,7 +58,7 @@ def login(
         return refused(request, next_path)
     _note(request, backend, caller)
     response = RedirectResponse(root(request) + _local(next_path), 303)
-    response.set_cookie(COOKIE, written, max_age=seconds, **_cookie(request))
+    response.set_cookie(COOKIE, written, max_age=seconds, **cookie_options(request))
     return response
 
 
@@ -98,17 +98,8 @@ def logout(request: Request, backend: TheBackend) -> RedirectResponse:
             author = Author(backend.namespace, f"user:{token.actor}", "page")
             audit.record(connection, author, "revoke", token, None)
     response = RedirectResponse(f"{root(request)}/login", 303)
-    response.delete_cookie(COOKIE, **_cookie(request))
+    response.delete_cookie(COOKIE, **cookie_options(request))
     return response
-
-
-def _cookie(request: Request) -> dict[str, Any]:
-    return {
-        "path": root(request) or "/",
-        "secure": request.url.scheme == "https",
-        "httponly": True,
-        "samesite": "strict",
-    }
 
 
 def _local(path: str) -> str:

@@ -26,7 +26,7 @@ from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
 from pgbeat.version import __version__
 from pgbeat.web import problems
-from pgbeat.web.backend import TheBackend, root
+from pgbeat.web.backend import TheBackend, cookie_options, root
 from pgbeat.web.calls import Call
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
@@ -179,10 +179,7 @@ class Visit(Call):
             _MESSAGE,
             urlsafe_b64encode(cookie.encode(errors="replace")).decode(),
             max_age=60,
-            path=root(self.request) or "/",
-            httponly=True,
-            samesite="strict",
-            secure=self.request.url.scheme == "https",
+            **cookie_options(self.request),
         )
         return response
 

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat.beat.verbs import control, missed
 from pgbeat.beat.verbs.dry_run import dry_run
+from pgbeat.beat.verbs.missed import Missed
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
@@ -18,7 +19,7 @@ from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedules.schedule_models import FoundTick, Name, TickStats
-from pgbeat.web.calls import AdminCall, ViewerCall
+from pgbeat.web.calls import AdminCall, Call, ViewerCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -103,9 +104,9 @@ class Backfilled(BaseModel):
 
 
 #: Seconds after which a backfill starts no further due time.
-PATIENCE = 30.0
+_PATIENCE = 30.0
 #: Due times that a request examines, which takes about a second.
-EXAMINED = 20_000
+_EXAMINED = 20_000
 
 
 @router.post("/{name}/trigger", summary="Trigger a schedule")
@@ -146,26 +147,7 @@ def backfill_schedule(call: AdminCall, name: Name, body: BackfillSpan) -> Backfi
     Conditions are evaluated as of now. It stops when as many due times fail in a row as the
     schedule has retries, and after half a minute; a further request continues it.
     """
-    with call.backend.transaction() as connection:
-        now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=call.namespace)
-        end = body.end or now
-        missed.check_period(body.start, end, now)
-        span = missed.find(
-            connection,
-            row,
-            body.start,
-            end,
-            timezone=call.backend.timezone,
-            limit=body.limit,
-            most=EXAMINED,
-        )
-    done = control.BackfillRun()
-    if span.times and not body.dry_run:
-        with call.work() as unit:
-            done = control.backfill(
-                unit, name, span.times, job_source="user_api", is_over=control.after(PATIENCE)
-            )
+    span, done = carry_out(call, name, body)
     counts = Counter[str](tick.outcome for tick in done.ticks)
     return Backfilled(
         success=not counts["failed"],
@@ -180,6 +162,24 @@ def backfill_schedule(call: AdminCall, name: Name, body: BackfillSpan) -> Backfi
         excluded=span.excluded,
         pending=span.pending,
     )
+
+
+def carry_out(call: Call, name: str, body: BackfillSpan) -> tuple[Missed, control.BackfillRun]:
+    """Finds the due times that a schedule missed in a span and launches them, unless `dry_run`."""
+    with call.backend.transaction() as connection:
+        now = connections.now(connection)
+        row = schedules.get(connection, name, namespace=call.namespace)
+        start, end, timezone = body.start, body.end or now, call.backend.timezone
+        missed.check_period(start, end, now)
+        span = missed.find(
+            connection, row, start, end, timezone=timezone, limit=body.limit, most=_EXAMINED
+        )
+    if body.dry_run or not span.times:
+        return span, control.BackfillRun()
+    with call.work() as unit:
+        return span, control.backfill(
+            unit, name, span.times, job_source="user_api", is_over=control.after(_PATIENCE)
+        )
 
 
 def backfilled(

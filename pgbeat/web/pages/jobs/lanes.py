@@ -6,6 +6,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import ConfigError, NotFound, PgbeatError
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
@@ -148,7 +149,8 @@ def change_lane(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb not in _VERBS:
         raise unknown_verb(posted)
     try:
-        where, message = _VERBS[verb](visit, name, posted)
+        with visit.unit() as unit:
+            where, message = _VERBS[verb](visit, unit, name, posted)
     except PgbeatError as error:
         return _show(visit, name, error=error)
     return visit.redirect(where, message)
@@ -179,44 +181,40 @@ def _save(visit: Visit, name: str, written: Mapping[str, str], changed: Any, *, 
 Posted = Mapping[str, str]
 #: The path of the next page, and its message.
 Done = tuple[str, str]
+LaneVerb = Callable[[Visit, UnitOfWork, str, Posted], Done]
 
 
-def _pause(visit: Visit, name: str, posted: Posted) -> Done:
-    with visit.unit() as unit:
-        lane_control.pause(unit, name)
+def _pause(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
+    lane_control.pause(unit, name)
     return path("lanes", name), f"Lane '{name}' is paused; running jobs continue."
 
 
-def _resume(visit: Visit, name: str, posted: Posted) -> Done:
-    with visit.unit() as unit:
-        lane_control.resume(unit, name)
+def _resume(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
+    lane_control.resume(unit, name)
     return path("lanes", name), f"Lane '{name}' continues."
 
 
-def _delete(visit: Visit, name: str, posted: Posted) -> Done:
-    with visit.unit() as unit:
-        lane_control.remove(unit, name, force=posted.get("force") == "yes")
+def _delete(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
+    lane_control.remove(unit, name, force=posted.get("force") == "yes")
     return path("lanes"), f"Lane '{name}' deleted."
 
 
-def _release(visit: Visit, name: str, posted: Posted) -> Done:
+def _release(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
     number = forms.natural(posted.get("direct", "").removeprefix("direct/"), 2**31 - 1)
     if number is None:
         raise NotFound(f"there is no direct execution {posted.get('direct', '')[:80]!r}")
-    with visit.unit() as unit:
-        lane_control.release(unit, name, number)
+    lane_control.release(unit, name, number)
     return path("lanes", name), f"Direct execution {number} released from lane '{name}'."
 
 
-def _move(where: Where, beside: str = "") -> Callable[[Visit, str, Posted], Done]:
+def _move(where: Where, beside: str = "") -> LaneVerb:
     """Returns the verb that moves job `job`, next to the job in the field `beside` if given."""
 
-    def move(visit: Visit, name: str, posted: Posted) -> Done:
+    def move(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
         job_id = _job(posted.get("job", ""))
         other = _job(posted.get(beside, "")) if beside else None
-        with visit.unit() as unit:
-            visible_job(unit.connection, visit, job_id)
-            _, place = control.move(unit, job_id, where, other)
+        visible_job(unit.connection, visit, job_id)
+        _, place = control.move(unit, job_id, where, other)
         message = f"Job {str(job_id)[:8]} is number {place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", message
 
@@ -230,7 +228,7 @@ def _job(written: str) -> UUID:
         raise NotFound(f"there is no job {written!r}") from None
 
 
-_VERBS: dict[str, Callable[[Visit, str, Posted], Done]] = {
+_VERBS: dict[str, LaneVerb] = {
     "pause": _pause,
     "resume": _resume,
     "delete": _delete,

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from fastapi import APIRouter, Response
 
-from pgbeat.beat.verbs import control, missed
 from pgbeat.beat.verbs.missed import Missed
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import timetable_words
-from pgbeat.web.api.schedules.decisions import EXAMINED, PATIENCE, BackfillSpan, backfilled
+from pgbeat.web.api.schedules import decisions
+from pgbeat.web.api.schedules.decisions import BackfillSpan
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
@@ -68,7 +68,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     if verb not in ("look", "launch"):
         raise unknown_verb(posted)
     with visit.reading() as connection:  # NotFound has its own page, without the form
-        row = schedules.get(connection, name, namespace=visit.namespace)
+        schedules.get(connection, name, namespace=visit.namespace)
     written = forms.given(_FIELDS, posted)
     try:
         values = forms.read(_FIELDS, {key: value for key, value in written.items() if value})
@@ -76,24 +76,8 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             raise forms.Mistakes({"start": "from when?"})
         # Fixed now, so that the same times are launched later as are shown.
         span = {"end": visit.now} | values
-        body = BackfillSpan.model_validate(span)
-        with visit.reading() as connection:
-            missed.check_period(body.start, span["end"], visit.now)
-            past = missed.find(
-                connection,
-                row,
-                body.start,
-                span["end"],
-                timezone=visit.backend.timezone,
-                limit=body.limit,
-                most=EXAMINED,
-            )
-        done = control.BackfillRun()
-        if verb == "launch" and past.times:
-            with visit.work() as unit:
-                done = control.backfill(
-                    unit, name, past.times, job_source="user_api", is_over=control.after(PATIENCE)
-                )
+        body = BackfillSpan.model_validate(span | {"dry_run": verb == "look"})
+        past, done = decisions.carry_out(visit, name, body)
     except forms.REFUSED as error:
         form = forms.refused(visit.request, error, written, "Nothing was launched")
         return _show(visit, name, form)
@@ -105,7 +89,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         }
         return _show(visit, name, Form(written), past=past, sure=sure if past.times else None)
     counts = Counter[str](tick.outcome for tick in done.ticks)
-    message = f"{backfilled(name, past.times, counts)}."
+    message = f"{decisions.backfilled(name, past.times, counts)}."
     if done.remaining:
         left = humanize.counted(done.remaining, "due time")
         message += f" {left} are left; backfill again for them."

@@ -116,11 +116,6 @@ def _preview(
         return previews.of_new(unit, visit.backend, values, is_check=is_check)
 
 
-def _mistakes(visit: Visit, error: Exception, written: Mapping[str, str]) -> dict[str, str]:
-    form = forms.refused(visit.request, error, written, "", others=schedule_form.OTHERS)
-    return dict(form.errors)
-
-
 def _changed(
     visit: Visit, name: str, written: dict[str, str], posted: Mapping[str, str], is_check: bool
 ) -> SchedulePreview:
@@ -147,5 +142,5 @@ def _times(
         with visit.work() as unit:
             return previews.due_times(unit, visit.backend, values | {"task": "-"}), {}
     except forms.REFUSED as error:
-        wrong = _mistakes(visit, error, when)
-        return None, {field: message for field, message in wrong.items() if field in _WHEN}
+        form = forms.refused(visit.request, error, when, "", others=schedule_form.OTHERS)
+        return None, {field: why for field, why in form.errors.items() if field in _WHEN}
