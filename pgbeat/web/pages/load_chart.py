@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.monitoring.rollups.load import Load, Point, load
 from pgbeat.web.pages.humanize import length
-from pgbeat.web.pages.render import path
+from pgbeat.web.pages.render import Visit, path
 
 #: The spans to choose from, and the default.
 SPANS = {
@@ -103,6 +103,18 @@ def chart(
         depth=lines("depth", series.total.depth),
         spans=[(name, here(name)) for name in SPANS],
         jobs=path("jobs", **filters),
+    )
+
+
+def chart_of(visit: Visit, connection: Connection, kind: str, name: str, span: str) -> Chart:
+    """Draws the load of one `task`, `lane` or `queue`, for its page."""
+    return chart(
+        connection,
+        visit.namespace,
+        span,
+        **{kind: name},
+        here=lambda chosen: path(f"{kind}s", name, span=chosen),
+        filters={kind: name},
     )
 
 

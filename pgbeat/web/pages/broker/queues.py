@@ -57,14 +57,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
     with visit.reading() as connection:
         visit.backend.require_broker(connection)
         row = queues.get(connection, name)
-        chart = load_chart.chart(
-            connection,
-            visit.namespace,
-            span,
-            queue=name,
-            here=lambda chosen: path("queues", name, span=chosen),
-            filters={"q": asked},
-        )
+        chart = load_chart.chart_of(visit, connection, "queue", name, span)
         which = queried(connection, visit, asked, None, {})
         newest = search.page(connection, which, limit=_NEWEST)
         workers = worker_usage.listing(connection, visit.namespace, tasks=0)

@@ -1,10 +1,9 @@
 """`/console/jobs`: the list of jobs, which a query narrows down."""
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
-from pydantic import AfterValidator
+from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from pgbeat.database.tables import JOB_STATES
@@ -24,13 +23,9 @@ router = APIRouter(route_class=PageRoute)
 #: Jobs of a page, and tasks by which to narrow it down.
 _PAGE, _TASKS = 50, 6
 
-
-def _cut(text: str) -> str:
-    return text.strip()[:1000]
-
-
-#: What a person wrote.
-Text = Annotated[str, AfterValidator(_cut)]
+#: Keys of the query that are parameters, too: links have them, and two by another name.
+_KEYS = ("state", "task", "schedule", "lane", "queue", "by", "template", "group", "label", "error")
+_LINKED = dict(zip(_KEYS, _KEYS, strict=True)) | {"since": "from", "before": "until"}
 
 
 class Facet(NamedTuple):
@@ -45,45 +40,15 @@ class Facet(NamedTuple):
 
 @router.get("/console/jobs")
 def jobs_page(
-    visit: TheVisit,
-    q: Text = "",
-    state: Text = "",
-    late: str = "",
-    task: Text = "",
-    schedule: Text = "",
-    lane: Text = "",
-    queue: Text = "",
-    by: Text = "",
-    template: Text = "",
-    group: Text = "",
-    label: Text = "",
-    error: Text = "",
-    since: Annotated[Text, Query(alias="from")] = "",
-    until: Text = "",
-    span: str = load_chart.USUAL,
-    after: str = "",
+    visit: TheVisit, q: str = "", late: str = "", span: str = load_chart.USUAL, after: str = ""
 ) -> Response:
     """Shows the jobs that the caller may see and that a query finds, the newest first.
 
-    The other parameters are terms of the query, too: links have them.
+    `late` and the parameters in `_LINKED` are terms of the query, too.
     """
-    named = query.of(
-        {
-            "state": state,
-            "is": "late" if late else "",
-            "task": task,
-            "schedule": schedule,
-            "lane": lane,
-            "queue": queue,
-            "by": by,
-            "template": template,
-            "group": group,
-            "label": label,
-            "error": error,
-            "since": since,
-            "before": until,
-        }
-    )
+    linked = visit.request.query_params
+    terms = {key: linked.get(name, "").strip()[:1000] for key, name in _LINKED.items()}
+    named, q = query.of(terms | {"is": "late" if late else ""}), q.strip()[:1000]
     asked, remark = named, ""
     try:
         asked = query.join([query.parse(q), named])

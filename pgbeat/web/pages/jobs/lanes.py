@@ -97,14 +97,7 @@ def _show(
         # This process may not have loaded the code of the lane's policy.
         is_known = lane.policy is None or lane.policy in concurrency.registered()
         line = occupancy.line(connection, lane, limit=_SHOWN + 1) if is_known else None
-        chart = load_chart.chart(
-            connection,
-            visit.namespace,
-            span,
-            lane=name,
-            here=lambda chosen: path("lanes", name, span=chosen),
-            filters={"lane": name},
-        )
+        chart = load_chart.chart_of(visit, connection, "lane", name, span)
     return visit.page(
         "lane.html",
         "lanes",

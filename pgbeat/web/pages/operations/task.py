@@ -6,9 +6,9 @@ from pgbeat.config import spelling
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.monitoring.rollups import tasks
-from pgbeat.web.pages.load_chart import SPANS, USUAL, chart
+from pgbeat.web.pages.load_chart import SPANS, USUAL, chart_of
 from pgbeat.web.pages.operations.errors import error_list
-from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit, path
+from pgbeat.web.pages.render import Name, PageRoute, ViewerVisit
 
 router = APIRouter(route_class=PageRoute)
 
@@ -33,21 +33,14 @@ def task_page(visit: ViewerVisit, name: Name, span: str = USUAL) -> Response:
     """Shows the load of a task, its most frequent errors and its newest jobs."""
     span = span if span in SPANS else USUAL
     with visit.reading() as connection:
-        drawn = chart(
-            connection,
-            visit.namespace,
-            span,
-            task=name,
-            here=lambda chosen: path("tasks", name, span=chosen),
-            filters={"task": name},
-        )
+        chart = chart_of(visit, connection, "task", name, span)
         newest = jobs.listing(connection, Filter(visit.namespace, task=name), limit=_NEWEST)
         errors = error_list(visit, connection, SPANS[span], task=name, limit=_ERRORS)
     return visit.page(
         "task.html",
         "jobs",
         name=name,
-        chart=drawn,
+        chart=chart,
         span=span,
         rows=visit.redactor.rows(newest),
         errors=errors,
