@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks.permissions import BulkVerb
 from pgbeat.jobs.rows.filters import Filter
-from pgbeat.jobs.rows.model import State
+from pgbeat.jobs.rows.model import Job, State
 from pgbeat.jobs.verbs import bulk
 from pgbeat.jobs.verbs.bulk import Order, Preview, Progress
 from pgbeat.views import jobs as views
@@ -114,28 +114,20 @@ def change_jobs(call: TheCall, body: BulkOrder) -> BulkDone:
     Others than administrators change their own jobs.
     """
     order = body.order()
-    if body.dry_run:
+    first: list[Job] = []
+    if not body.dry_run:
+        seen, new, following = carry_out(call, order, body.filter, body.next, body.limit)
+    else:
         with call.backend.transaction() as connection:
             wanted = which(connection, call, body.filter)
             seen = bulk.preview(connection, call.caller, order, wanted)
+        new, following = Progress(None, 0, {}, [], None), None
         first = call.redactor.rows(seen.first)
-        return BulkDone(
-            verb=body.verb,
-            matched=seen.number,
-            others=seen.others,
-            done=0,
-            left={},
-            problems=[],
-            action=None,
-            next=None,
-            first=[FoundJob.model_validate(views.job(row)) for row in first],
-        )
-    before, new, following = carry_out(call, order, body.filter, body.next, body.limit)
     return BulkDone(
         verb=body.verb,
-        matched=before and before.number,
-        others=before and before.others,
-        first=[],
+        matched=seen and seen.number,
+        others=seen and seen.others,
+        first=[FoundJob.model_validate(views.job(row)) for row in first],
         done=new.done,
         left=new.left,
         problems=[BulkProblem.model_validate(problem) for problem in new.problems],

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Annotated, Literal
-from uuid import UUID
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -11,7 +10,8 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import Redactor
 from pgbeat.monitoring import beats
 from pgbeat.monitoring import timeline as timelines
-from pgbeat.monitoring.timeline import Kind, ScheduleTimeline, Timeline
+from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
+from pgbeat.web.api.bodies import of_row
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
 from pgbeat.web.calls import Call, ViewerCall
 
@@ -21,14 +21,11 @@ router = APIRouter(tags=["scheduler"])
 _DECISIONS = ("skipped", "not_launched")
 
 
+@of_row(timelines.Piece, ("task",))
 class TimelinePiece(BaseModel):
     """A run, a job that waits or a decision not to launch; or several of a kind, close together."""
 
-    kind: Kind
-    begin: datetime
     end: datetime | None = Field(description="When the last one ended; null if it goes on.")
-    number: int
-    job_id: UUID | None
     said: str | None = Field(description="The error, or why it was skipped; of several, of one.")
 
 
@@ -53,13 +50,10 @@ class TimelineRow(BaseModel):
     trouble: str | None = Field(description="Why it is not known what comes.")
 
 
+@of_row(Timeline)
 class FoundTimeline(BaseModel):
     """Schedules × time, those that fail or are late first."""
 
-    span: str
-    since: datetime
-    now: datetime
-    until: datetime
     rows: list[TimelineRow]
     has_more: bool = Field(description="Whether schedules were left out.")
 

@@ -6,9 +6,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Response
 
-from pgbeat.errors import NotFound, PgbeatError
+from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.rows import ids
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.submitting import submit_group
@@ -38,10 +39,7 @@ _STATES = ("running", "completed", "failed", "cancelled")
 
 def parse_id(group_id: str) -> UUID:
     """Parses a group's id. Raises `NotFound`."""
-    try:
-        return UUID(group_id)
-    except ValueError:
-        raise NotFound(f"{group_id[:80]!r} is not a group's id; ids are UUIDs") from None
+    return ids.parse(group_id, "group")
 
 
 GroupId = Annotated[UUID, Depends(parse_id)]

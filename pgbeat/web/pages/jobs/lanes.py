@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 from fastapi import APIRouter, Response
 
@@ -13,6 +12,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.occupancy import InLine
 from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.rows import ids
 from pgbeat.jobs.verbs import control, lane_control
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, load_chart
@@ -204,21 +204,14 @@ def _move(where: Where, beside: str = "") -> LaneVerb:
     """Returns the verb that moves job `job`, next to the job in the field `beside` if given."""
 
     def move(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
-        job_id = _job(posted.get("job", ""))
-        other = _job(posted.get(beside, "")) if beside else None
+        job_id = ids.parse(posted.get("job", ""), "job")
+        other = ids.parse(posted.get(beside, ""), "job") if beside else None
         visible_job(unit.connection, visit, job_id)
         _, place = control.move(unit, job_id, where, other)
         message = f"Job {str(job_id)[:8]} is number {place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", message
 
     return move
-
-
-def _job(written: str) -> UUID:
-    try:
-        return UUID(written)
-    except ValueError:
-        raise NotFound(f"there is no job {written!r}") from None
 
 
 _VERBS: dict[str, LaneVerb] = {

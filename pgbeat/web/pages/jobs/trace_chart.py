@@ -96,9 +96,10 @@ def _class(phase: Phase) -> str:
 
 
 def _took(phase: Phase, now: datetime) -> str:
-    seconds = phase.lasts(now).total_seconds()
-    if phase.is_moment:
-        return ""
+    return "" if phase.is_moment else _exactly(phase.lasts(now).total_seconds())
+
+
+def _exactly(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else length(seconds)
 
 
@@ -113,18 +114,10 @@ def _axis(whole: float) -> list[tuple[float, str]]:
         weeks = -(-whole // (_TICKS * _STEPS[-1]))
         step = weeks * _STEPS[-1]
     return [
-        (round(100 * number * step / whole, 2), _offset(number * step))
+        (round(100 * number * step / whole, 2), _exactly(number * step) if number else "0")
         for number in range(int(whole / step) + 1)
         if number * step / whole < 0.97
     ]
-
-
-def _offset(seconds: float) -> str:
-    if not seconds:
-        return "0"
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    return length(seconds)
 
 
 #: What the colours stand for.

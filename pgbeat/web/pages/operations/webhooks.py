@@ -8,7 +8,8 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import NotFound, PgbeatError
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs.rows import ids
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
@@ -194,10 +195,7 @@ def _redeliver(unit: UnitOfWork, name: str, posted: Posted) -> int:
     """Repeats the form's delivery, or all that failed, and returns how many."""
     if posted["do"] == "redeliver-all":
         return control.redeliver_failed(unit, name)
-    try:
-        delivery_id = UUID(posted.get("id", ""))
-    except ValueError:
-        raise NotFound(f"{posted.get('id', '')[:80]!r} is not a delivery's id") from None
+    delivery_id = ids.parse(posted.get("id", ""), "delivery")
     return control.redeliver(unit, [delivery_id], webhook=name)
 
 
