@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
@@ -11,7 +11,6 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.monitoring.timeline_schedules import Chosen
 from pgbeat.schedules import checked, ticks
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
@@ -49,12 +48,38 @@ def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> d
     return schedule_health.of_schedules(connection, rows, patience)
 
 
-def worst(backend: Backend, connection: Connection, search: str | None, limit: int) -> Chosen:
-    """Returns schedules by their health, the worst first."""
-    patience = beats.patience(backend.settings)
-    return timeline_schedules.worst(
-        connection, backend.namespace, patience, search=search, limit=limit
-    )
+class SchedulesListed(NamedTuple):
+    """Schedules with their health, masked, and the cursor of those that follow."""
+
+    rows: list[Schedule]
+    healths: dict[int, Health]
+    next: str | None
+
+
+def listed(
+    call: Call,
+    connection: Connection,
+    search: str | None,
+    limit: int,
+    *,
+    by_health: bool,
+    **more: Any,
+) -> SchedulesListed:
+    """Returns schedules with `more` of `schedules.page`; with `by_health`, the worst first."""
+    following = None
+    if by_health:
+        patience = beats.patience(call.backend.settings)
+        rows, health, _ = timeline_schedules.worst(
+            connection, call.namespace, patience, search=search, limit=limit
+        )
+    else:
+        rows = schedules.page(
+            connection, namespace=call.namespace, search=search, limit=limit + 1, **more
+        )
+        rows, following = split(rows, limit, "name")
+        health = healths(call.backend, connection, rows)
+    masked = {row.id: call.redactor.health(health[row.id], row.task) for row in rows}
+    return SchedulesListed(call.redactor.rows(rows), masked, following)
 
 
 @router.get("", summary="List schedules")
@@ -74,31 +99,15 @@ def list_schedules(
     after: After = None,
 ) -> SchedulePage:
     """Lists schedules by name, or those first that fail or are late."""
-    name, labels = read_one(after, str), labels_of(label)
-    following = None
+    more = {"state": state, "after": read_one(after, str), "labels": labels_of(label)}
+    by_health = sort == "health"
+    if by_health and any(more.values()):
+        message = "sort=health goes neither with state and label nor with after"
+        raise InvalidInput.of("sort", "conflict", message)
     with call.backend.transaction() as connection:
-        if sort == "health":
-            if state or labels or name is not None:
-                message = "sort=health goes neither with state and label nor with after"
-                raise InvalidInput.of("sort", "conflict", message)
-            chosen = worst(call.backend, connection, search, limit)
-            page, health = chosen.schedules, chosen.healths
-        else:
-            rows = schedules.page(
-                connection,
-                namespace=call.namespace,
-                state=state,
-                search=search,
-                after=name,
-                labels=labels,
-                limit=limit + 1,
-            )
-            page, following = split(rows, limit, "name")
-            health = healths(call.backend, connection, page)
-    redactor = call.redactor
-    rows = redactor.rows(page)
-    healthy = [redactor.health(health[row.id], row.task) for row in rows]
-    return SchedulePage(schedules=list(map(_found, rows, healthy)), next=following)
+        page = listed(call, connection, search, limit, by_health=by_health, **more)
+    shown = [_found(row, page.healths[row.id]) for row in page.rows]
+    return SchedulePage(schedules=shown, next=page.next)
 
 
 @router.post("", status_code=201, summary="Create a schedule")

@@ -77,8 +77,6 @@ def _show(
     history, following = split(page, _PAGE, "due_at", "id")
     redactor = visit.redactor
     row, health = redactor.row(row, row.task), redactor.health(health, row.task)
-    changed = [redactor.audited(change) for change in changed]
-    history = [redactor.tick(tick) for tick in history]
     return visit.page(
         "schedule.html",
         "schedules",
@@ -86,7 +84,7 @@ def _show(
         error=error,
         row=row,
         timetable=timetable_words.timetable(row, visit.backend.timezone),
-        history=history,
+        history=[redactor.tick(tick) for tick in history],
         next=following,
         after=after,
         sparks=sparks,
@@ -100,7 +98,7 @@ def _show(
         would=would,
         shown_preview=preview,
         labels=schedule_preview.LABELS,
-        history_of=changed,
+        history_of=[redactor.audited(change) for change in changed],
     )
 
 

@@ -9,7 +9,7 @@ from pgbeat.monitoring import beats
 from pgbeat.schedules import control, timetable_words
 from pgbeat.schedules import model as schedules
 from pgbeat.web.api.labels import labels_of
-from pgbeat.web.api.paging import read_one, split
+from pgbeat.web.api.paging import read_one
 from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
@@ -37,26 +37,13 @@ def schedules_page(
     search, label = search.strip()[:200], label.strip()
     wanted = next((known for known in _STATES if known == state), None)
     labels = labels_of([label]) if label else None
-    name = read_one(after or None, str)
+    more = {"state": wanted, "labels": labels, "after": read_one(after or None, str)}
+    is_by_health = sort == "health" and not (wanted or labels)
     with visit.reading() as connection:
-        is_by_health = sort == "health" and not (wanted or labels)
-        if is_by_health:
-            worst = api.worst(visit.backend, connection, search or None, _PAGE)
-            rows, health, following = worst.schedules, worst.healths, None
-        else:
-            page = schedules.page(
-                connection,
-                namespace=visit.namespace,
-                state=wanted,
-                search=search or None,
-                after=name,
-                limit=_PAGE + 1,
-                labels=labels,
-            )
-            rows, following = split(page, _PAGE, "name")
-            health = api.healths(visit.backend, connection, rows)
+        rows, health, following = api.listed(
+            visit, connection, search or None, _PAGE, by_health=is_by_health, **more
+        )
         sparks = summaries.sparks(connection, [row.id for row in rows])
-        health = {row.id: visit.redactor.health(health[row.id], row.task) for row in rows}
         status = beats.status(connection, visit.backend.settings)
     zone = visit.backend.timezone
     return visit.page(
