@@ -1,7 +1,7 @@
 """A caller's request, as endpoints and pages take it."""
 
 from contextlib import AbstractContextManager
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -28,26 +28,19 @@ class Call:
         return self.backend.unit(self.caller)
 
 
-# What waits for nothing is async: other functions are called in a thread each, which takes longer.
-async def _call(request: Request, backend: TheBackend, caller: TheCaller) -> Call:
-    return Call(request, backend, caller)
+def by(kind: type[Call], who: Any) -> Any:
+    """Returns the dependency on a call of this kind; `who` is the parameter of its caller."""
 
+    # What waits for nothing is async: other functions are called in a thread each, for longer.
+    async def call(request: Request, backend: TheBackend, caller: who) -> Call:
+        return kind(request, backend, caller)
 
-async def _admin_call(request: Request, backend: TheBackend, caller: TheAdmin) -> Call:
-    return Call(request, backend, caller)
-
-
-async def _viewer_call(request: Request, backend: TheBackend, caller: TheViewer) -> Call:
-    return Call(request, backend, caller)
-
-
-async def _scraper_call(request: Request, backend: TheBackend, caller: TheScraper) -> Call:
-    return Call(request, backend, caller)
+    return Depends(call)
 
 
 #: A call as an endpoint's parameter: by any caller, by an administrator, by a caller who sees
 #: everything, and by one who may read the metrics.
-TheCall = Annotated[Call, Depends(_call)]
-AdminCall = Annotated[Call, Depends(_admin_call)]
-ViewerCall = Annotated[Call, Depends(_viewer_call)]
-ScraperCall = Annotated[Call, Depends(_scraper_call)]
+TheCall = Annotated[Call, by(Call, TheCaller)]
+AdminCall = Annotated[Call, by(Call, TheAdmin)]
+ViewerCall = Annotated[Call, by(Call, TheViewer)]
+ScraperCall = Annotated[Call, by(Call, TheScraper)]

@@ -26,8 +26,8 @@ from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
 from pgbeat.version import __version__
 from pgbeat.web import problems
-from pgbeat.web.backend import TheBackend, cookie_options, root
-from pgbeat.web.calls import Call
+from pgbeat.web.backend import cookie_options, root
+from pgbeat.web.calls import Call, by
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
@@ -184,28 +184,12 @@ class Visit(Call):
         return response
 
 
-async def _visit(request: Request, backend: TheBackend, caller: TheCaller) -> Visit:
-    return Visit(request, backend, caller)
-
-
-async def _admin_visit(request: Request, backend: TheBackend, caller: TheAdmin) -> Visit:
-    return Visit(request, backend, caller)
-
-
-async def _viewer_visit(request: Request, backend: TheBackend, caller: TheViewer) -> Visit:
-    return Visit(request, backend, caller)
-
-
-async def _change_visit(request: Request, backend: TheBackend, caller: TheChanger) -> Visit:
-    return Visit(request, backend, caller)
-
-
-#: A visit as an endpoint's parameter: by any caller, by one who may change something, by one who
-#: sees everything, and by an administrator.
-TheVisit = Annotated[Visit, Depends(_visit)]
-ChangeVisit = Annotated[Visit, Depends(_change_visit)]
-ViewerVisit = Annotated[Visit, Depends(_viewer_visit)]
-AdminVisit = Annotated[Visit, Depends(_admin_visit)]
+#: A visit as an endpoint's parameter: by any caller, by a caller who may change something, by one
+#: who sees everything, and by an administrator.
+TheVisit = Annotated[Visit, by(Visit, TheCaller)]
+ChangeVisit = Annotated[Visit, by(Visit, TheChanger)]
+ViewerVisit = Annotated[Visit, by(Visit, TheViewer)]
+AdminVisit = Annotated[Visit, by(Visit, TheAdmin)]
 
 
 async def _fields(request: Request) -> dict[str, str]:
