@@ -5,21 +5,12 @@ from typing import NamedTuple
 from fastapi import APIRouter, Response
 
 from pgbeat.monitoring import finder
-from pgbeat.monitoring.finder import Hit, Kind
+from pgbeat.monitoring.finder import Hit
 from pgbeat.storable import is_storable
 from pgbeat.web.pages.render import PageRoute, TheVisit, Visit, path, sections
 
 router = APIRouter(route_class=PageRoute)
 
-#: Where things of a kind are.
-_PLACES: dict[Kind, str] = {
-    "schedule": "schedules",
-    "task": "tasks",
-    "lane": "lanes",
-    "calendar": "calendars",
-    "template": "templates",
-    "job": "jobs",
-}
 _LONGEST = 200
 #: What is done in lists of jobs.
 _LISTS = {
@@ -57,7 +48,7 @@ def find_page(visit: TheVisit, text: str = "") -> Response:
 def _choice(hit: Hit) -> PaletteLine:
     if hit.kind == "queue":
         return PaletteLine(hit.kind, hit.name, "", path("jobs", q=f"queue:{hit.name}"))
-    return PaletteLine(hit.kind, hit.name, hit.detail, path(_PLACES[hit.kind], hit.name))
+    return PaletteLine(hit.kind, hit.name, hit.detail, path(f"{hit.kind}s", hit.name))
 
 
 def _pages(visit: Visit) -> list[PaletteLine]:

@@ -19,24 +19,19 @@ _TICKS = {
     "1d": (timedelta(hours=4), "%H:%M"),
     "1w": (timedelta(days=1), "%a %d"),
 }
+#: Classes of kinds in the order in which they are drawn: failures above everything.
 _CLASSES: dict[Kind, str] = {
-    "completed": "good",
-    "failed": "bad",
-    "running": "going",
     "waiting": "waits",
+    "running": "going",
+    "completed": "good",
     "cancelled": "skipped",
     "skipped": "dot",
+    "failed": "bad",
     "not_launched": "bad",
 }
+_LAYERS = list(_CLASSES)
+#: What several of a kind are called, if it is not the kind.
 _NOUNS: dict[Kind, str] = {"skipped": "skip", "not_launched": "failed launch"}
-#: What several of a kind are called.
-_WORDS: dict[Kind, str] = {
-    "completed": "completed",
-    "failed": "failed",
-    "running": "running",
-    "waiting": "waiting",
-    "cancelled": "cancelled",
-}
 
 
 #: Returns the place of a time, in percents of the width.
@@ -135,7 +130,8 @@ def _merged(pieces: Iterable[Piece], since: datetime, step: timedelta) -> list[P
 
 
 def _line(row: ScheduleTimeline, pieces: Sequence[Piece], x: X, timeline: Timeline) -> ScheduleLine:
-    shapes = [_shape(row, piece, x, timeline) for piece in sorted(pieces, key=_layer)]
+    drawn = sorted(pieces, key=lambda piece: _LAYERS.index(piece.kind))
+    shapes = [_shape(row, piece, x, timeline) for piece in drawn]
     certain: list[float] = []
     uncertain: list[float] = []
     excluded: list[float] = []
@@ -145,19 +141,6 @@ def _line(row: ScheduleTimeline, pieces: Sequence[Piece], x: X, timeline: Timeli
     cut = round(max(0.0, x(row.complete_since)), 2)
     more = round(x(row.coming[-1].at), 2) if row.has_more_coming else None
     return ScheduleLine(row, shapes, certain, uncertain, excluded, more, cut, _label(row))
-
-
-def _layer(piece: Piece) -> int:
-    """Returns what is drawn above what: failures above everything."""
-    return (
-        "waiting",
-        "running",
-        "completed",
-        "cancelled",
-        "skipped",
-        "failed",
-        "not_launched",
-    ).index(piece.kind)
 
 
 def _apart(coming: Iterable[Coming], least: timedelta) -> Iterable[Coming]:
@@ -200,7 +183,7 @@ def _title(piece: Piece, now: datetime) -> str:
     message = f": {first_line(piece.said)[:_SAID]}" if piece.said else ""
     if piece.number > 1:
         noun = _NOUNS.get(piece.kind)
-        what = counted(piece.number, noun) if noun else f"{piece.number:,} {_WORDS[piece.kind]}"
+        what = counted(piece.number, noun) if noun else f"{piece.number:,} {piece.kind}"
         return f"{begins}–{_clock(end, now)}: {what}{', last' if message else ''}{message}"
     if piece.kind in ("skipped", "not_launched"):
         return f"{begins}, {piece.kind.replace('_', ' ')}{message}"
