@@ -302,10 +302,6 @@ def _milliseconds(value: float | None) -> str:
     return f"{value / 1000:.1f} s" if value < 60_000 else words.length(value / 1000)
 
 
-def _number(value: float) -> str:
-    return f"{value:,.10g}"
-
-
 _environment = Environment(
     loader=PackageLoader("pgbeat.web.pages"),
     autoescape=True,
@@ -318,7 +314,7 @@ _environment.filters |= {
     "pretty": _pretty,
     "compact": _compact,
     "ms": _milliseconds,
-    "number": _number,
+    "number": "{:,.10g}".format,
     "counted": words.counted,
     "first_line": words.first_line,
     "span": span,

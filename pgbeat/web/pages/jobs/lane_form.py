@@ -1,11 +1,9 @@
 """The form of a lane's limits."""
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.model import Lane, parse_rate
-from pgbeat.jobs.verbs import lane_control
 from pgbeat.timetables import span
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import FormField
@@ -49,9 +47,3 @@ def _value(lane: Lane, name: str) -> Any:
     if parse_rate(rate) == (lane.rate_limit, lane.rate_period):
         return rate
     return f"{lane.rate_limit}/{span(lane.rate_period, units=9)}"
-
-
-def changes(texts: Mapping[str, str], changed: Collection[str]) -> dict[str, Any]:
-    """Returns the changes of the lane. Raises `Mistakes` or `InvalidJob`."""
-    values = forms.read(FIELDS, {name: texts[name] for name in texts if name in changed})
-    return lane_control.read_changes(values)

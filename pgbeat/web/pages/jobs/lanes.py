@@ -68,7 +68,7 @@ def make_lane(visit: AdminVisit, posted: Fields) -> Response:
     try:
         if not name:
             raise forms.Mistakes({"name": "the name is missing"})
-        _save(visit, name, written, [key for key in written if written[key]], only="new")
+        _save(visit, name, {key: text for key, text in written.items() if text}, only="new")
     except forms.REFUSED as error:
         return _new(visit, forms.refused(visit.request, error, written, "No lane was created"))
     return visit.redirect(path("lanes", name), f"Lane '{name}' was created.")
@@ -155,7 +155,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
     if not changed:
         return visit.redirect(path("lanes", name), "Nothing was changed.")
     try:
-        _save(visit, name, written, changed, only="there")
+        _save(visit, name, changed, only="there")
     except forms.REFUSED as error:
         before = posted["before"]
         nothing = "Nothing was changed"
@@ -164,8 +164,8 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
     return visit.redirect(path("lanes", name), f"Lane '{name}' was changed.")
 
 
-def _save(visit: Visit, name: str, written: Mapping[str, str], changed: Any, *, only: Any) -> None:
-    changes = lane_form.changes(written, changed)
+def _save(visit: Visit, name: str, texts: Mapping[str, str], *, only: Any) -> None:
+    changes = lane_control.read_changes(forms.read(lane_form.FIELDS, texts))
     with visit.unit() as unit:
         shown = {"max_running": None} if only == "new" else {}  # empty for no limit
         lane_control.save(unit, name, shown | changes, only=only)

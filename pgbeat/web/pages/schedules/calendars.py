@@ -9,7 +9,6 @@ from fastapi import APIRouter, Response
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
-from pgbeat.schedules.calendars.model import Calendar
 from pgbeat.views import View
 from pgbeat.views.definitions import calendar, calendar_check
 from pgbeat.web.pages import forms
@@ -131,12 +130,13 @@ def _show(
 ) -> Response:
     with visit.reading() as connection:
         row = calendars.get(connection, name, namespace=visit.namespace)
+        definition = json.dumps(row.definition, ensure_ascii=False, indent=2)
         users = calendars.users(connection, namespace=visit.namespace).get(name, [])
     return visit.page(
         "calendar.html",
         "calendars",
         status=status,
-        form=form or _form(row),
+        form=form or Form({"definition": definition}),
         error=error,
         row=row,
         facts=calendar(row, {}),
@@ -146,10 +146,6 @@ def _show(
         check=_CHECK,
         found=check,
     )
-
-
-def _form(row: Calendar) -> Form:
-    return Form({"definition": json.dumps(row.definition, ensure_ascii=False, indent=2)})
 
 
 @router.post("/console/calendars/{name}")
