@@ -2,10 +2,10 @@
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Path, Request, Response
@@ -32,6 +32,8 @@ from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheView
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
 from pgbeat.web.pages.forms import Form
+
+T = TypeVar("T", bound=str)
 
 #: The cookie that tells the next page what was done, and the longest message in it.
 _MESSAGE, _LONGEST = "pgbeat_said", 600
@@ -204,9 +206,13 @@ Name = Annotated[str, Path(max_length=200)]
 Fields = Annotated[dict[str, str], Depends(_fields)]
 
 
-def unknown_verb(fields: dict[str, str]) -> HTTPException:
-    """Returns the error of a form whose `do` the page doesn't know."""
-    return HTTPException(422, f"{fields.get('do', '')!r} can't be done here")
+def verb_of(fields: Mapping[str, str], verbs: Iterable[T]) -> T:
+    """Returns the form's `do`, which must be one of the page's verbs."""
+    verb = fields.get("do", "")
+    for known in verbs:
+        if known == verb:
+            return known
+    raise HTTPException(422, f"{verb!r} can't be done here")
 
 
 # -- errors

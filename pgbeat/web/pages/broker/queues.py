@@ -10,15 +10,7 @@ from pgbeat.monitoring import worker_usage
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    Name,
-    PageRoute,
-    ViewerVisit,
-    path,
-    unknown_verb,
-)
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, ViewerVisit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -77,9 +69,7 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
 @router.post("/console/queues")
 def change_queue(visit: AdminVisit, fields: Fields) -> Response:
     """Pauses, resumes or purges a queue, by the form's `do`."""
-    verb, name = fields.get("do", ""), fields.get("queue", "")
-    if verb not in ("purge", "pause", "resume"):
-        raise unknown_verb(fields)
+    verb, name = verb_of(fields, ("purge", "pause", "resume")), fields.get("queue", "")
     with visit.work() as unit:
         visit.backend.require_broker(unit.connection)
         if verb == "purge":
@@ -97,9 +87,7 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
 @router.post("/console/dead")
 def change_dead(visit: AdminVisit, fields: Fields) -> Response:
     """Requeues or drops a dead letter, by the form's `do`."""
-    verb, number = fields.get("do", ""), forms.natural(fields.get("id", ""))
-    if verb not in ("requeue", "drop"):
-        raise unknown_verb(fields)
+    verb, number = verb_of(fields, ("requeue", "drop")), forms.natural(fields.get("id", ""))
     if number is None:
         raise NotFound(f"there is no dead letter {fields.get('id', '')[:80]!r}")
     with visit.unit() as unit:

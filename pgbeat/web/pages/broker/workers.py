@@ -8,7 +8,7 @@ from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -33,9 +33,7 @@ def workers_page(visit: ViewerVisit) -> Response:
 def control_worker(visit: AdminVisit, fields: Fields) -> Response:
     """Controls a worker, by the form's `do`."""
     name = fields.get("worker", "")
-    verb = next((known for known in worker_control.VERBS if known == fields.get("do")), None)
-    if verb is None:
-        raise unknown_verb(fields)
+    verb = verb_of(fields, worker_control.VERBS)
     order = WorkerCommand(verb, queue=fields.get("queue", "").strip() or None)
     try:
         with visit.work() as unit:

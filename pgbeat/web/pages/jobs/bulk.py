@@ -13,7 +13,7 @@ from pgbeat.web.api.jobs import bulk as api
 from pgbeat.web.api.jobs.bulk import BulkOrder
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -45,9 +45,7 @@ def change_jobs(
 ) -> Response:
     """Shows which jobs it is about, and how many; with `sure`, changes some hundred of them."""
     fields = {key: values[-1].strip() for key, values in posted.items() if values[-1].strip()}
-    verb = fields.get("do", "")
-    if verb not in VERBS:
-        raise unknown_verb(fields)
+    verb_of(fields, VERBS)
     # A browser posts no ids if nothing is ticked, which must never mean everything.
     is_all = fields.get("which") == "all"
     ids = [] if is_all else posted.get("id", [])

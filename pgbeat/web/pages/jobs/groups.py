@@ -20,15 +20,7 @@ from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import (
-    ChangeVisit,
-    Fields,
-    PageRoute,
-    TheVisit,
-    Visit,
-    path,
-    unknown_verb,
-)
+from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -107,8 +99,7 @@ def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response
     """Cancels the group if the form's `do` is `cancel`."""
     with visit.reading() as connection:
         visible_group(connection, visit, group_id)
-    if fields.get("do") != "cancel":
-        raise unknown_verb(fields)
+    verb_of(fields, ("cancel",))
     try:
         with visit.work() as unit:
             cancelled = submit_group.cancel(unit, group_id)

@@ -27,7 +27,7 @@ from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.jobs import job_fields, trace_chart
-from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
+from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -145,14 +145,12 @@ def _may_run_like(visit: Visit, job: Job) -> bool:
 @router.post("/console/jobs/{job_id}")
 def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
     """Does what the form's `do` says."""
-    verb = fields.get("do", "")
     with visit.reading() as connection:
         job = visible_job(connection, visit, job_id)
+    verb = verb_of(fields, ("update", *_VERBS))
     try:
         if verb == "update":
             return _update(visit, job, fields)
-        if verb not in _VERBS:
-            raise unknown_verb(fields)
         act, message = _VERBS[verb]
         with visit.unit() as unit:
             changed = act(unit, job.id, fields)

@@ -20,7 +20,7 @@ from pgbeat.web.pages.render import (
     TheVisit,
     Visit,
     path,
-    unknown_verb,
+    verb_of,
 )
 
 router = APIRouter(route_class=PageRoute)
@@ -138,11 +138,8 @@ def _written(row: Template) -> dict[str, str]:
 @router.post("/console/templates/{name}")
 def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     """Changes or deletes the template, by the form's `do`."""
-    verb = posted.get("do", "")
-    if verb not in ("edit", "delete"):
-        raise unknown_verb(posted)
     try:
-        if verb == "edit":
+        if verb_of(posted, ("edit", "delete")) == "edit":
             return _edit(visit, name, posted)
         with visit.unit() as unit:
             template_control.remove(unit, name)

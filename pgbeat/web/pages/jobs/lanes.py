@@ -26,7 +26,7 @@ from pgbeat.web.pages.render import (
     ViewerVisit,
     Visit,
     path,
-    unknown_verb,
+    verb_of,
 )
 
 router = APIRouter(route_class=PageRoute)
@@ -136,11 +136,9 @@ def _neighbours(line: Sequence[InLine]) -> dict[str, tuple[str | None, str | Non
 @router.post("/console/lanes/{name}")
 def change_lane(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     """Does what the form's `do` says."""
-    verb = posted.get("do", "")
+    verb = verb_of(posted, ("edit", *_VERBS))
     if verb == "edit":
         return _edit(visit, name, posted)
-    if verb not in _VERBS:
-        raise unknown_verb(posted)
     try:
         with visit.unit() as unit:
             where, message = _VERBS[verb](visit, unit, name, posted)

@@ -13,7 +13,7 @@ from pgbeat.jobs.rows import ids
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, verb_of
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.http import Reply
@@ -160,20 +160,18 @@ def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
                 webhook, signed_with = control.begin_test(unit, name)
             _, answer = outbox.send_test(webhook, signed_with, visit.backend.settings)
             return visit.redirect(here, _tested(answer), is_good=answer.is_delivered)
-        if verb in _VERBS:
-            act, past = _VERBS[verb]
-            with visit.unit() as unit:
-                act(unit, name, posted)
-            where = path("webhooks") if verb == "delete" else here
-            return visit.redirect(where, f"Webhook '{name}' {past}.")
         if verb in ("redeliver", "redeliver-all"):
             with visit.unit() as unit:
                 count = _redeliver(unit, name, posted)
             what = "1 delivery is" if count == 1 else f"{count} deliveries are"
             return visit.redirect(here, f"{what} tried again.")
+        act, past = _VERBS[verb_of(posted, _VERBS)]
+        with visit.unit() as unit:
+            act(unit, name, posted)
+        where = path("webhooks") if verb == "delete" else here
+        return visit.redirect(where, f"Webhook '{name}' {past}.")
     except PgbeatError as error:
         return _show(visit, name, error=error)
-    raise unknown_verb(posted)
 
 
 Posted = Mapping[str, str]

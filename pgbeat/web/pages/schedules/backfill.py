@@ -14,7 +14,7 @@ from pgbeat.web.api.schedules import decisions
 from pgbeat.web.api.schedules.decisions import BackfillSpan
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -64,9 +64,7 @@ def _show(
 @router.post("/console/backfill/{name:path}")
 def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     """Shows what was missed (`do`: `look`), or launches it (`launch`)."""
-    verb = posted.get("do", "")
-    if verb not in ("look", "launch"):
-        raise unknown_verb(posted)
+    verb = verb_of(posted, ("look", "launch"))
     with visit.reading() as connection:  # NotFound has its own page, without the form
         schedules.get(connection, name, namespace=visit.namespace)
     written = forms.given(_FIELDS, posted)

@@ -21,7 +21,7 @@ from pgbeat.web.pages.render import (
     ViewerVisit,
     Visit,
     path,
-    unknown_verb,
+    verb_of,
 )
 
 router = APIRouter(route_class=PageRoute)
@@ -151,11 +151,8 @@ def _show(
 @router.post("/console/calendars/{name}")
 def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     """Changes or deletes the calendar, by the form's `do`."""
-    verb = posted.get("do", "")
-    if verb == "edit":
+    if verb_of(posted, ("edit", "delete")) == "edit":
         return _edit(visit, name, posted)
-    if verb != "delete":
-        raise unknown_verb(posted)
     try:
         with visit.unit() as unit:
             calendar_control.remove(unit, name)

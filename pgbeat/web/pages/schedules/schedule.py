@@ -31,7 +31,7 @@ from pgbeat.web.pages.render import (
     ViewerVisit,
     Visit,
     path,
-    unknown_verb,
+    verb_of,
 )
 from pgbeat.web.pages.schedules import schedule_form, schedule_preview
 from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
@@ -145,14 +145,12 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
                 row = control.remove(unit, name)
             note = checked.ADDED if row.source == "code" else ""
             return visit.redirect(path("schedules"), _sentence(name, "deleted", note))
-        if verb in _SWITCHES:
-            switch, past = _SWITCHES[verb]
-            with visit.unit() as unit:
-                switch(unit, name, fields)
-            return visit.redirect(here, _sentence(name, past))
+        switch, past = _SWITCHES[verb_of(fields, _SWITCHES)]
+        with visit.unit() as unit:
+            switch(unit, name, fields)
+        return visit.redirect(here, _sentence(name, past))
     except PgbeatError as error:
         return _show(visit, name, error=error)
-    raise unknown_verb(fields)
 
 
 _SWITCHES: dict[str, tuple[Callable[[UnitOfWork, str, Mapping[str, str]], object], str]] = {

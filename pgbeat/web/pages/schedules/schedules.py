@@ -13,7 +13,7 @@ from pgbeat.web.api.paging import read_one
 from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, unknown_verb
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, verb_of
 
 router = APIRouter(route_class=PageRoute)
 
@@ -72,9 +72,7 @@ def pause_reason(fields: Mapping[str, str]) -> str | None:
 @router.post("/console/schedules")
 def change_schedules(visit: AdminVisit, fields: Fields) -> Response:
     """Pauses or resumes all schedules, by the form's `do`."""
-    verb = fields.get("do", "")
-    if verb not in ("pause", "resume"):
-        raise unknown_verb(fields)
+    verb = verb_of(fields, ("pause", "resume"))
     with visit.unit() as unit:
         if verb == "pause":
             changes = control.pause_all(unit, pause_reason(fields))
