@@ -10,7 +10,7 @@ from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheScraper, TheViewer
 
 
-class Call:
+class WebCall:
     """A request with its caller, and what it is answered from."""
 
     def __init__(self, request: Request, backend: Backend, caller: Caller) -> None:
@@ -28,11 +28,11 @@ class Call:
         return self.backend.unit(self.caller)
 
 
-def by(kind: type[Call], who: Any) -> Any:
+def by(kind: type[WebCall], who: Any) -> Any:
     """Returns the dependency on a call of this kind; `who` is the parameter of its caller."""
 
     # What waits for nothing is async: other functions are called in a thread each, for longer.
-    async def call(request: Request, backend: TheBackend, caller: who) -> Call:
+    async def call(request: Request, backend: TheBackend, caller: who) -> WebCall:
         return kind(request, backend, caller)
 
     return Depends(call)
@@ -40,7 +40,7 @@ def by(kind: type[Call], who: Any) -> Any:
 
 #: A call as an endpoint's parameter: by any caller, by an administrator, by a caller who sees
 #: everything, and by one who may read the metrics.
-TheCall = Annotated[Call, by(Call, TheCaller)]
-AdminCall = Annotated[Call, by(Call, TheAdmin)]
-ViewerCall = Annotated[Call, by(Call, TheViewer)]
-ScraperCall = Annotated[Call, by(Call, TheScraper)]
+TheCall = Annotated[WebCall, by(WebCall, TheCaller)]
+AdminCall = Annotated[WebCall, by(WebCall, TheAdmin)]
+ViewerCall = Annotated[WebCall, by(WebCall, TheViewer)]
+ScraperCall = Annotated[WebCall, by(WebCall, TheScraper)]

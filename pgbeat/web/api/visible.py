@@ -12,10 +12,10 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.results import lookup
 from pgbeat.results.lookup import TaskResult
-from pgbeat.web.calls import Call
+from pgbeat.web.calls import WebCall
 
 
-def visible_job(connection: Connection, call: Call, job_id: UUID | str) -> Job:
+def visible_job(connection: Connection, call: WebCall, job_id: UUID | str) -> Job:
     """Returns the job, masked. Raises `NotFound` if the actor may not see it."""
     job = jobs.get(connection, job_id, namespace=call.namespace)
     try:
@@ -25,7 +25,7 @@ def visible_job(connection: Connection, call: Call, job_id: UUID | str) -> Job:
     return call.redactor.row(job, job.task)
 
 
-def visible_group(connection: Connection, call: Call, group_id: UUID) -> Group:
+def visible_group(connection: Connection, call: WebCall, group_id: UUID) -> Group:
     """Returns the group. Raises `NotFound` if the actor may not see it."""
     group = groups.get(connection, group_id, namespace=call.namespace)
     try:
@@ -35,7 +35,7 @@ def visible_group(connection: Connection, call: Call, group_id: UUID) -> Group:
     return group
 
 
-def visible_result(connection: Connection, call: Call, task_id: str) -> TaskResult:
+def visible_result(connection: Connection, call: WebCall, task_id: str) -> TaskResult:
     """Returns a task's result, masked. Raises `NotFound` if the actor may not see it.
 
     A job's result is visible to callers who may see the job, another task's result to callers who

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from pgbeat.jobs.checks import permissions
 from pgbeat.web.api.jobs.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 from pgbeat.web.pages.render import PageRoute
 from pgbeat.web.stream_queries import SCHEDULE
 
@@ -69,7 +69,7 @@ async def page_changes(call: TheCall, of: Annotated[str, Query(max_length=250)])
     return streamed(events())
 
 
-def _seen(call: Call, written: str) -> UUID:
+def _seen(call: WebCall, written: str) -> UUID:
     try:
         job_id = UUID(written)
     except ValueError:

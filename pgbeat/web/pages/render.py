@@ -27,7 +27,7 @@ from pgbeat.timetables import span
 from pgbeat.version import __version__
 from pgbeat.web import problems
 from pgbeat.web.backend import cookie_options, root
-from pgbeat.web.calls import Call, by
+from pgbeat.web.calls import WebCall, by
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
@@ -121,7 +121,7 @@ def _message(request: Request) -> tuple[bool, str] | None:
         return None
 
 
-class Visit(Call):
+class Visit(WebCall):
     """A call for a page."""
 
     #: The database's time when the page's rows were read.

@@ -10,7 +10,7 @@ from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Done, Length, of_row
-from pgbeat.web.calls import AdminCall, Call, ViewerCall
+from pgbeat.web.calls import AdminCall, ViewerCall, WebCall
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -79,7 +79,7 @@ def resume_queue(call: AdminCall, name: QueueName) -> QueueDone:
 
 
 def _switched(
-    call: Call, name: str, switch: Callable[..., tuple[QueueSummary, Any]], past: str
+    call: WebCall, name: str, switch: Callable[..., tuple[QueueSummary, Any]], past: str
 ) -> QueueDone:
     with call.unit() as unit:
         call.backend.require_broker(unit.connection)

@@ -20,7 +20,7 @@ from pgbeat.web.api.jobs.job_models import FoundJob
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.api.jobs.jobs import JobChanges
 from pgbeat.web.api.paging import cursor, moment, number, read
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -137,7 +137,7 @@ def change_jobs(call: TheCall, body: BulkOrder) -> BulkDone:
 
 
 def carry_out(
-    call: Call, order: Order, asked: JobFilter, after: str | None, limit: int
+    call: WebCall, order: Order, asked: JobFilter, after: str | None, limit: int
 ) -> tuple[Preview | None, Progress, str | None]:
     """Changes the next `limit` jobs; returns the preview (at first), the progress and `next`."""
     with call.work() as unit:
@@ -161,7 +161,7 @@ def _next(until: datetime, progress: Progress) -> str | None:
     return cursor(until.isoformat(), at.isoformat(), job_id, progress.action or 0)
 
 
-def which(connection: Connection, call: Call, asked: JobFilter) -> Filter:
+def which(connection: Connection, call: WebCall, asked: JobFilter) -> Filter:
     """Returns the filter. Raises `NotFound` for an unknown schedule."""
     fields = asked.model_dump(exclude={"q", "schedule", "group"})
     fields["group_id"] = str(asked.group) if asked.group else None

@@ -16,7 +16,7 @@ from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.task_checks import check_arguments, check_task
 from pgbeat.jobs.submitting import direct
 from pgbeat.web.api.bodies import Body, Length, PlainJson, PlainList, example
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
@@ -77,7 +77,7 @@ async def run_direct(
         free.release()
 
 
-def _run(call: Call, task: str, body: DirectRun) -> DirectDone:
+def _run(call: WebCall, task: str, body: DirectRun) -> DirectDone:
     if not call.backend.settings.web_direct:
         permissions.require_admin(call.caller, f"run task {task!r} in the web process")
     permissions.require_task(call.caller, task)

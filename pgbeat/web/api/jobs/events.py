@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 from pgbeat.views.jobs import progress
 from pgbeat.web.api.jobs.job_models import JobId
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 from pgbeat.web.identity import Caller
 from pgbeat.web.stream_queries import StreamedJob
 from pgbeat.web.watch import Stream, StreamWatcher
@@ -83,12 +83,12 @@ async def watch_job(
     return _respond(call, job_id, None)
 
 
-def _check(call: Call, job_id: UUID) -> None:
+def _check(call: WebCall, job_id: UUID) -> None:
     with call.backend.transaction() as connection:
         visible_job(connection, call, job_id)
 
 
-def watcher_of(call: Call) -> StreamWatcher:
+def watcher_of(call: WebCall) -> StreamWatcher:
     """Returns the app's watcher."""
     state = call.request.app.state
     if not hasattr(state, "pgbeat_watch"):
@@ -97,7 +97,7 @@ def watcher_of(call: Call) -> StreamWatcher:
     return watcher
 
 
-def _respond(call: Call, job_id: UUID | None, person: str | None) -> Response:
+def _respond(call: WebCall, job_id: UUID | None, person: str | None) -> Response:
     watcher = watcher_of(call)
     watcher.check(call.caller.name)
 
@@ -139,7 +139,7 @@ async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:
         yield await stream.wait(min(HEARTBEAT, left))
 
 
-async def _events(stream: Stream, call: Call) -> AsyncIterator[str]:
+async def _events(stream: Stream, call: WebCall) -> AsyncIterator[str]:
     yield BEGINNING
     async for has_news in rounds(stream, call.caller):
         if not has_news:

@@ -17,7 +17,7 @@ from pgbeat.web.api.bodies import Body, Json, Next, example, of_row
 from pgbeat.web.api.jobs.job_models import FoundJob, JobOrder
 from pgbeat.web.api.paging import After, Limit, moment, read, split
 from pgbeat.web.api.visible import visible_group
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -132,7 +132,7 @@ def get_group(call: TheCall, group_id: GroupId) -> GroupDetail:
         return _detail(connection, call, group)
 
 
-def _detail(connection: Connection, call: Call, group: Group) -> GroupDetail:
+def _detail(connection: Connection, call: WebCall, group: Group) -> GroupDetail:
     progress = groups.progress(connection, [group.id])[group.id]
     members = call.redactor.rows(groups.members(connection, group.id, limit=_SHOWN))
     return GroupDetail.model_validate(views.detail(group, progress, members))

@@ -13,7 +13,7 @@ from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.searching import search
 from pgbeat.jobs.searching.query import parse
 from pgbeat.schedules import model as schedules
-from pgbeat.web.calls import Call
+from pgbeat.web.calls import WebCall
 
 #: The parameter of a query.
 Searched = Annotated[
@@ -27,7 +27,11 @@ Searched = Annotated[
 
 
 def queried(
-    connection: Connection, call: Call, text: str, schedule: str | None, fields: Mapping[str, Any]
+    connection: Connection,
+    call: WebCall,
+    text: str,
+    schedule: str | None,
+    fields: Mapping[str, Any],
 ) -> Filter:
     """Returns the filter of a query and of fields beside it, limited to what the caller may find.
 
@@ -44,7 +48,7 @@ def queried(
     return search.visible(call.caller, call.redactor, which)
 
 
-def schedule_id(connection: Connection, call: Call, name: str) -> int:
+def schedule_id(connection: Connection, call: WebCall, name: str) -> int:
     """Returns the id of a schedule; -1 if there is none.
 
     Raises `NotFound` only for callers who see all schedules; others may not learn the names.

@@ -42,7 +42,7 @@ from pgbeat.web.api.jobs.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
 from pgbeat.web.api.visible import visible_job
-from pgbeat.web.calls import Call, TheCall
+from pgbeat.web.calls import TheCall, WebCall
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -231,7 +231,7 @@ def create_jobs(call: TheCall, body: JobOrders) -> JobIds:
 # -- changing
 
 
-def _change(call: Call, job_id: UUID, verb: Callable[..., Job], **options: Any) -> FoundJob:
+def _change(call: WebCall, job_id: UUID, verb: Callable[..., Job], **options: Any) -> FoundJob:
     """Applies one of `control`'s verbs to a job that the caller may see, and returns the job."""
     with call.work() as unit:
         with unit.transaction():
@@ -240,7 +240,7 @@ def _change(call: Call, job_id: UUID, verb: Callable[..., Job], **options: Any) 
         return FoundJob.model_validate(views.job(_now(unit.connection, call, job)))
 
 
-def _now(connection: Connection, call: Call, job: Job) -> Job:
+def _now(connection: Connection, call: WebCall, job: Job) -> Job:
     """Returns the job after its lane was dispatched, masked.
 
     It is the old row if the job was deleted meanwhile.

@@ -17,7 +17,7 @@ from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import lane_control
 from pgbeat.views import lanes as views
 from pgbeat.web.api.bodies import Body, Done, PlainJson, example, of_row
-from pgbeat.web.calls import AdminCall, Call, TheCall
+from pgbeat.web.calls import AdminCall, TheCall, WebCall
 from pgbeat.web.identity import Caller
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
@@ -199,7 +199,7 @@ def put_lane(call: AdminCall, name: LaneName, body: LaneChanges, response: Respo
 
 
 def _switched(
-    call: Call, name: str, switch: Callable[..., tuple[Lane, Any]], past: str
+    call: WebCall, name: str, switch: Callable[..., tuple[Lane, Any]], past: str
 ) -> LaneDone:
     with call.unit() as unit:
         lane, _ = switch(unit, name)

@@ -10,7 +10,7 @@ from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, PlainJson, PlainList, example, of_row
-from pgbeat.web.calls import AdminCall, Call, TheCall
+from pgbeat.web.calls import AdminCall, TheCall, WebCall
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -68,7 +68,7 @@ class TemplateList(BaseModel):
     templates: list[TemplateDetail]
 
 
-def _users(connection: Connection, call: Call) -> dict[str, list[str]]:
+def _users(connection: Connection, call: WebCall) -> dict[str, list[str]]:
     return templates.users(connection, namespace=call.namespace) if call.caller.sees_all else {}
 
 

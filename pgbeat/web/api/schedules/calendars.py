@@ -12,7 +12,7 @@ from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
 from pgbeat.views import definitions as views
 from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example, of_row
-from pgbeat.web.calls import AdminCall, Call, TheCall
+from pgbeat.web.calls import AdminCall, TheCall, WebCall
 
 router = APIRouter(prefix="/calendars", tags=["calendars"])
 
@@ -75,7 +75,7 @@ class CalendarCheck(BaseModel):
     reason: str | None = Field(examples=["calendar 'office': Saturday"])
 
 
-def _users(connection: Connection, call: Call) -> dict[str, list[str]]:
+def _users(connection: Connection, call: WebCall) -> dict[str, list[str]]:
     return calendars.users(connection, namespace=call.namespace) if call.caller.sees_all else {}
 
 

@@ -19,7 +19,7 @@ from pgbeat.views import schedules as views
 from pgbeat.web.api.bodies import Body, Next, of_row
 from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedules.schedule_models import FoundTick, Name, TickStats
-from pgbeat.web.calls import AdminCall, Call, ViewerCall
+from pgbeat.web.calls import AdminCall, ViewerCall, WebCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -164,7 +164,7 @@ def backfill_schedule(call: AdminCall, name: Name, body: BackfillSpan) -> Backfi
     )
 
 
-def carry_out(call: Call, name: str, body: BackfillSpan) -> tuple[Missed, control.BackfillRun]:
+def carry_out(call: WebCall, name: str, body: BackfillSpan) -> tuple[Missed, control.BackfillRun]:
     """Finds the due times that a schedule missed in a span and launches them, unless `dry_run`."""
     with call.backend.transaction() as connection:
         now = connections.now(connection)

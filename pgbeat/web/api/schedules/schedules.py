@@ -33,7 +33,7 @@ from pgbeat.web.api.schedules.schedule_models import (
     SchedulesSwitched,
 )
 from pgbeat.web.backend import Backend
-from pgbeat.web.calls import AdminCall, Call, ViewerCall
+from pgbeat.web.calls import AdminCall, ViewerCall, WebCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -57,7 +57,7 @@ class SchedulesListed(NamedTuple):
 
 
 def listed(
-    call: Call,
+    call: WebCall,
     connection: Connection,
     search: str | None,
     limit: int,
@@ -143,7 +143,7 @@ def delete_schedule(call: AdminCall, name: Name) -> ScheduleDone:
 
 
 def _switched(
-    call: Call, name: str, switch: Callable[..., Switched], past: str, *reason: str | None
+    call: WebCall, name: str, switch: Callable[..., Switched], past: str, *reason: str | None
 ) -> ScheduleDone:
     with call.unit() as unit:
         row = switch(unit, name, *reason).after

@@ -13,7 +13,7 @@ from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
 from pgbeat.web.api.bodies import of_row
 from pgbeat.web.api.schedules.schedule_models import ScheduleHealth
-from pgbeat.web.calls import Call, ViewerCall
+from pgbeat.web.calls import ViewerCall, WebCall
 
 router = APIRouter(tags=["scheduler"])
 
@@ -85,7 +85,11 @@ def _row(row: ScheduleTimeline) -> dict[str, object]:
 
 
 def read_timeline(
-    connection: Connection, call: Call, span: str, search: str | None, limit: int = timelines.ROWS
+    connection: Connection,
+    call: WebCall,
+    span: str,
+    search: str | None,
+    limit: int = timelines.ROWS,
 ) -> Timeline:
     """Reads the timeline, masked."""
     patience = beats.patience(call.backend.settings)
