@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.beat import due
 from pgbeat.beat.condition_pool import ConditionPool
 from pgbeat.beat.due import DueSnapshot
-from pgbeat.beat.enqueuer import Written
+from pgbeat.beat.enqueuer import WrittenTicks
 from pgbeat.beat.evaluation import Evaluation
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
@@ -146,7 +146,7 @@ class DueSchedules:
         ids = [evaluation.schedule.id for evaluation in evaluations]
         return [key for key in ids if self._postponed.was_held(key)]
 
-    def settle(self, evaluations: Sequence[Evaluation], written: Written) -> None:
+    def settle(self, evaluations: Sequence[Evaluation], written: WrittenTicks) -> None:
         """Leaves schedules alone for a moment whose evaluation was not written.
 
         One that changed meanwhile is evaluated again at once. One that is dropped twice running is

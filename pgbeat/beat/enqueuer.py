@@ -39,7 +39,7 @@ class _KeyTaken(Exception):
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenTicks:
     """The outcome of writing a batch of evaluations."""
 
     decisions: list[Decision] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Written:
     #: Lanes (namespace and name) in which there is something to dispatch.
     lanes: set[Room] = field(default_factory=set)
 
-    def add(self, other: "Written") -> None:
+    def add(self, other: "WrittenTicks") -> None:
         """Adds the outcome of another part of the batch."""
         self.decisions += other.decisions
         self.waiting |= other.waiting
@@ -97,7 +97,7 @@ class Enqueuer:
         *,
         suspects: Collection[int] = (),
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> Written:
+    ) -> WrittenTicks:
         """Writes evaluations with everything that follows from them, each all or nothing.
 
         Plain launches are one statement; `meanwhile`, which must not use the connection, is called
@@ -107,7 +107,7 @@ class Enqueuer:
         for which that is likely: they come last, by themselves. Evaluations of rows that changed
         meanwhile are dropped.
         """
-        written = Written()
+        written = WrittenTicks()
         able = []
         for evaluation in evaluations:
             if isinstance(evaluation.result, Failure) and evaluation.result.passes:
@@ -137,7 +137,7 @@ class Enqueuer:
         evaluations: list[Evaluation],
         now: datetime,
         meanwhile: Callable[[], object],
-        written: Written,
+        written: WrittenTicks,
     ) -> list[Evaluation]:
         """Launches plain schedules. Returns the evaluations that are not written."""
         if self._plain is None or observers:
@@ -159,7 +159,7 @@ class Enqueuer:
         connection: Connection,
         evaluations: Sequence[Evaluation],
         now: datetime,
-        written: Written,
+        written: WrittenTicks,
     ) -> None:
         def write(part: Sequence[Evaluation]) -> None:
             if self.publisher.transactional:
@@ -204,7 +204,7 @@ class Enqueuer:
         now: datetime,
         *,
         is_brief: bool = False,
-    ) -> Written:
+    ) -> WrittenTicks:
         began = time.time_ns() if observers else 0
         with connections.transaction(connection):
             if is_brief:
@@ -221,7 +221,7 @@ class Enqueuer:
 
     def write(
         self, connection: Connection, evaluations: Sequence[Evaluation], now: datetime
-    ) -> Written:
+    ) -> WrittenTicks:
         """Writes evaluations into the open transaction, which has locked their rows.
 
         Ticks, jobs, messages and the schedules' advance take one statement each.
@@ -243,7 +243,7 @@ class Enqueuer:
         due.advance(connection, [*waiting, *changes], now)
         decisions = [decision for decision, _ in outcomes if decision.schedule.id in fresh]
         due.disable(connection, decisions, now)
-        return Written(
+        return WrittenTicks(
             decisions,
             {advance.id for advance in waiting},
             {p.schedule.id: p.postponed for p in pending if p.postponed is not None},

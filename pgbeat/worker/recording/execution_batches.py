@@ -24,7 +24,7 @@ _encode = json.JSONEncoder(default=str).encode
 _by_job = itemgetter("job_id")
 
 
-class Written(NamedTuple):
+class WrittenAttempts(NamedTuple):
     """The result of writing attempts."""
 
     #: Ended jobs, for `lifecycle.follow`.
@@ -39,7 +39,7 @@ def write(
     batch: Sequence[Attempt],
     worker_id: int,
     shape: Shape = dict,
-) -> Written:
+) -> WrittenAttempts:
     """Writes attempts into the open transaction."""
     # A run that lost its claim does not fail its job: the message is delivered again.
     claims = {
@@ -65,7 +65,7 @@ def write(
     asked = endings.lock_undecided(connection, undecided | doubtful)
     # What fails has a result.
     unanswered = {job: job_result for job, job_result in asked.items() if str(job) in undecided}
-    written = Written([], set())
+    written = WrittenAttempts([], set())
     for statement, documents in statements(batch, shape, worker_id, os.getpid()):
         for job in _jobs(prepared.run(statement, documents), unanswered):
             if isinstance(job, UUID):
