@@ -56,17 +56,21 @@ def return_part(
 ) -> None:
     """Counts what a member returned, once, in a transaction; the last one ends the chord."""
     index, expires = request.group_index, backend.chord_expires
+    chord, part = backend.key(request.group).encode(), str(request.id).encode()
     row = backend.store.run(
         statements.RETURN_PART,
-        backend.key(request.group).encode(),
+        chord,
         b"%d" % (_UNKNOWN if index is None else index),
-        str(request.id).encode(),
+        part,
         state.encode(),
         *backend.encode_value(backend.encode_result(result, state)),
         repr(float(expires)).encode() if expires else None,
         None if is_durable or not _is_acknowledged_late(backend, request) else b"off",
     )
-    done, size = (text(row, 0, 0), text(row, 0, 1)) if row.ntuples else ("0", None)
+    if not row.ntuples:
+        backend.store.run(statements.DROP_LATE_PART, chord, part)
+        return
+    done, size = text(row, 0, 0), text(row, 0, 1)
     if done == size:
         connection.exec_driver_sql(statements.DURABLY)
         _end(backend, connection, request.group, request.chord)

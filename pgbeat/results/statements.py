@@ -87,6 +87,14 @@ DELETE_GROUP = Statement(
 #: the chord expires, commit. Yields how many there are, and of how many (NULL: not known yet);
 #: nothing if the part was there, or the chord has ended.
 RETURN_PART = Statement("return_chord_part", sql.load(_SQL, "return_part"))
+#: Drops a part (group, task) that returned once more while its chord was ending.
+DROP_LATE_PART = Statement(
+    "drop_late_chord_part",
+    """
+    DELETE FROM pgbeat.chord_parts WHERE group_id = $1 AND task_id = $2
+       AND EXISTS (SELECT FROM pgbeat.chords WHERE group_id = $1 AND ended)
+    """,
+)
 #: Keeps a chord's body for `SET_CHORD_SIZE`: group, body, content type and encoding.
 KEEP_BODY = Statement(
     "keep_chord_body",

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from celery import Celery
 from celery.app.task import Context
@@ -13,6 +14,7 @@ from celery.app.task import Context
 from pgbeat.results import chords, expiry
 from pgbeat.results.backend import ResultBackend
 from pgbeat.results.store import Store
+from tests.support.processes import until
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -207,6 +209,23 @@ def test_a_size_and_the_last_part_at_once(backend: ResultBackend, database: str,
         for thread in threads:
             thread.join(20)
     assert bodies(sql) == [[0, 1]] * 30
+
+
+def test_a_part_that_returns_again_while_its_chord_ends_leaves_nothing(
+    backend: ResultBackend, database: str, sql: Sql
+) -> None:
+    """Two workers run it: one lost its claim."""
+    backend.set_chord_size("c1", 2)
+    return_part(backend, 0)
+    again = threading.Thread(target=return_part, args=(backend, 0))
+    with psycopg.connect(database) as last:
+        last.execute("UPDATE pgbeat.chords SET ended = true")
+        last.execute("DELETE FROM pgbeat.chord_parts")
+        again.start()
+        until(lambda: sql("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    again.join(20)
+    assert sql("SELECT ended, done FROM pgbeat.chords") == [(True, 1)]
+    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
 
 
 @pytest.mark.parametrize("step", ["set_chord_size", "read_chord_body", "end_chord", "publish"])
