@@ -131,7 +131,7 @@ def carrying(connection: Connection, jobs: Sequence[str]) -> set[str]:
 
 
 def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:
-    """Returns the jobs whose message is, or will be, somebody else's.
+    """Returns the jobs whose message is, will be, or was last somebody else's.
 
     `claims` are the consumers that had claimed them, by job id.
     """

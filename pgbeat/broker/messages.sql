@@ -52,10 +52,19 @@ WITH mine AS (
     DELETE FROM kombu_message m WHERE id IN (SELECT id FROM mine)
     RETURNING job_id, (SELECT name FROM kombu_queue q WHERE q.id = m.queue_id), payload
 
+-- The message is another consumer's or nobody's, will be since its consumer is dead, or was accepted by
+-- another consumer.
 -- name: passed_on
 SELECT d.job_id
   FROM unnest(CAST(:jobs AS uuid[]), CAST(:consumers AS integer[])) AS d (job_id, consumer)
-       CROSS JOIN LATERAL (SELECT claimed_by FROM kombu_message WHERE job_id = d.job_id) AS m
- WHERE CASE WHEN m.claimed_by IS DISTINCT FROM d.consumer THEN true
-            ELSE d.consumer NOT IN (SELECT id FROM pgbeat.consumers)
-                 OR d.consumer IN (SELECT pgbeat.dead_consumers()) END
+       CROSS JOIN LATERAL (
+           SELECT claimed_by AS consumer, true AS is_there
+             FROM kombu_message WHERE job_id = d.job_id
+           UNION ALL (
+           SELECT consumer_id, false FROM pgbeat.message_ends
+            WHERE job_id = d.job_id AND how = 'accepted' ORDER BY id DESC LIMIT 1)
+           ORDER BY is_there DESC LIMIT 1) AS m
+ WHERE CASE WHEN m.consumer IS DISTINCT FROM d.consumer THEN true
+            WHEN m.is_there THEN d.consumer NOT IN (SELECT id FROM pgbeat.consumers)
+                                 OR d.consumer IN (SELECT pgbeat.dead_consumers())
+            ELSE false END
