@@ -25,7 +25,7 @@ import pgbeat
 from pgbeat.broker.transport.held_messages import HeldMessages
 from pgbeat.config import postgres_url
 from pgbeat.results.ending import TaskEnding
-from pgbeat.worker.finishing.async_finish import _OwnAsyncSession
+from pgbeat.worker.finishing.async_finish import _Adopted
 from pgbeat.worker.finishing.finish import _OwnSession
 from tests.support.apps.steps import between
 
@@ -71,7 +71,7 @@ if os.environ.get("TESTS_DIE_AT"):
     between(_reached, TaskEnding, "succeed", STEPS[0], STEPS[5])
     between(_reached, TaskEnding, "_acknowledge", None, STEPS[1])
     between(_reached, HeldMessages, "publish", None, STEPS[2])
-    for kind in (_OwnSession, _OwnAsyncSession):
+    for kind in (_OwnSession, _Adopted):
         between(_reached, kind, "commit", STEPS[3], STEPS[4])
 
 
