@@ -216,7 +216,6 @@ def of_known(condition: str) -> str:
     return f"CASE WHEN {condition} THEN true ELSE false END"
 
 
-UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
 _UNFINISHED_OF = text(
     """
     SELECT s.id, j.id, j.state

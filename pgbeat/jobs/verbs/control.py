@@ -198,7 +198,7 @@ def proceed(connection: Connection, publisher: Publisher, job: Job) -> tuple[Job
     if job.dispatched_at is not None:
         failed = lifecycle.publish(connection, publisher, [job])
     elif job.state == "scheduled":
-        submissions.announce(connection, job)
+        submissions.announce(connection, [job])
     lanes = lifecycle.follow(connection, publisher, failed)
     if failed:
         job = jobs.get(connection, job.id)

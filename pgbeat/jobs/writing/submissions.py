@@ -1,6 +1,6 @@
 """Writes the jobs that people, programs and groups submit, with their messages."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -139,8 +139,7 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[J
         publisher.flush(unit.connection, [str(new.job.id) for new in dispatched])
     finally:
         publisher.clear()
-    if any(row.state == "scheduled" and not row.is_dispatched for row in rows):
-        _wake_beat(unit.connection)
+    announce(unit.connection, rows)
     dispatch.after_commit(
         unit,
         {
@@ -212,14 +211,10 @@ def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
 _NOTIFY = text("SELECT pg_notify(:channel, 'jobs')").bindparams(channel=channels.SCHEDULES)
 
 
-def announce(connection: Connection, job: Job) -> None:
-    """Notifies the leading beat, after the commit, if beat must dispatch the job at its time."""
-    if job.state == "scheduled" and not job.is_dispatched:
-        _wake_beat(connection)
-
-
-def _wake_beat(connection: Connection) -> None:
-    connection.execute(_NOTIFY)
+def announce(connection: Connection, batch: Iterable[Job]) -> None:
+    """Notifies the leading beat, after the commit, if it must dispatch a job at its time."""
+    if any(job.state == "scheduled" and not job.is_dispatched for job in batch):
+        connection.execute(_NOTIFY)
 
 
 @contextmanager
