@@ -164,6 +164,10 @@ _NONE = {
                FULL JOIN booked b ON b.task = j.id
          GROUP BY 1, 2
         HAVING count(b.task) <> CASE j.state WHEN 'completed' THEN 1 ELSE 0 END""",
-    "a chord that did not end": "SELECT group_id, done, size FROM pgbeat.chords WHERE NOT ended",
-    "a part of a chord that is left": "SELECT group_id, task_id FROM pgbeat.chord_parts",
+    # A chord without a size is one whose sender was refused after it had sent a part of it.
+    "a chord that did not end": """
+        SELECT group_id, done, size FROM pgbeat.chords WHERE NOT ended AND size IS NOT NULL""",
+    "a part of a chord that is left": """
+        SELECT p.group_id, p.task_id FROM pgbeat.chord_parts p
+          LEFT JOIN pgbeat.chords c USING (group_id) WHERE c.size IS NOT NULL OR c.group_id IS NULL""",
 }
