@@ -169,5 +169,6 @@ _NONE = {
         SELECT group_id, done, size FROM pgbeat.chords WHERE NOT ended AND size IS NOT NULL""",
     "a part of a chord that is left": """
         SELECT p.group_id, p.task_id FROM pgbeat.chord_parts p
-          LEFT JOIN pgbeat.chords c USING (group_id) WHERE c.size IS NOT NULL OR c.group_id IS NULL""",
+          LEFT JOIN pgbeat.chords c USING (group_id)
+         WHERE c.size IS NOT NULL OR c.group_id IS NULL""",
 }
