@@ -3,7 +3,9 @@ task_id, status, body, content_type, content_encoding, traceback, children, grou
     parent_id, date_done, task, worker, queue, retries, request, expires_at
 
 -- Invariant: a stored success stays, no revocation replaces an end, and no retry a revocation: the
--- task was cancelled as it asked for one. Whoever waits is notified in the same transaction.
+-- task was cancelled as it asked for one. Nothing replaces the revocation of a job that was
+-- cancelled before its worker recorded that it began it, and that ran to its end all the same.
+-- Waiting programs are notified in the same transaction.
 -- name: store
 WITH {first}
      stored AS (
@@ -16,8 +18,9 @@ WITH {first}
         AND {only_if}
      ON CONFLICT (task_id) DO UPDATE SET ({columns}) = ROW (excluded.*)
       WHERE r.status <> 'SUCCESS'
-        AND NOT (excluded.status = 'REVOKED' AND r.status IN ('FAILURE', 'REVOKED'))
-        AND NOT (excluded.status = 'RETRY' AND r.status = 'REVOKED')),
+        AND NOT (r.status = 'FAILURE' AND excluded.status = 'REVOKED')
+        AND NOT (r.status = 'REVOKED' AND (excluded.status IN ('REVOKED', 'RETRY')
+                                           OR pgbeat.was_cancelled($1)))),
      waiting AS ({waiting})
 {then}
 -- name: waiting

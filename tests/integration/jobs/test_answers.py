@@ -192,6 +192,27 @@ def test_what_the_worker_says_later_does_not_replace_the_reason(
     assert why(app.AsyncResult(result.id)) == REASON
 
 
+@pytest.mark.parametrize("status", ["STARTED", "SUCCESS", "FAILURE"])
+def test_a_run_that_begins_as_the_job_is_cancelled_does_not_replace_the_reason(
+    status: str, app: Celery, job_control: JobControl
+) -> None:
+    """A pool that can't terminate it runs it to its end."""
+    result = app.tasks["answers.plain"].delay(1)
+    cancel_one(job_control, result.id)
+    value = {"exc_type": "OSError", "exc_message": ["it broke"]} if status == "FAILURE" else None
+    app.backend.store_result(result.id, value, status)
+    app.backend.store_result(result.id, 7, "SUCCESS")
+    assert why(app.AsyncResult(result.id)) == REASON
+
+
+def test_a_task_that_is_no_job_may_run_after_it_was_revoked(app: Celery) -> None:
+    """As in Celery."""
+    for task_id in (str(uuid4()), "by name"):
+        app.backend.mark_as_revoked(task_id, "revoked")
+        app.backend.store_result(task_id, 7, "SUCCESS")
+        assert app.AsyncResult(task_id).get(timeout=0.2) == 7
+
+
 def test_a_purge(app: Celery, job_control: JobControl, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result says so; that of a chord's member comes with the next rescue."""
     monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)

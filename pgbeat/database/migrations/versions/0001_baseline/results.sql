@@ -21,6 +21,20 @@ CREATE TABLE pgbeat.results (
 );
 CREATE INDEX results_expired ON pgbeat.results (expires_at);
 
+-- Whether a task is a job that was cancelled. Its id may have a prefix. A function, so that the
+-- statement that stores a result plans and opens no partition of history.
+CREATE FUNCTION pgbeat.was_cancelled(task_id text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    job constant text := right(task_id, 36);
+BEGIN
+    IF job !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN
+        RETURN false;
+    END IF;
+    RETURN EXISTS (SELECT FROM pgbeat.ended_jobs j WHERE j.id = job::uuid AND j.state = 'cancelled');
+END
+$$;
+
 -- Group results that were saved, and the structure of chord headers that are not flat.
 CREATE TABLE pgbeat.result_groups (
     group_id         text PRIMARY KEY,
