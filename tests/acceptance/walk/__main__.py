@@ -14,8 +14,8 @@ from tests.acceptance.walk.faults import Faults
 from tests.acceptance.walk.load import Load
 from tests.acceptance.walk.site import Site
 
-#: Once it is calm, everything unfinished must finish: within so many seconds something must, and all
-#: within so many.
+#: Once it is calm, everything unfinished must finish: within so many seconds something must, and
+#: all within so many.
 _STILL, _CALM = 60.0, 600.0
 _UNFINISHED = """
     SELECT (SELECT count(*) FROM pgbeat.jobs WHERE finished_at IS NULL)
