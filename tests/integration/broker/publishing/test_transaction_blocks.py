@@ -4,12 +4,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
 
 import pytest
 from celery import Celery, chain, group
 from kombu import Exchange, Queue
+from kombu.exceptions import EncodeError
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
@@ -72,6 +74,20 @@ def test_what_the_block_publishes_commits_with_it(
     assert len(tasks(sql)) == 8
     after = add(app).delay().id
     assert tasks(sql)[-1] == after
+
+
+@pytest.mark.parametrize("in_block", [True, False])
+def test_a_canvas_whose_sending_fails_is_sent_in_part_unless_in_a_block(
+    app: Celery, engine: Engine, sql: Sql, in_block: bool
+) -> None:
+    """Celery publishes a canvas message by message."""
+    first, second = add(app).s(1), add(app).s(object())
+    with Session(engine) as mine:
+        block = pgbeat.in_transaction(mine, app) if in_block else nullcontext()
+        with suppress(EncodeError), block:
+            group(first, second).delay()
+            pytest.fail("it was sent")
+    assert len(tasks(sql)) == (0 if in_block else 1)
 
 
 def test_a_queue_that_was_rolled_back_is_declared_again(
