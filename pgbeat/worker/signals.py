@@ -224,9 +224,10 @@ def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
 
 
 def _makes(tracked: TrackedWorker, task: Any, request: Any, place: Place) -> Mapping[str, Any]:
-    """Returns the fields of a new job for such a task."""
+    """Returns the columns of a new job for such a task."""
     return {
-        "makes_job": True,
+        "job_source": "system",
+        "is_system_job": True,
         "namespace": tracked.settings.namespace,
         "task": task.name,
         "queue": (request.delivery_info or {}).get("routing_key"),

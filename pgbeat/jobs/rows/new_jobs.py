@@ -15,11 +15,11 @@ from pgbeat.database.prepared import BorrowedConnection, PreparedConnection, Sta
 from pgbeat.jobs.rows import unique_keys
 from pgbeat.jobs.rows.model import COLUMNS, NOW, Job
 
-_INSERT = sql.load("new_jobs.sql", "insert")
 #: Inserts the jobs of schedules that launch what their rows say: those of a relation `launch`, with
 #: columns of the schedules and of the launches.
 OF_SCHEDULES = sql.load("new_jobs.sql", "of_schedules")
-_COUNT, _RETURN = text(_INSERT), text(f"{_INSERT} RETURNING {COLUMNS}")
+_COUNT = text(sql.load("new_jobs.sql", "insert", result="count(*)"))
+_RETURN = text(sql.load("new_jobs.sql", "insert", result=COLUMNS))
 
 
 def insert(connection: Connection, batch: Sequence[Job]) -> int:
@@ -27,7 +27,9 @@ def insert(connection: Connection, batch: Sequence[Job]) -> int:
 
     Leaves out a job whose id or unique key an unfinished job has. They may have ended already.
     """
-    return connection.execute(_COUNT, {"batch": _recordset(batch)}).rowcount if batch else 0
+    if not batch:
+        return 0
+    return int(connection.execute(_COUNT, {"batch": _recordset(batch)}).scalar_one())
 
 
 def insert_returning(connection: Connection, batch: Sequence[Job]) -> list[Job]:

@@ -1,7 +1,5 @@
 -- name: insert
-INSERT INTO pgbeat.jobs AS j
-SELECT d.* FROM json_populate_recordset(pgbeat.new_job(), CAST(:batch AS json)) AS d
-ON CONFLICT DO NOTHING
+SELECT {result} FROM pgbeat.write_jobs(CAST(:batch AS json)) AS j
 
 -- name: write
 SELECT id, CAST(extract(epoch FROM made_at) * 1000000 AS bigint) AS made_at, place

@@ -67,17 +67,9 @@ class ExecutionRecord(NamedTuple):
     message: Mapping[str, Any] | None = None
     #: Whether an earlier execution of the job, or this one, may have been recorded before.
     is_repeated: bool | None = None
-    #: Whether to insert a job, with the fields below, for a task that was published without one.
-    makes_job: bool | None = None
-    namespace: str | None = None
-    task: str | None = None
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    queue: str | None = None
-    created_by: str | None = None
-    root_id: str | None = None
-    parent_id: str | None = None
-    canvas: Mapping[str, Any] | None = None
+    #: The job to write for a task that was published without one: as `pgbeat.write_jobs` takes it,
+    #: without what the execution says.
+    job: Mapping[str, Any] | None = None
 
 
 # What they write of a record, under names that no column of jobs has.

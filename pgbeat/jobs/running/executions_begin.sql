@@ -37,8 +37,7 @@ WITH r AS MATERIALIZED (
                progress_total float8, progress_message text, result text, error text,
                traceback text, metadata jsonb, log json, checkpoint jsonb, runs_in float8,
                message jsonb, is_repeated boolean,
-               makes_job boolean, namespace text, task text, args jsonb, kwargs jsonb, queue text,
-               created_by text, root_id uuid, parent_id uuid, canvas jsonb)),
+               job jsonb)),
 gone AS (
     DELETE FROM pgbeat.running_executions e
      WHERE e.id = ANY (ARRAY(
@@ -102,19 +101,18 @@ began AS (
               j.dispatched_at, j.cancel_reason, j.executions, {record}),
 fresh AS MATERIALIZED (
     SELECT * FROM r
-     WHERE makes_job AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = r.job_id)
+     WHERE job IS NOT NULL
+       AND NOT EXISTS (SELECT FROM pgbeat.unfinished_jobs u WHERE u.id = r.job_id)
        AND NOT (may_be_known AND pgbeat.has_ended(job_id))),
 made AS (
-    INSERT INTO pgbeat.jobs
-           (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
-            is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
-            checkpoint, executions, root_id, parent_id, canvas)
-    SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
-           'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
-           CASE WHEN ends_job THEN ended_at END, worker, error, checkpoint, 1, root_id, parent_id,
-           canvas
-      FROM fresh
-    ON CONFLICT DO NOTHING),
+    SELECT (SELECT count(*) FROM pgbeat.write_jobs(f.jobs)) AS number FROM (
+        SELECT json_agg(job || jsonb_build_object(
+                   'id', job_id, 'state', job_state, 'created_at', began_at,
+                   'dispatched_at', began_at, 'started_at', began_at,
+                   'finished_at', CASE WHEN ends_job THEN ended_at END, 'worker', worker,
+                   'error', error, 'checkpoint', checkpoint, 'executions', 1)) AS jobs
+          FROM fresh) AS f
+     WHERE f.jobs IS NOT NULL),
 placed AS (
     SELECT {record_names}, schedule_id, cancel_reason, executions FROM moved
     UNION ALL
@@ -149,7 +147,8 @@ SELECT {result} FROM moved WHERE {is_awaited} OR state = 'cancelled'
 UNION ALL
 SELECT {result} FROM began WHERE state <> 'running' AND {is_awaited}
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM late WHERE number < 0
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM (SELECT number FROM made UNION ALL SELECT number FROM late) AS counts WHERE number < 0
 UNION ALL
 SELECT job_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM r
  WHERE job_state = 'completed' AND job_id NOT IN (SELECT id FROM moved)

@@ -75,7 +75,7 @@ class Attempt:
     message: dict[str, Any] | None = None
     error: str | None = None
     traceback: str | None = None
-    #: Returns the fields of a new job, for a task that was published without one.
+    #: Returns the columns of a new job, for a task that was published without one.
     makes: Callable[[], Mapping[str, Any]] | None = None
     #: How soon its end must be recorded, since a lane or a group waits for it: `soon` or `now`.
     awaited: str | None = None
@@ -161,7 +161,7 @@ class Attempt:
         if self.is_repeated:
             first["is_repeated"] = True
         if self.makes is not None:
-            first.update(self.makes())
+            first["job"] = self.makes()
         if self.was_tried:
             begun = {"id": self.id, "job_id": self.job_id, "state": "running", "is_repeated": True}
             return [(True, {**first, **begun, "job_state": "running"}), (False, more)]
@@ -185,21 +185,15 @@ _AT_ITS_END = (
 def bare(document: dict[str, Any]) -> dict[str, Any]:
     """Returns a document without the text and JSON of tasks, which the database may refuse."""
     kept = {key: value for key, value in document.items() if key not in _OF_OTHERS}
+    if "job" in kept:
+        kept["job"] = {key: value for key, value in kept["job"].items() if key not in _ARGUMENTS}
     if "error" in kept:
         kept["error"] = kept["error"].encode("ascii", "backslashreplace").decode()
     return kept
 
 
-_OF_OTHERS = {
-    "traceback",
-    "result",
-    "metadata",
-    "log",
-    "checkpoint",
-    "progress_message",
-    "args",
-    "kwargs",
-}
+_OF_OTHERS = {"traceback", "result", "metadata", "log", "checkpoint", "progress_message"}
+_ARGUMENTS = {"args", "kwargs"}
 
 
 def text(value: str, limit: int) -> str:

@@ -284,9 +284,8 @@ def test_what_is_told_of_a_task_that_nobody_made_a_job_for(
     """It is told of once, from its beginning to its end."""
     add()
     job_id, run_id = str(uuid.uuid4()), str(uuid.uuid4())
-    run = ExecutionRecord(
-        run_id, job_id, True, "failed", "failed", worker="w", makes_job=True, task="t"
-    )
+    job = {"task": "t", "job_source": "system", "created_by": "celery"}
+    run = ExecutionRecord(run_id, job_id, True, "failed", "failed", worker="w", job=job)
     executions.record(connection, [run])
     assert sorted(event for _, event in told(sql)) == ["job.failed", "job.run.failed"]
 

@@ -153,6 +153,19 @@ BEGIN
 END
 $$;
 
+-- Writes jobs, a JSON array of objects as of `write_job`, and returns those that are new. Leaves out a job whose
+-- id or unique key an unfinished one has. They may have ended already.
+CREATE FUNCTION pgbeat.write_jobs(batch json) RETURNS SETOF pgbeat.jobs
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+        INSERT INTO pgbeat.jobs AS j
+        SELECT d.* FROM json_populate_recordset(pgbeat.new_job(), batch) AS d
+        ON CONFLICT DO NOTHING
+        RETURNING j.*;
+END
+$$;
+
 -- Says what is wrong with what was submitted; programs read the fields as of `refuse_schedule`.
 CREATE FUNCTION pgbeat.refuse_job(field text, code text, problem text) RETURNS void
 LANGUAGE plpgsql AS $$
