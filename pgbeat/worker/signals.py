@@ -251,14 +251,32 @@ def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs
         _report_failure(sender, task_id, exception)
 
 
+def _succeed(sender: Any, **kwargs: Any) -> None:
+    """Notes that the result is stored, if it has one, and that its callbacks are sent."""
+    attempt = getattr(sender.request, ATTEMPT, None)
+    if attempt is not None:
+        attempt.has_succeeded = True
+
+
+def _is_stored(task: Any, task_id: str) -> bool:
+    """Returns whether a task that was interrupted as it stored its result has done so."""
+    try:
+        return bool(task.backend.get_state(task_id) == SUCCESS)
+    except Exception:
+        logger.warning("The result of task %s can't be read", task_id, exc_info=True)
+        return False
+
+
 def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
     tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
     if attempt is None or tracked is None:
         return
     if attempt.is_recorded:
         return
-    if attempt.is_withdrawn and state == SUCCESS:
-        state = None  # the transaction that ends it was interrupted
+    if state == SUCCESS and (
+        attempt.is_withdrawn or not (attempt.has_succeeded or _is_stored(task, task_id))
+    ):
+        state = None  # what stores its result, or the transaction that ends it, was interrupted
     if not attempt.is_settled and not attempt_ends.conclude(
         attempt, retval, state, is_process=tracked.is_prefork
     ):
@@ -389,6 +407,7 @@ def _leave_child(**kwargs: Any) -> None:
 
 _RECEIVERS = (
     (signals.task_prerun, _begin),
+    (signals.task_success, _succeed),
     (signals.task_failure, _fail),
     (signals.task_postrun, _end),
     (signals.task_revoked, _revoke),

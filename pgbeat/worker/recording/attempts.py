@@ -87,6 +87,8 @@ class Attempt:
     is_repeated = False
     #: The id of the consumer that has its message until it has ended.
     consumer: int | None = None
+    #: Whether Celery has stored what its task returned.
+    has_succeeded = False
     #: Whether its job must be cancelled.
     cancel_asked = False
     # For the recorder: whether it is written, may be written in part, and is queued.

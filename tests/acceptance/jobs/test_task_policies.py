@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
@@ -171,6 +172,30 @@ def test_one_that_is_cancelled_before_it_asks_for_a_retry(
         "its job says the same",
     )
     assert [each.state for each in (first, second, last)] == ["REVOKED"] * 3
+
+
+@pytest.mark.slow
+def test_one_that_is_terminated_as_it_stores_its_result(
+    site: Site, sql: Sql, database: str
+) -> None:
+    """Its job agrees with its result, and with what its chord learns."""
+    pytest.importorskip("gevent")
+    site.start("-P", "gevent", "-c", "2")
+    members = [site.task("held", "k"), site.task("waits", "fails")]
+    chord(members, site.task("joined")).delay()
+    until(lambda: site.journal(), 60, "it runs")
+    [(job_id,)] = sql("SELECT id FROM pgbeat.jobs WHERE task = 'policies.held'")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM pgbeat.chords FOR UPDATE")
+        (site.folder / "gate-k").touch()
+        blocked = "SELECT pid FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        until(lambda: sql(blocked), 30, "it returns its part")
+        assert run_with(site.client, "jobs", "cancel", str(job_id)).exit_code == 0
+        ended = "SELECT state FROM pgbeat.jobs WHERE id = %s AND finished_at IS NOT NULL"
+        until(lambda: sql(ended, job_id), 30, "it has ended")
+    with pytest.raises(TaskRevokedError):
+        site.client.AsyncResult(str(job_id)).get(timeout=30)
+    assert sql(ended, job_id) == [("cancelled",)]
 
 
 @pytest.mark.slow
