@@ -38,7 +38,7 @@ class Message(NamedTuple):
     routing_key: str = ""
     #: The job that it starts, if any.
     job_id: str | None = None
-    #: How that job is made, if there is none yet.
+    #: How to make that job, if it doesn't exist yet.
     new_job: NewJob | None = None
 
 

@@ -131,7 +131,7 @@ _ARE_KEPT = text(
 
 
 def drop_oldest(connection: Connection) -> Partition | None:
-    """Drops the oldest period that is old for all namespaces; returns it, `None` if there is none.
+    """Drops the oldest period that is too old for all namespaces. Returns it, or `None`.
 
     The rows to keep are looked up before any lock is taken. Executions wait for their jobs.
     """

@@ -31,7 +31,7 @@ def unreadable(value: Any) -> str | None:
     return (
         None
         if marked is None
-        else (f"{marked!r:.200} can't be read by a worker: kombu takes it for a value of its own")
+        else (f"{marked!r:.200} can't be read by a worker: kombu takes it for one of its own types")
     )
 
 

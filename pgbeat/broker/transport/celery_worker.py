@@ -102,8 +102,8 @@ class AckBeforeTask(bootsteps.StartStopStep):
 class RejectInProcess(bootsteps.StartStopStep):
     """Makes the pools of threads, of greenlets and solo reject a task as the prefork pool does.
 
-    Celery 5.7 lets a `Reject` pass that storing a result raised. In these pools nobody would catch
-    it: a solo worker would end, and others would keep the message, which nobody could run again.
+    Celery 5.7 lets a `Reject` pass that storing a result raised. These pools would not catch it: a
+    solo worker would end, and others would keep the message, so that it could not run again.
     """
 
     requires = (AckBeforeTask,)

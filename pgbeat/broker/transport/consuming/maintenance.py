@@ -31,7 +31,7 @@ _BATCH = 1000
 
 
 class MadeAvailable(NamedTuple):
-    """Whether a run requeued or promoted messages; the session is not notified of its own."""
+    """Whether a run requeued or promoted messages; its own session gets no notification."""
 
     requeued: bool = False
     promoted: bool = False
