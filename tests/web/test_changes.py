@@ -713,7 +713,7 @@ def test_nothing_is_removed_unless_somebody_says_yes(stage: Stage, sql: Sql, com
     before = sql("SELECT count(*) FROM pgbeat.audit")
     nobody = run_with(stage.app, *given)
     assert nobody.exit_code == 2
-    assert "nobody to ask, and --yes was not given" in nobody.output
+    assert "the question got no answer, and --yes was not given" in nobody.output
     no = run_with(stage.app, *given, answer="n\n")
     assert re.search(r"\[y/N\]: n\nNothing is \w+\.\n$", no.stdout), no.stdout
     assert sql("SELECT count(*) FROM pgbeat.audit") == before

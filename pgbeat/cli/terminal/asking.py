@@ -33,7 +33,7 @@ def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
     except click.Abort as error:
         click.echo(err=as_json)
         if isinstance(error.__context__, EOFError):
-            problem = f"nothing is {past}: there is nobody to ask, and --yes was not given"
+            problem = f"nothing is {past}: the question got no answer, and --yes was not given"
             raise BadInput(problem) from None
         click.echo(f"Nothing is {past}.", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
