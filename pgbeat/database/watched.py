@@ -1,10 +1,10 @@
 """Connections whose waits end: the server answers, is known to be at work, or is given up.
 
-A server that hangs keeps its sockets open, and its kernel goes on acknowledging, so neither
-keepalives nor TCP's timeouts notice. A statement may take hours all the same, or wait for a lock:
-how long it takes says nothing. So whenever a session has been silent for a while, a second
-connection asks the same server. Only if that gets no answer, or if the server can't write, is the
-session given up.
+A server that hangs keeps its sockets open, and its kernel still acknowledges packets, so neither
+keepalives nor TCP's timeouts notice. But a statement may also take hours, or wait for a lock, so
+its duration proves nothing. So whenever a session has been silent for some seconds, a second
+connection asks the same server. Only if that gets no answer, or if the server can't write, pgbeat
+gives up the session.
 """
 
 import time
