@@ -61,6 +61,6 @@ def check(connection: Connection, namespace: str) -> tuple[Literal["warn"], str,
     listed = "; ".join(f"{name}: {error}" for name, error in failing)
     return (
         "warn",
-        f"monitors were not told of the last runs: {listed}",
+        f"the last requests to monitors failed: {listed}",
         ("Correct the schedules' check_in_url, or let beat's host reach the monitor."),
     )

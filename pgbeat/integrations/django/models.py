@@ -146,7 +146,7 @@ class Schedule(Row):
     retry_cap = _length(null=False, verbose_name="but no later than")
     probe_after = _length(help_text="once disabled, try after")
     pause_after_failures = _whole(help_text="so many failed jobs in a row; empty: never")
-    check_in_url = _text(max_length=2000, help_text="told of each run; empty: none")
+    check_in_url = _text(max_length=2000, help_text="requested for each run; empty: none")
 
     enabled = models.BooleanField(default=True)
     disabled_reason = _text()
