@@ -58,7 +58,7 @@ def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
         return f"it is a system job{of}"
     if not is_own:
         return f"it is a job of {job.created_by!r}, and you are {actor.name!r}"
-    return "nobody approves their own jobs" if verb == "approve" else None
+    return "it is your own job" if verb == "approve" else None
 
 
 def require_change(actor: Actor, what: str) -> None:

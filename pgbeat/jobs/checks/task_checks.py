@@ -1,4 +1,4 @@
-"""Checks a call: that there is the task, that it takes the arguments, and what it returns."""
+"""Checks a call: that the task exists, that it takes the arguments, and what it returns."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
 
 
 def refuse_coroutine(task: Any, value: Any) -> Any:
-    """Returns what a task returned. Raises `TypeError` for a coroutine that nobody awaits.
+    """Returns what a task returned. Raises `TypeError` for a coroutine that nothing awaits.
 
     The task's own `__call__`, or a pool with an event loop, may await it.
     """

@@ -25,7 +25,7 @@ from pgbeat.jobs.rows.model import Job
 class JobDefaults:
     """The templates and lanes that a batch of job policies names, read once.
 
-    Without `checks_lanes`, the statement that writes the jobs must check that there are the lanes.
+    Without `checks_lanes`, the statement that writes the jobs must check that the lanes exist.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ def test_the_reason_is_given(found: dict[str, Job]) -> None:
     assert said == [
         "it is a system job (of schedule 'nightly')",
         "it is a job of 'user:alice', and you are 'user:bob'",
-        "nobody approves their own jobs",
+        "it is your own job",
     ]
 
 
