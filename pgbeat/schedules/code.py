@@ -90,5 +90,5 @@ def described(others: Mapping[str, int], namespace: str) -> str:
 
 ADVICE = (
     "Only one beat leads a namespace, and it launches the schedules of all apps in it through its "
-    "own app's broker, routes and code: give each app a namespace of its own (pgbeat_namespace)."
+    "own app's broker, routes and code: give each app its own namespace (pgbeat_namespace)."
 )

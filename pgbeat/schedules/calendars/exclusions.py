@@ -135,7 +135,7 @@ class DayRules:
         if not self or self.why(day) is not None:
             return None
         name = WEEKDAY_NAMES[day.weekday()]
-        return f"{day} is none of its days" if self.spans or self.regions else name
+        return f"{day} is not one of its days" if self.spans or self.regions else name
 
     def __str__(self) -> str:
         spans = [str(span) for span in self.spans]

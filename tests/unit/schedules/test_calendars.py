@@ -216,7 +216,7 @@ def test_only_some_days() -> None:
     payday = {"only": {"dates": ["2026-07-15", "12-15"]}}
     assert why(payday, "2026-07-15", "2026-07-16", "2030-12-15") == [
         None,
-        "2026-07-16 is none of its days",
+        "2026-07-16 is not one of its days",
         None,
     ]
     # Days of several kinds: any of them will do.
@@ -224,7 +224,7 @@ def test_only_some_days() -> None:
     assert why(free, "2026-07-04", "2026-12-25", "2026-12-23") == [
         None,
         None,
-        "2026-12-23 is none of its days",
+        "2026-12-23 is not one of its days",
     ]
 
 
