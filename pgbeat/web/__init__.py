@@ -1,6 +1,6 @@
 """The web app: a REST API and a console, on the same domain functions as the command line.
 
-`celery -A app pgbeat web` serves it. A team can mount it into an app of its own:
+`celery -A app pgbeat web` serves it. A team can mount it into its own app:
 `app.mount("/pgbeat", create_app(celery_app, authenticate=user_of))`, where `user_of` returns the
 `User` of a request, or `None`.
 """

@@ -29,7 +29,7 @@ def conclude(
         retval: What the task returned or raised, as Celery's `task_postrun` gives it.
         state: Celery's state of the task; `None` if what was raised is no `Exception`.
         traceback: The traceback of an error.
-        is_process: Whether the task has a process of its own, which such an error may end.
+        is_process: Whether the task has its own process, which such an error may end.
     """
     attempt.result = attempt.error = None
     if attempt.memory is not None:

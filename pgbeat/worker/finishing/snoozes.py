@@ -79,6 +79,6 @@ def _message(task: Any) -> dict[str, Any] | None:
         return None
     outbox = HeldPublishes()
     producer = app.amqp.Producer(OutboxConnection(outbox), auto_declare=False)
-    # In a context of its own: the task's end must not hold it back.
+    # In a separate context: the task's end must not hold it back.
     Context().run(_again(task).apply_async, producer=producer)
     return kept_messages.written(outbox.messages[0])
