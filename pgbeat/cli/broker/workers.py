@@ -77,7 +77,7 @@ def _send(target: Target, name: str, order: WorkerCommand) -> None:
 @on_target
 def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
-    target.require_app("workers are told by the app's broker")
+    target.require_app("workers are reached through the app's broker")
     with target.transaction() as connection:
         worker_control.require(connection, target.namespace, name)
     if sure("shut down", "shut down", f"worker {name!r}", yes=yes, dry_run=dry_run):

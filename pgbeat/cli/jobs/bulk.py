@@ -122,7 +122,7 @@ def _show(first: list[Job], seen: Any) -> None:
     if first:
         job_views.show_list(first, seen.at)
     else:
-        click.echo("No job of yours matches." if seen.others else "No job matches.")
+        click.echo("None of your jobs matches." if seen.others else "No job matches.")
     if seen.number > len(first):
         least = "at least " if seen.number == bulk.MOST else ""
         click.echo(f"… and {least}{seen.number - len(first):,} more.")

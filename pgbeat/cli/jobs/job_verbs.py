@@ -114,7 +114,7 @@ pause_command = _simple(
     "Hold jobs that have not begun until they are resumed. Needs the app.",
 )
 resume_command = _simple(
-    "resume", lambda job: f"Resumed {_where(job)}", "Let paused jobs go on. Needs the app."
+    "resume", lambda job: f"Resumed {_where(job)}", "Let paused jobs run. Needs the app."
 )
 
 

@@ -99,7 +99,7 @@ def list_command(
         click.echo(job_views.nothing(is_filtered=kind or bool(query)))
     if page.is_cut and page.next:
         before = page.next[0].isoformat(timespec="seconds")
-        printing.note(f"older jobs were not searched; go on with 'before:{before}'")
+        printing.note(f"older jobs were not searched; continue with 'before:{before}'")
 
 
 @jobs_command.command("show")

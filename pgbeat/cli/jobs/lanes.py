@@ -213,7 +213,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
     A new lane needs --limit, --rate or --policy, or else --no-limit.
 
     Jobs that the new limits admit are dispatched by this command if it has the app (-A), else by
-    beat. Running jobs go on. A policy in the app's code needs the app.
+    beat. Running jobs continue. A policy in the app's code needs the app.
     """
     changes = _changes(options)
     _import_policies(target)
@@ -305,7 +305,7 @@ def _remove(unit: UnitOfWork, name: str, *, force: bool) -> None:
 @click.argument("name")
 @on_target
 def pause_command(target: Target, name: str) -> None:
-    """Dispatch no more jobs of a lane. Running jobs go on; schedules skip, with the reason."""
+    """Dispatch no more jobs of a lane. Running jobs continue; schedules skip, with the reason."""
     with target.unit() as unit:
         lane, is_new = lane_control.pause(unit, name)
         now = connections.now(unit.connection)

@@ -106,5 +106,5 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
 @asking
 @on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete a template that no schedule names. Jobs that were made from it go on."""
+    """Delete a template that no schedule names. Jobs that were made from it continue."""
     remove(target, "template", name, template_control.remove, yes=yes, dry_run=dry_run)

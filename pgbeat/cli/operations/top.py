@@ -107,7 +107,7 @@ def _follow(target: Target, actor: Actor, interval: float) -> None:
 
 
 def _goes_on(screen: Live, page: _Page, wait: Callable[[float], str], interval: float) -> bool:
-    """Shows the page until the interval is over or a key is pressed; returns whether to go on.
+    """Shows the page until the interval is over or a key is pressed; returns whether to continue.
 
     It is drawn again when the terminal gets another size.
     """

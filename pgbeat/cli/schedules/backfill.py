@@ -50,7 +50,7 @@ def backfill_command(
     These are the due times that no tick launched, oldest first. Each becomes a tick.
     Conditions are checked as things are now; overlap and min_interval don't count, and the
     schedule's run state stays. Times without an offset are in its zone. After an interruption
-    (Ctrl-C), call it again to go on. Needs the app.
+    (Ctrl-C), call it again to continue. Needs the app.
     """
     with target.reading() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)
@@ -71,7 +71,7 @@ def backfill_command(
     else:
         _show_done(done)
     if was_interrupted:
-        printing.note("it was interrupted; call it again, and it goes on.")
+        printing.note("it was interrupted; call it again to continue.")
     elif done.remaining:
         printing.note(f"it stopped after {counted(done.failures, 'failure')} in a row.")
     if printing.is_local(row):

@@ -45,7 +45,7 @@ def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
 @dry_run_option
 @on_target
 def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
-    """Set a schedule's cursor, from which its launcher goes on."""
+    """Set a schedule's cursor, from which its launcher continues."""
     _set(target, name, value, dry_run=dry_run)
 
 

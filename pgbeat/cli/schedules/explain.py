@@ -194,7 +194,7 @@ def _explain(situation: _Situation) -> _Explanation:
         return _Explanation(
             "paused",
             f"it is paused, since {when(row.paused_at, now)}{why}.",
-            f"`pgbeat resume {row.name}` lets it go on.",
+            f"`pgbeat resume {row.name}` lets it launch.",
         )
     is_due = row.next_run is not None and row.next_run <= now
     if situation.leader is None:

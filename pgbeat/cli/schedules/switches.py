@@ -82,13 +82,13 @@ def enable_command(target: Target, name: str | None, reason: str | None, **optio
         message = f"Enabled schedule {name!r}. {next_line(target, row)}"
     printing.result(schedule(row), message)
     if row.paused_at is not None:
-        printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
+        printing.note(f"it is paused; `pgbeat resume {name}` lets it launch.")
 
 
 @click.command("disable")
 @_switch("All that are enabled", "Why, for the record.")
 def disable_command(target: Target, name: str | None, reason: str | None, **options: Any) -> None:
-    """Disable a schedule, or all, until it is enabled again. Its jobs go on."""
+    """Disable a schedule, or all, until it is enabled again. Its jobs continue."""
     name = _or_all(target, "disable", schedule_control.disable_all, name, reason, options)
     if name is None:
         return

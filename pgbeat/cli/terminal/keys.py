@@ -20,7 +20,7 @@ else:
 def keys() -> Iterator[Callable[[float], str]]:
     """Yields a function that waits some seconds for a key, and returns it, or "" without one.
 
-    Keys are not shown, and Ctrl-C interrupts as ever. The end of input counts as a q. If standard
+    Keys are not shown, and Ctrl-C interrupts as usual. The end of input counts as a q. If standard
     input is no terminal, it only waits.
     """
     if not (HAS_KEYS and sys.stdin is not None and sys.stdin.isatty()):

@@ -34,7 +34,7 @@ def glued(words: str) -> Text:
 def wrapped(words: Text, width: int, *, breaks_words: bool = True) -> list[Text]:
     """Returns the lines of a text, broken at blanks.
 
-    A word that is longer than a line goes on below after `.`, `_`, `/` or `-`, or anywhere if it
+    A word that is longer than a line breaks after `.`, `_`, `/` or `-`, or anywhere if it
     has no such sign; unless `breaks_words`, it makes a line too long.
     """
     if "\n" not in words.plain and cell_len(words.plain) <= width:
@@ -192,7 +192,7 @@ def _narrow(
         _, name, step = min(steps)  # the fewest more lines for what it gains
         excess -= widths[name] - step
         widths[name] = step
-    if excess < 0:  # there is room left for a column whose words go on below
+    if excess < 0:  # there is room left for a column whose words may break
         wrapping = [name for name, lengths in shrinking.items() if lengths.wrap(widths[name])]
         widths.update({name: widths[name] - excess for name in wrapping[:1]})
     return wide

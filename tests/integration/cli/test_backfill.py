@@ -133,5 +133,5 @@ def test_interrupted_between_two(database: str, sql: Sql) -> None:
     os.close(terminal)
     assert (process.returncode, said) == (130, "3 due times: 3 launched.\n")
     assert "\r1 of 6: 2026-01-01 00:00:00\r2 of 6: 2026-01-01 01:00:00" in shown
-    assert "Note: it was interrupted; call it again, and it goes on." in shown
+    assert "Note: it was interrupted; call it again to continue." in shown
     assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(3,)]

@@ -345,7 +345,7 @@ def test_paused_and_disabled(database: str, sql: Sql) -> None:
         "Schedule 'off' is paused already, since"
     )
     assert run(database, "enable", "off").stderr == (
-        "Note: it is paused; `pgbeat resume off` lets it go on.\n"
+        "Note: it is paused; `pgbeat resume off` lets it launch.\n"
     )
     run(database, "disable", "off")
     assert run(database, "resume", "off").stderr == (
