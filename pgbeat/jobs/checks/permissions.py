@@ -29,7 +29,7 @@ Verb = Literal["show", "cancel", "retry", "pause", "resume", "approve", "update"
 #: Those that can be done to all jobs that a filter matches (`pgbeat.jobs.verbs.bulk`).
 BulkVerb = Literal["retry", "cancel", "pause", "resume", "update", "delete"]
 
-# What users may do with jobs of theirs that a schedule launched.
+# What users may do with their jobs that a schedule launched.
 _OWN = {"show", "cancel"}
 _HINT = "an administrator may"
 _READ_ONLY = "your access is read-only"

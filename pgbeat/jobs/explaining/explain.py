@@ -30,10 +30,10 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     if job.state == "running":
         return _running(job, now)
     if job.awaits_approval:
-        advice = f"`pgbeat jobs approve {job.id}` lets it go on, `cancel` ends it."
+        advice = f"`pgbeat jobs approve {job.id}` lets it run, `cancel` ends it."
         return Whereabouts("approval", "awaits a person's approval", advice)
     if job.state == "paused":
-        return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
+        return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it run.")
     if job.unfinished_parents:
         return _dependent(connection, job)
     if job.is_blocked and job.callback_of is not None:
@@ -130,7 +130,7 @@ def _in_line(connection: Connection, job: Job) -> Whereabouts:
     if lane is None:
         return Whereabouts("lane", f"{waits}; the lane was removed, and beat dispatches it")
     if lane.paused_at is not None:
-        advice = f"`pgbeat lanes resume {name}` lets the lane go on."
+        advice = f"`pgbeat lanes resume {name}` lets the lane dispatch."
         return Whereabouts("lane_paused", f"{waits}; the lane is paused", advice)
     why = _denial(connection, lane, job)
     return Whereabouts("lane", f"{waits}; {why}" if why else waits)

@@ -94,7 +94,7 @@ class Tree:
 def of_job(
     connection: Connection, actor: Actor, job: Job, *, prefix: str = "", siblings: int = SIBLINGS
 ) -> Tree:
-    """Returns the tree of a job that the actor may see, with the other jobs of theirs in it.
+    """Returns the tree of a job that the actor may see, with the actor's other jobs in it.
 
     `prefix` is that of the result backend. Of more than `siblings`, the rest is counted.
     """

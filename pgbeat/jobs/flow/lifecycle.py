@@ -163,7 +163,7 @@ def follow(
 
 
 def _keep_snoozed(connection: Connection, publisher: Publisher, ended: Sequence[Ended]) -> None:
-    """Deletes the messages of snoozed jobs, and tells beat, which sends them again in time.
+    """Deletes the messages of snoozed jobs, and notifies beat, which sends them again in time.
 
     A worker that is killed before it acknowledges its message must leave none behind.
     """

@@ -55,7 +55,7 @@ class RateQuota:
 
 
 class Limiter:
-    """Decides which jobs may have a slot. Made anew for each dispatch of the lane."""
+    """Decides which jobs may have a slot. One is made for each dispatch of the lane."""
 
     def __init__(
         self,

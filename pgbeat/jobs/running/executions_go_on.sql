@@ -1,4 +1,4 @@
--- Records how known executions go on or end, with what that does to their jobs. $1, the rows that it
+-- Records how known executions continue or end, with what that does to their jobs. $1, the rows that it
 -- returns and the reasons for its shape are as in `executions_begin.sql`.
 --
 -- Invariants: recording again changes nothing. An execution never ends before it began, however much

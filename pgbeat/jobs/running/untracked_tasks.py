@@ -42,6 +42,6 @@ class Tally:
         numbers[task if task in numbers or len(numbers) < MOST else OTHERS] += 1
 
     def take(self) -> Counter[str]:
-        """Returns the numbers, and begins anew."""
+        """Returns the numbers, and resets them."""
         numbers, self._numbers = self._numbers, Counter[str]()
         return numbers

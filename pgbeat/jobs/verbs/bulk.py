@@ -138,7 +138,7 @@ def carry_out(
     """Changes the jobs that match and were created before `until`; yields after each batch.
 
     `unit` is not open: each batch opens its own transaction. To continue later, `after` and
-    `action` are the `position` and the `action` of the last progress; counts begin anew. It ends
+    `action` are the `position` and the `action` of the last progress; counts begin at 0. It ends
     early after `limit` jobs. Raises as `preview`, and `NotFound` if the action is not the actor's
     own.
     """
@@ -246,7 +246,7 @@ class _Log:
         if action is not None:
             counts = audit.bulk_counts(unit.connection, action, unit.actor.name, order.verb)
             if counts is None:
-                raise NotFound(f"there is no action {action} of yours to go on with")
+                raise NotFound(f"you have no action {action} to continue")
             self.entry = _Entry(action, counts["done"], Counter(counts["left"]))
 
     def write(self, done: int, failed: Sequence[LeftAlone]) -> _Entry:

@@ -79,7 +79,7 @@ def lock(unit: UnitOfWork, verb: Verb, job_id: UUID | str) -> Job:
 def cancel(unit: UnitOfWork, job_id: UUID | str, *, reason: str | None = None) -> Job:
     """Cancels a job that has not ended.
 
-    A job that waits ends now. If it runs, its worker is asked to end it, each time anew. Raises
+    A job that waits ends now. If it runs, each call asks its worker to end it. Raises
     `InvalidTransition`.
     """
     publisher, connection, by = unit.publisher, unit.connection, unit.actor.name

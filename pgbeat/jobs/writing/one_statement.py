@@ -155,12 +155,12 @@ _JSON = ("args", "kwargs", "options", "resources", "labels", "metadata")
 
 
 def _decoded(value: Any) -> Any:
-    """Returns a JSON value as Postgres gives it back."""
+    """Returns a JSON value as Postgres returns it."""
     return _decode(_encode(value)) if value else copy(value)
 
 
 def _number(text: str) -> float | int:
-    """Returns a number as `jsonb` gives it back: without an exponent."""
+    """Returns a number as `jsonb` stores it: without an exponent."""
     return int(Decimal(text)) if "e+" in text else float(text)
 
 

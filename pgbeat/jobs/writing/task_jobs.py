@@ -1,7 +1,7 @@
 """Makes jobs of tasks that have a policy, in the transaction that writes their messages.
 
 `delay`, `apply_async`, links of chains and members of groups all end in `send`, which has Celery
-make the message as ever, with a header that says how the job is made. What then writes the message
+make the message as usual, with a header that says how the job is made. What then writes the message
 (its own commit, a caller's transaction, the end of a task) calls `write`, which inserts the
 job. A job that waits, for its lane or an approval, keeps the message until it is dispatched.
 """

@@ -152,7 +152,7 @@ def test_its_job_waits_in_its_lane(database: str, sql: Sql) -> None:
     }
     sql("UPDATE pgbeat.lanes SET paused_at = now()")
     assert explained(database)[1] == (
-        f"{start}place 2; the lane is paused.\n`pgbeat lanes resume gpu` lets the lane go on."
+        f"{start}place 2; the lane is paused.\n`pgbeat lanes resume gpu` lets the lane dispatch."
     )
 
 
@@ -161,7 +161,7 @@ def test_its_job_awaits_approval(database: str, sql: Sql) -> None:
     job = launch(sql, "paused", awaits_approval=True)
     assert explained(database)[1] == (
         "s: it is not due yet; next in 1 h. The job that it launched awaits a person's approval.\n"
-        f"`pgbeat jobs approve {job}` lets it go on, `cancel` ends it."
+        f"`pgbeat jobs approve {job}` lets it run, `cancel` ends it."
     )
 
 
@@ -206,7 +206,7 @@ def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
         "overlap",
         f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
         "(overlap queue_one). That one is paused.\n"
-        f"`pgbeat jobs resume {job}` lets it go on.",
+        f"`pgbeat jobs resume {job}` lets it run.",
     )
 
 
