@@ -77,7 +77,7 @@ def control_worker(
 ) -> WorkerDone:
     """Shuts a worker down, changes the size of its pool, or adds or cancels a queue.
 
-    It is told by Celery's remote control, and answers within five seconds or not at all (503).
+    Celery's remote control sends it; the worker answers within five seconds, or the status is 503.
     """
     order = WorkerCommand(verb, body.by, body.queue) if body else WorkerCommand(verb)
     with call.work() as unit:

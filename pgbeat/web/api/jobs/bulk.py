@@ -90,18 +90,18 @@ class BulkDone(BaseModel):
 
     verb: BulkVerb
     matched: int | None = Field(
-        description="How many jobs match, counted up to 10,000; null in the requests that go on."
+        description="How many jobs match, counted up to 10,000; null in the requests that continue."
     )
     others: int | None = Field(
         description="How many jobs of others match, too, which only an administrator may change, "
-        "counted likewise; null for users, who don't see them, and in the requests that go on."
+        "counted likewise; null for users, who don't see them, and in the requests that continue."
     )
     first: list[FoundJob] = Field(description="With `dry_run`: the newest of them.")
     done: int
     left: dict[str, int] = Field(description="How many were left alone, by the error's code.")
     problems: list[BulkProblem] = Field(description="The first of these.")
     action: int | None = Field(description="Its record in the audit.")
-    next: str | None = Field(description="Send it to go on; null at the end.")
+    next: str | None = Field(description="Send it to continue; null at the end.")
 
 
 @router.post("/bulk", summary="Change all jobs that match")

@@ -172,7 +172,7 @@ class JobPage(BaseModel):
     jobs: list[ListedJob]
     next: Next
     is_cut: bool = Field(
-        False, description="true: the search ended before `limit` jobs were found; go on at `next`."
+        False, description="true: the search stopped before `limit` jobs; continue at `next`."
     )
 
 

@@ -188,7 +188,7 @@ def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> s
 def put_lane(call: AdminCall, name: LaneName, body: LaneChanges, response: Response) -> FoundLane:
     """Creates a lane, or changes the given fields.
 
-    Jobs that the new limits admit start at once; running jobs go on.
+    Jobs that the new limits admit start at once; running jobs continue.
     """
     changes = lane_control.read_changes(body.model_dump(exclude_unset=True))
     with call.unit() as unit:
@@ -209,7 +209,7 @@ def _switched(
 
 @router.post("/{name}/pause", summary="Pause a lane")
 def pause_lane(call: AdminCall, name: LaneName) -> LaneDone:
-    """Stops dispatching from a lane. Jobs in its slots go on."""
+    """Stops dispatching from a lane. Jobs in its slots continue."""
     return _switched(call, name, lane_control.pause, "paused")
 
 

@@ -25,7 +25,7 @@ _DECISIONS = ("skipped", "not_launched")
 class TimelinePiece(BaseModel):
     """A run, a job that waits or a decision not to launch; or several of a kind, close together."""
 
-    end: datetime | None = Field(description="When the last one ended; null if it goes on.")
+    end: datetime | None = Field(description="When the last one ended; null if it still runs.")
     said: str | None = Field(description="The error, or why it was skipped; of several, of one.")
 
 
