@@ -145,7 +145,7 @@ def _zone_name(app: Celery) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CodeTimetable:
-    """A Celery schedule object, which is asked whether it is due, by a clock of ours."""
+    """A Celery schedule object, which says whether it is due by pgbeat's clock."""
 
     app: Celery
     schedule: Any

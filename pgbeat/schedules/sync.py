@@ -158,7 +158,7 @@ def _identity(entry: CodeEntry) -> dict[str, Any]:
 
 
 def faithful(value: Any) -> Any:
-    """Returns the value as JSON gives it back. Raises `ValueError` if that is another value.
+    """Returns the value as JSON returns it. Raises `ValueError` if that is another value.
 
     A tuple counts as a list, as in Celery's own serializer.
     """

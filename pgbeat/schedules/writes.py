@@ -155,7 +155,7 @@ def _with_nearest(
 class Refusal(NamedTuple):
     """Why the database rejects a row."""
 
-    #: Name of the schedule, and the field at fault; `None` and "" if no trigger of ours names them.
+    #: Name of the schedule, and the field at fault; `None` and "" if no pgbeat trigger names them.
     schedule: str | None
     field: str
     sentence: str

@@ -72,7 +72,7 @@ class _Field:
     def numbers(self, items: Sequence[str]) -> tuple[int, ...]:
         """Returns the numbers of a list of numbers, ranges and steps.
 
-        A range that ends before it begins wraps around, and its step goes on across the wrap.
+        A range that ends before it begins wraps around, and so does its step.
         """
         result = set()
         for item in items:

@@ -285,7 +285,7 @@ class Labels(Kind):
 
 
 def _as_kept(value: Any) -> Any:
-    """Returns the value as `jsonb` gives it back, such as 1e22 as a whole number."""
+    """Returns the value as `jsonb` stores it, such as 1e22 as a whole number."""
     if isinstance(value, float) and math.isfinite(value):
         if value == 0:
             return 0.0
