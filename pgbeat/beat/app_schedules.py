@@ -82,7 +82,7 @@ class AppSchedules:
         self._postponed.done(["zone"])
         if moved:
             logger.info(
-                "The app's time zone is %s now: %d schedules have their next time computed anew",
+                "The app's time zone is %s now: the next times of %d schedules are recomputed",
                 zone,
                 moved,
             )

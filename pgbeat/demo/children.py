@@ -84,7 +84,7 @@ class Children:
         return match[0] if match else ""
 
     def check(self) -> list[str]:
-        """Returns the processes that have ended. Raises `PgbeatError` if the demo can't go on."""
+        """Returns the processes that have ended. Raises `PgbeatError` if the demo fails."""
         ended = [name for name, process in self.running.items() if process.poll() is not None]
         if "worker" in ended or "prices" in ended or {"beat 1", "beat 2"} <= set(ended):
             raise self._broken(ended[0])

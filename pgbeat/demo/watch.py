@@ -70,7 +70,7 @@ class Observer:
         self.link = ""
 
     def look(self, connection: Connection, children: Children) -> None:
-        """Reads what is new. Raises `PgbeatError` if the demo can't go on."""
+        """Reads what is new. Raises `PgbeatError` if the demo can't continue."""
         self.ended = children.check()
         self.link = self.link or children.link()
         try:

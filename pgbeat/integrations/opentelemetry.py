@@ -3,7 +3,7 @@
 `pgbeat.tracing.instrument()` in the app's module turns it on, wherever the app is loaded.
 
 No message carries anything for it: a job's trace has the job's id (`trace_id`), and the spans that
-others are children of have ids that follow from it. So messages go on being cut from templates.
+others are children of have ids that follow from it. So messages are still made from templates.
 Where another instrumentation put a `traceparent` into a message's headers, executions follow that.
 """
 

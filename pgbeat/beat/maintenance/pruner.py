@@ -78,7 +78,7 @@ class _Kind(NamedTuple):
     old: Callable[[CTE, bool], Select[Any]]
     #: A column of the table whose rows are deleted with them: it has their ids.
     dependents: Column[Any] | None = None
-    #: What is true of all its rows, and tells which partitions have them.
+    #: A condition that all its rows meet, by which Postgres chooses their partitions.
     within: ColumnElement[bool] = true()
 
 

@@ -137,7 +137,7 @@ class Schedule(Row):
         "buffer_all",
         "cancel_previous",
         default="allow",
-        help_text="while the job before it goes on",
+        help_text="while its previous job is unfinished",
     )
     min_interval = _length(help_text="between two launches")
     max_retries = _whole(null=False, help_text="then it is disabled; empty: as the settings say")
