@@ -34,7 +34,7 @@ def _once_imported(name: str, act: Callable[[Any], None]) -> None:
 
 
 class _Follower:
-    """Finds a module as ever, and acts once it has been executed."""
+    """Finds a module as usual, and acts once it has been executed."""
 
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act = name, act

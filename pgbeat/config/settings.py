@@ -189,7 +189,7 @@ class Settings:
 
 
 def given_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the app's settings that begin like ours; asking the app for each of ours is slow.
+    """Returns the app's settings that begin like pgbeat's; a lookup of each setting is slow.
 
     In a namespace (`CELERY_PGBEAT_URL`, with `config_from_object(…, namespace="CELERY")`) its keys
     say more than the names that it answers to, and those outside of the namespace are not read.

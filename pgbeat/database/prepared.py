@@ -1,7 +1,7 @@
 """Runs prepared statements on a psycopg connection, with as little Python as possible.
 
 A worker's throughput depends on what a message costs here. Cursors, adapters and row factories are
-left out; parameters and results are libpq's text. `send` and `poll` let an event loop go on while
+left out; parameters and results are libpq's text. `send` and `poll` let an event loop run while
 the server works.
 """
 

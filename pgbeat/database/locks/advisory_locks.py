@@ -20,8 +20,8 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
     """Waits up to `wait` seconds for the session lock; returns whether it is held now.
 
     The wait is inside the server, which hands the lock over the moment its holder's session ends.
-    It goes on there when the time is up: until it is granted, the connection is for calling this
-    again and nothing else. Raises `psycopg.OperationalError` when the connection is lost.
+    The server still waits when the time is up: until it grants the lock, the connection may only
+    call this again. Raises `psycopg.OperationalError` when the connection is lost.
     """
     driver = connections.driver(connection)
     request = driver.pgconn

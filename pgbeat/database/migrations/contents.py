@@ -86,7 +86,7 @@ def _is_of_broker(name: str) -> bool:
 
 
 def _definitions(connection: Connection, build: Callable[[], None]) -> dict[str, list[str]]:
-    """Returns the statements that make each object, read from a schema built anew."""
+    """Returns the statements that make each object, read from a newly built schema."""
     savepoint = connection.begin_nested()
     try:
         connection.execute(text("ALTER SCHEMA pgbeat RENAME TO pgbeat_present"))

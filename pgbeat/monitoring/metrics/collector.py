@@ -1,4 +1,4 @@
-"""Adds pgbeat's metrics to a team's own, in any process of theirs."""
+"""Adds pgbeat's metrics to a team's own, in any of its processes."""
 
 from typing import TYPE_CHECKING
 
