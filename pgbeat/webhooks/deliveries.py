@@ -136,7 +136,7 @@ def redeliver(
         if not row.enabled:
             raise InvalidJob(_disabled(row.name))
         if row.state == "pending":
-            message = f"delivery {row.id} is pending: it is tried again by itself"
+            message = f"delivery {row.id} is pending: pgbeat tries it again"
             raise InvalidJob.of("", "pending", message)
         repeated.setdefault(row.name, []).append(delivery_id)
     _repeat(connection, {**which, "webhook_id": None, "by": by})
