@@ -198,7 +198,7 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
 @click.argument("task", metavar="[TASK]", required=False)
 @call_options
 @click.option(
-    "--like", metavar="ID", help="Take from this job what is not given, as its arguments and lane."
+    "--like", metavar="ID", help="Take all that is not given, such as the lane, from this job."
 )
 @timing
 @click.option(
@@ -209,7 +209,7 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
     type=click.Choice(OUTCOMES),
     default="completed",
     show_default=True,
-    help="How those must end; finished: completed or failed.",
+    help="How these jobs must end; finished: completed or failed.",
 )
 @policy_options()
 @describing
