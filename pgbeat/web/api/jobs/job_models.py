@@ -105,7 +105,7 @@ class JobLike(JobOrder):
 
     like: UUID | None = Field(
         None,
-        description="A job whose values apply to all that is left out, except time, unique key and parents; "
+        description="A job to take all else from, except its time, unique key and parents; "
         "`kwargs` and `options` are added to that job's.",
     )
 
