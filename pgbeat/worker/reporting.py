@@ -127,8 +127,9 @@ def checkpoint(data: Any) -> None: ...
 def checkpoint(data: Any = None) -> Any:
     """Keeps `data` (JSON) for the next attempt, or without `data` returns the last checkpoint.
 
-    The data is written when this returns, unless a warning is logged. A checkpoint may come from
-    this attempt, an earlier one, or the job that this one retries; `None` if there is none.
+    The data is in the database when this returns; if the database is away, it returns after ten
+    seconds, logs a warning, and the data is written later. A checkpoint may come from this attempt,
+    an earlier one, or the job that this one retries; `None` if there is none.
 
     Raises `TypeError` or `ValueError` for data that is not JSON; with `data` also `Cancelled`, once
     the job must be cancelled.
@@ -166,7 +167,7 @@ def report(**metadata: Any) -> None:
 def artifacts(*produced: str | os.PathLike[str]) -> None:
     """Adds paths or URLs of the task's products to the execution's `artifacts`.
 
-    Each is kept once.
+    Each is kept once, at most 1,000 of 2,000 characters each.
 
         pgbeat.artifacts("s3://reports/2026-11.pdf", path)
 
