@@ -5,6 +5,7 @@ mkdocs loads this file as a hook. A page asks for a part by a line `<!-- generat
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -17,9 +18,13 @@ from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, make_url
 
+from pgbeat.broker.transport.options import Options
 from pgbeat.cli.schedules.whole_names import schedules_command
 from pgbeat.config import Settings
 from pgbeat.database import tables
+from pgbeat.monitoring.metrics.families import FAMILIES, Family
+from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.files.job_policies import KEYS
 from pgbeat.web import create_app
 from pgbeat.web.reference import (
     Model,
@@ -166,18 +171,26 @@ def _default(column: Column[Any]) -> str:
     return "" if default is None else f"`{_cell(str(default))}`"
 
 
-# -- settings --------------------------------------------------------------------------------------
+# -- settings, and options of the transport --------------------------------------------------------
 
 
 def settings() -> str:
     """Returns all settings with their defaults, and what their comments say."""
-    defaults = Settings(make_url("postgresql://"))
-    notes = _comments(Settings)
+    return _commented("setting", Settings(make_url("postgresql://")), "pgbeat_")
+
+
+def transport_options() -> str:
+    """Returns all options of the transport with their defaults, and what their comments say."""
+    return _commented("option", Options())
+
+
+def _commented(noun: str, defaults: Any, prefix: str = "") -> str:
+    notes = _comments(type(defaults))
     rows = [
-        f"| `pgbeat_{each.name}` | {_shown(getattr(defaults, each.name))} | {notes[each.name]} |"
-        for each in fields(Settings)
+        f"| `{prefix}{each.name}` | {_shown(getattr(defaults, each.name))} | {notes[each.name]} |"
+        for each in fields(defaults)
     ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+    return "\n".join([f"| {noun} | default | meaning |", "|---|---|---|", *rows])
 
 
 def _comments(kind: type) -> dict[str, str]:
@@ -208,6 +221,46 @@ def _shown(default: Any) -> str:
     return f"`{default}`" if default else "none"
 
 
+# -- fields of schedules and their jobs ------------------------------------------------------------
+
+
+def schedule_fields() -> str:
+    """Returns what people write about a schedule, with the defaults."""
+    rows = [
+        f"| `{name}` | {_plain(field.plain(field.default))} | {_cell(field.about)} |"
+        for name, field in FIELDS.items()
+    ]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
+
+
+def job_policy_keys() -> str:
+    """Returns the keys of a job policy."""
+    rows = [f"| `{name}` | {_cell(about)} |" for name, (about, _) in KEYS.items()]
+    return "\n".join(["| key | meaning |", "|---|---|", *rows])
+
+
+def _plain(default: Any) -> str:
+    if default is None:
+        return ""
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """Returns all metrics with their labels, and what they mean."""
+    rows = [_metric(name, family) for name, family in FAMILIES.items()]
+    return "\n".join(["| metric | labels | meaning |", "|---|---|---|", *rows])
+
+
+def _metric(name: str, family: Family) -> str:
+    suffix = "_total" if family.kind == "counter" else ""
+    note = f" ({family.kind})" if family.kind == "histogram" else ""
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    return f"| `{name}{suffix}` | {labels} | {_cell(family.about)}{note} |"
+
+
 # -- decisions -------------------------------------------------------------------------------------
 
 
@@ -229,6 +282,10 @@ def _decision(number: int) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     "endpoints": endpoints,
+    "job_policy_keys": job_policy_keys,
+    "metrics": metrics,
+    "schedule_fields": schedule_fields,
     "settings": settings,
     "tables": database_tables,
+    "transport_options": transport_options,
 }

@@ -72,26 +72,27 @@ def _option(default: Any, read: Callable[[Any], Any]) -> Any:
 class Options:
     """The options with their defaults. Times are seconds."""
 
-    #: Whether a publish waits for the server's disk: Postgres's synchronous_commit, by default the
-    #: server's. Transient messages (delivery_mode 1) never wait.
+    #: Whether a publish waits for the disk: Postgres's setting, by default the server's. With
+    #: `off`, a crash of the server may lose the last fraction of a second. Messages with
+    #: `delivery_mode` 1 never wait.
     synchronous_commit: str | None = _option(None, _commit)
-    #: Whether claims and acknowledgements do, likewise. Unless they do, a crash of the server may
-    #: bring back messages acknowledged just before; it loses none.
+    #: Whether claims and acknowledgements wait for the disk, and for a synchronous standby. Unless
+    #: they do, a crash or failover may undo the last of them, and tasks run a second time.
     ack_synchronous_commit: str | None = _option("off", _commit)
-    #: How often a worker looks for messages without a notification.
+    #: Seconds between two looks for messages that were not announced.
     polling_interval: float = _option(5.0, _number(0.01, 3600))
     #: The most messages claimed at once.
     batch_size: int = _option(100, _number(1, 10_000, whole=True))
-    #: Deliveries after which a message becomes a dead letter, unless its queue has an
-    #: x-delivery-limit. 0: never.
+    #: Deliveries after which a message becomes a dead letter; 0: never. A queue's
+    #: `x-delivery-limit` takes precedence.
     delivery_limit: int = _option(20, _number(0, 32_000, whole=True))
     #: Days that dead letters are kept. 0: for ever.
     dead_letter_days: float = _option(30.0, _number(0, 36_500))
     #: DSN of the server itself, if the broker's URL is a transaction-mode pooler's.
     direct_url: URL | None = field(default=None, metadata={"read": _url})
-    #: How long a consumer may be silent, behind such a pooler without a direct_url.
+    #: How many seconds a consumer may be silent, behind such a pooler without `direct_url`.
     lease: float = _option(30.0, _number(3, 3600))
-    #: Other parameters for libpq, such as sslmode.
+    #: More parameters of libpq: `{"sslmode": "verify-full"}`.
     connect_args: Mapping[str, Any] = field(default_factory=dict, metadata={"read": _mapping})
 
     @classmethod

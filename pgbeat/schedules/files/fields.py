@@ -39,7 +39,10 @@ class FileField:
 _TIMES = 2**31 - 1
 #: Name, kind and meaning of each field, and its default where it has one.
 _TABLE: tuple[tuple[Any, ...], ...] = (
-    ("task", Text("shop.tasks.backup", 255), "The task's registered name."),
+    (
+        "task", Text("shop.tasks.backup", 255),
+        "A registered task's name; by default the launcher's or the template's.",
+    ),
     (
         "launcher", Text("CategoryRefresh", 200),
         "A registered launcher, which decides whether to launch and with what.",
@@ -58,44 +61,47 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         "after_outcome", Choice(("completed", "failed", "finished")),
         "Which end of that job launches; finished is either.", "completed",
     ),
-    ("timezone", Text("Europe/Oslo"), "The zone of its times, an IANA name."),
+    (
+        "timezone", Text("Europe/Oslo"),
+        "IANA name of the zone whose clock it follows; by default the app's.",
+    ),
     (
         "args", Json(list, [1, "two"]),
-        "The task's positional arguments; {{ due_at | date }} and its like are filled in.", [],
+        "The task's positional arguments, with placeholders: {{ due_at | date }}.", [],
     ),
     (
         "kwargs", Json(dict, {"area": "DK1"}),
-        "The task's keyword arguments; {{ due_at | date }} and its like are filled in.", {},
+        "The task's keyword arguments, with placeholders: {{ due_at | date }}.", {},
     ),
-    ("queue", Text("slow"), "The queue to publish to; the task's own by default."),
+    ("queue", Text("slow"), "The queue to publish to; by default the task's route."),
     (
         "options", Json(dict, {"priority": 3}),
-        "Publish options: priority, expires (seconds), headers …", {},
+        "Celery's publish options: priority, expires (seconds), headers …", {},
     ),
     (
         "condition_sql", Text("SELECT count(*) > 0 FROM orders WHERE NOT done"),
-        "Launch only if the first column of its first row is true.",
+        "A SELECT. Launch if the first column of its first row is not null, false, 0 or empty.",
     ),
     ("starts_at", Moment(), "It is not due before."),
     ("ends_at", Moment(), "It is not due after."),
-    ("max_runs", Whole(1, _TIMES), "After so many launches it is done."),
+    ("max_runs", Whole(1, _TIMES), "After so many launches it is completed."),
     (
         "jitter", Duration("5 minutes", longest=timedelta(days=366)),
-        "Each due time is put off by a fixed part of it.", timedelta(0),
+        "Each due time is delayed by a fixed part of it.", timedelta(0),
     ),
     ("calendar", Text("holidays", 200), "The calendar whose excluded times it skips."),
     (
         "catch_up", Choice(("latest", "all", "none")),
-        "What of the times missed while nothing ran is made up for.", "latest",
+        "Which due times that passed while no beat ran are launched.", "latest",
     ),
-    ("catch_up_limit", Whole(1, 10_000), "For catch_up all: how many times at most.", 100),
-    ("grace", Duration("10 minutes"), "How late still counts."),
+    ("catch_up_limit", Whole(1, 10_000), "For catch_up all: how many at most.", 100),
+    ("grace", Duration("10 minutes"), "How late a due time may be decided."),
     (
         "overlap", Choice(("allow", "skip", "queue_one", "buffer_all", "cancel_previous")),
         "What happens while the previous job is unfinished.", "allow",
     ),
     ("min_interval", Duration("1 hour"), "Launches are never closer together."),
-    ("max_retries", Whole(0, _TIMES), "Failures in a row after which it is disabled.", 5),
+    ("max_retries", Whole(0, _TIMES), "Failed decisions in a row after which it is disabled.", 5),
     (
         "retry_base", Duration("1 minute"),
         "The n-th retry comes after retry_base × retry_factor^n.", timedelta(minutes=1),
@@ -104,7 +110,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("retry_cap", Duration("1 hour"), "The longest wait for a retry.", timedelta(hours=1)),
     (
         "probe_after", Duration("6 hours", False),
-        "Disabled for its failures, it is tried again after this long.",
+        "How long after it was disabled for failures it is tried once more.",
     ),
     (
         "job_policy", Policy(),
@@ -112,18 +118,21 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "pause_after_failures", Whole(1, 1000),
-        "Jobs that fail in a row after which it is paused; never by default.",
+        "Failed jobs in a row after which it is paused; by default never.",
     ),
     (
         "check_in_url", Text("https://hc-ping.com/…{/start,,/fail}?rid={id}", 2000),
         "URL to which each run is reported; {start,success,failure} in it chooses the request.",
     ),
-    ("owner", Text("data team"), "Whom to ask about it."),
-    ("description", Text("Sends the invoices", 2000), "What it is for."),
-    ("labels", Labels(), "Names and texts to find it by; its jobs have them too.", {}),
+    ("owner", Text("data team"), "The responsible person or team."),
+    ("description", Text("Sends the invoices", 2000), "What it is for; up to 2,000 characters."),
+    (
+        "labels", Labels(),
+        "Texts to find it and its jobs by: up to 32, of up to 200 characters.", {},
+    ),
     (
         "metadata", Json(dict, {"runbook": "https://…"}),
-        "Anything else to keep with it; 16,384 characters as JSON.", {},
+        "Any other data; up to 16,384 characters as JSON.", {},
     ),
     ("enabled", Switch(), "Whether it is in service.", True),
     ("paused", Switch(), "Whether it is held until it is resumed.", False),

@@ -15,22 +15,41 @@ _AMOUNTS = {
     "examples": [{"gpu": 1}],
 }
 _NAMES = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200}}
-_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "template": ("The template that they are made from.", Text("resize", 200).schema()),
-    "lane": ("The lane that they wait in.", Text("gpu", 200).schema()),
-    "priority": ("The highest goes first.", Whole(0, 255).schema()),
-    "max_attempts": ("Attempts in all; 1 for no retry.", Whole(1, 1000).schema()),
+#: What each key means, and the JSON Schema of its value.
+KEYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "template": (
+        "The template that gives what the schedule leaves out.",
+        Text("resize", 200).schema(),
+    ),
+    "lane": (
+        "The lane whose slots they need; while it is paused, due times are skipped.",
+        Text("gpu", 200).schema(),
+    ),
+    "priority": (
+        "The highest goes first in the lane; also the message's, unless options has one.",
+        Whole(0, 255).schema(),
+    ),
+    "max_attempts": (
+        "Attempts in all, 1 for no retry; by default pgbeat_job_max_attempts.",
+        Whole(1, 1000).schema(),
+    ),
     "retry_base": (
         "The n-th retry of a job comes after retry_base × 2^(n-1) …",
         Duration("1 minute").schema(),
     ),
-    "retry_cap": ("… but no later.", Duration("1 hour").schema()),
-    "tags": ("What lanes may count by.", _NAMES),
+    "retry_cap": (
+        "… but no later; the defaults are pgbeat_job_retry_base and pgbeat_job_retry_cap.",
+        Duration("1 hour").schema(),
+    ),
+    "tags": ("What policies of lanes count.", _NAMES),
     "resources": ("What one takes of each resource while it runs.", _AMOUNTS),
     "unique": ("One unfinished job with the same task and arguments.", Switch().schema()),
     "unique_key": ("One unfinished job with this key.", Text("import", 200).schema()),
     "unique_for": ("Nor another within this time.", Duration("1 hour").schema()),
-    "requires_approval": ("They wait until a person approves.", Switch().schema()),
+    "requires_approval": (
+        "They are paused until an administrator approves them.",
+        Switch().schema(),
+    ),
     "must_start_within": (
         "One that has not started so long after its due time is late …",
         Duration("10 minutes").schema(),
@@ -64,7 +83,7 @@ class Policy(Kind):
             "type": "object",
             "properties": {
                 name: {"description": about, **nullable(kind)}
-                for name, (about, kind) in _KEYS.items()
+                for name, (about, kind) in KEYS.items()
             },
             "additionalProperties": False,
             "examples": [_EXAMPLE],
