@@ -60,6 +60,26 @@ class Problem(NamedTuple):
         return self._replace(field=path + ("" if self.field[0] == "[" else ".") + self.field)
 
 
+#: What the codes of problems mean. A problem of no finer kind has its error's code.
+PROBLEM_CODES = {
+    "required": "it is missing or empty",
+    "malformed": "it has another type or form",
+    "out_of_range": "the form is right, the amount isn't",
+    "too_long": "it is longer than allowed",
+    "too_short": "it is shorter than allowed",
+    "unknown": "it names something that doesn't exist",
+    "unknown_field": "there is no such field",
+    "conflict": "it conflicts with another field",
+    "cycle": "members of a group wait for each other",
+    "reserved": "only Celery or pgbeat may set it",
+    "in_use": "a schedule, template, job or other row still uses it",
+    "pending": "a delivery is not finished yet",
+    "unstorable": "Postgres can't store it",
+    "no_times": "the schedule has no due times but those that follow another one",
+    "not_installed": "an extra of pgbeat is not installed",
+}
+
+
 class PgbeatError(Exception):
     """Base of all errors raised by pgbeat."""
 

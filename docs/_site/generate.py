@@ -7,7 +7,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from pgbeat.broker.transport.options import Options
 from pgbeat.cli.schedules.whole_names import schedules_command
 from pgbeat.config import Settings
 from pgbeat.database import tables
+from pgbeat.jobs.searching.query import TERMS
 from pgbeat.monitoring.metrics.families import FAMILIES, Family
+from pgbeat.monitoring.schedule_health import MEANINGS
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.job_policies import KEYS
 from pgbeat.web import create_app
@@ -245,6 +247,25 @@ def _plain(default: Any) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
+# -- words of schedules and jobs -------------------------------------------------------------------
+
+
+def health_codes() -> str:
+    """Returns what a schedule's health may be."""
+    rows = [f"| `{code}` | {_cell(about)} |" for code, about in MEANINGS.items()]
+    return "\n".join(["| health | meaning |", "|---|---|", *rows])
+
+
+def search_terms() -> str:
+    """Returns the terms of queries for jobs."""
+    rows = [f"| {_codes(examples)} | {_cell(about)} |" for examples, about in TERMS]
+    return "\n".join(["| term | finds jobs |", "|---|---|", *rows])
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 # -- metrics ---------------------------------------------------------------------------------------
 
 
@@ -257,8 +278,7 @@ def metrics() -> str:
 def _metric(name: str, family: Family) -> str:
     suffix = "_total" if family.kind == "counter" else ""
     note = f" ({family.kind})" if family.kind == "histogram" else ""
-    labels = ", ".join(f"`{label}`" for label in family.labels)
-    return f"| `{name}{suffix}` | {labels} | {_cell(family.about)}{note} |"
+    return f"| `{name}{suffix}` | {_codes(family.labels)} | {_cell(family.about)}{note} |"
 
 
 # -- decisions -------------------------------------------------------------------------------------
@@ -282,9 +302,11 @@ def _decision(number: int) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     "endpoints": endpoints,
+    "health_codes": health_codes,
     "job_policy_keys": job_policy_keys,
     "metrics": metrics,
     "schedule_fields": schedule_fields,
+    "search_terms": search_terms,
     "settings": settings,
     "tables": database_tables,
     "transport_options": transport_options,

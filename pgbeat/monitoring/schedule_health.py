@@ -8,7 +8,7 @@ rows are kept. Of jobs that are tried again, the last attempt counts.
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -37,6 +37,19 @@ Code = Literal[
     "ok",
 ]
 Severity = Literal["ok", "warn", "fail"]
+#: What each code means, the worst first.
+MEANINGS: dict[Code, str] = {
+    "late": "it is due and has not been decided",
+    "launch_failing": "its decisions fail, or it was disabled because they did",
+    "failing": "the newest job that has ended failed",
+    "waiting": "no worker has taken its job for five minutes",
+    "retrying": "a job failed and is being retried",
+    "never_launched": "every decision was a skip or failed",
+    "skipping": "it has launched, but since then decisions were skips; nothing is wrong with that",
+    "no_outcome": "no job has ended yet",
+    "new": "it has not been decided yet",
+    "ok": "its newest job completed",
+}
 _SEVERITIES: dict[Code, Severity] = {
     "late": "fail",
     "launch_failing": "fail",
@@ -45,8 +58,7 @@ _SEVERITIES: dict[Code, Severity] = {
     "retrying": "warn",
     "never_launched": "warn",
 }
-#: The worst first.
-_ORDER = get_args(Code)
+_ORDER = tuple(MEANINGS)
 
 
 class Health(NamedTuple):

@@ -20,6 +20,7 @@ from starlette.routing import Match, Mount
 
 from pgbeat.database import connections
 from pgbeat.errors import (
+    PROBLEM_CODES,
     AlreadyExists,
     BrokerUnavailable,
     Busy,
@@ -109,7 +110,9 @@ class FieldProblem(BaseModel):
     )
     code: str = Field(
         examples=["malformed"],
-        description="The kind of problem, for programs; it stays when the message is reworded.",
+        description="The kind of problem, for programs; it stays when the message is reworded. "
+        + "; ".join(f"`{code}`: {about}" for code, about in PROBLEM_CODES.items())
+        + "; or that of the response.",
     )
     message: str = Field(examples=["must be a string"], description="The problem, for people.")
 

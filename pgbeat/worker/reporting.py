@@ -47,24 +47,30 @@ _LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
 class Current:
     """The job that a task runs for.
 
-    The fields about a schedule are `None` for a job that a person or a program submitted.
+    The attributes about a schedule are `None` for a job that a person or a program submitted.
+    Redeliveries and retries keep them.
+
+    Attributes:
+        job_id: The id of the job and of the Celery task.
+        attempt: The number of the attempt that this job is, from 1. Celery's own retries don't
+            count, except those of a task's policy.
+        schedule: The schedule's name.
+        due_at: When it was due by the timetable, in UTC, however late it runs; out of turn, the
+            moment.
+        interval_start: The due time of the timetable before `interval_end`, if there is one.
+        interval_end: The end of the interval that the job is for: `due_at`, or before it if the job
+            runs out of turn.
+        trigger: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
+        callback_of: The id of the group whose callback the job is.
     """
 
-    #: The id of the job and of the Celery task.
     job_id: str
-    #: The number of the attempt that this job is, from 1; Celery's own retries don't count.
     attempt: int = 1
-    #: The schedule's name.
     schedule: str | None = None
-    #: When it was due by the timetable, in UTC, however late it runs.
     due_at: datetime | None = None
-    #: The interval that the job is for, from one due time of the timetable to the next, if there is
-    #: one before; it ends at `due_at`, or before it if the job runs out of turn.
     interval_start: datetime | None = None
     interval_end: datetime | None = None
-    #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
     trigger: str | None = None
-    #: The id of the group whose callback the job is.
     callback_of: str | None = None
 
 

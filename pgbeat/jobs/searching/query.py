@@ -1,6 +1,6 @@
 """Reads queries for jobs, such as `state:failed task:prices* tag:eu arg.site=x error:503 since:2h`.
 
-`docs/reference/verbs.md#search` has the terms.
+`TERMS` explains the terms, to users of the console and readers of the documentation.
 """
 
 import re
@@ -16,6 +16,28 @@ from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables.durations import parse_duration
 
+#: Examples of each kind of term, and which jobs it finds.
+TERMS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("prices",), "with this in the task's name, or whose id begins so"),
+    (("state:failed", "state:failed,cancelled"), "in one of these states"),
+    (("task:shop.sync", "task:shop.*"), "of this task, or of those that a glob matches"),
+    (("schedule:", "lane:", "template:", "group:"), "of this schedule, lane …"),
+    (("queue:",), "of this queue: the one that a job names, or else its task's route"),
+    (("by:user:alice",), "that this actor made"),
+    (
+        ("error:503", 'error:"timed out"', "error:*503*"),
+        "with this in the error, or the whole error as a glob; failed ones unless you give a state",
+    ),
+    (
+        ("arg.site=x", "arg.order.id=5", "arg.0=x"),
+        "with this keyword argument, a value inside one, or the first positional argument: "
+        "as text, or as JSON",
+    ),
+    (("label:team=billing", "tag:eu"), "with this label or tag"),
+    (("since:2h", "before:3d", "since:2026-12-24T09:00Z"), "created in that time, or before"),
+    (("is:late", "is:system"), "that missed a deadline; that are the system's"),
+    (("is:final", "is:retried"), "that no retry has replaced, or that one has"),
+)
 #: Where problems are reported.
 FIELD = "q"
 _MOST_TERMS, _LONGEST = 20, 1000

@@ -23,8 +23,12 @@ class TracePhase(BaseModel):
     job_id: UUID
     attempt: int = Field(description="The attempt that the job is.")
     kind: Kind = Field(
-        description="`lane_or_queue`, if the job does not have the time of its first dispatch any "
-        "more; `unsent`: it waits for beat."
+        description="`approval`, `paused`, `blocked`: it waits for a person or for other jobs "
+        "(parents, or earlier members of its group); `scheduled`, `backoff`, `snoozed`: for its "
+        "first time, that of a retry, or after a snooze; `lane`, `queue`: for a slot, then for a "
+        "worker, also for another one after a lost execution; `lane_or_queue`: for both, before "
+        "its first snooze, since a job keeps only its last dispatch; `unsent`: for beat to send "
+        "its message; `running`: one for each execution."
     )
     started_at: datetime
     finished_at: datetime | None = Field(description="null if it lasts.")

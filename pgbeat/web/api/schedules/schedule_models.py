@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs.rows.model import State
-from pgbeat.monitoring.schedule_health import Code, Severity
+from pgbeat.monitoring.schedule_health import MEANINGS, Code, Severity
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
@@ -109,11 +109,7 @@ class ScheduleHealth(BaseModel):
     """Whether a schedule and its jobs succeed, in service or not."""
 
     code: Code = Field(
-        description="`failing`: its newest job failed; `launch_failing`: its ticks fail; `late`: "
-        "it is due and undecided; `waiting`: no worker takes its job; `retrying`: a failed job is "
-        "retried; `never_launched`: every tick was skipped or failed; `skipping`: ticks have been "
-        "skipped since the last launch; `no_outcome`: no job has ended yet; `new`: it has no "
-        "tick yet."
+        description="; ".join(f"`{code}`: {about}" for code, about in MEANINGS.items()) + "."
     )
     severity: Severity
     summary: str = Field(examples=["6 jobs in a row failed, since 2026-11-21 04:54:00 UTC"])

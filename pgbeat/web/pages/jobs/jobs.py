@@ -83,6 +83,7 @@ def _show(
         text=text,
         asked=asked,
         terms=[(str(term), path("jobs", q=asked.less(term), span=shown)) for term in asked.terms],
+        search_terms=query.TERMS,
         facets=_facets(asked, counts, shown) if counts else None,
         counts=counts,
         span=shown,
