@@ -19,6 +19,9 @@ def doctor_command(target: Target) -> None:
     """Check the database, the beat and the broker, and say what to do. Exits with 1 on a failure.
 
     With the app (-A), its broker is checked, too.
+
+    Its JSON has `ok` (nothing failed) and `checks` (`check`, `result`, `detail`, `advice`); a
+    result is `ok`, `warn`, `fail` or `unknown`.
     """
     results: list[Check] = []
     try:

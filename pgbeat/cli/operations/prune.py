@@ -39,6 +39,9 @@ def prune_command(target: Target, days: float | None, count: int | None, dry_run
     That is ticks, jobs with their executions, groups and deliveries, and the audit log, which is
     kept for pgbeat_audit_days. Unfinished jobs and groups are never deleted. The leading beat does
     the same all the time, a little at a time. An interruption keeps what was deleted so far.
+
+    Its JSON has `dry_run`, `kept` (`days`, `count`, `audit_days`) and `deleted` (`ticks`, `jobs`,
+    `executions`, `groups`, `deliveries`, `audit`).
     """
     done = _prune(target, days, count, dry_run=dry_run, quiet=printing.is_json())
     if printing.is_json():

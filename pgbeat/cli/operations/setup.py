@@ -32,6 +32,9 @@ def migrate_command(
     kombu's transport doesn't expect two first users. Tables of kombu's SQLAlchemy transport that
     have other names than kombu_queue and kombu_message are renamed if you give their names; stop
     the programs that use them first.
+
+    Its JSON has `before`, `current`, `newest`, `restored` and `renamed` (old names and new ones);
+    with --check `current`, `newest`, `minimum`, `usable` and `missing`.
     """
     if sql:
         click.echo(migrate.script().strip())

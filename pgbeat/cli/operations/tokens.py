@@ -76,7 +76,11 @@ def create_command(
 )
 @on_target
 def list_command(target: Target, show_all: bool) -> None:
-    """List tokens, the newest first: their users, and when they were used."""
+    """List tokens, the newest first: their users, and when they were used.
+
+    Its JSON has `id`, `actor`, `scope`, `state`, `note`, `created_by`, `created_at`, `expires_at`,
+    `revoked_at`, `last_used_at` and `is_session`.
+    """
     with target.reading() as (connection, now):
         rows = tokens.listing(connection, namespace=target.namespace)
     others = f" in use; --all shows {printing.counted(len(rows), 'other')}" if rows else ""

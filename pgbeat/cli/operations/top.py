@@ -55,6 +55,9 @@ def top_command(target: Target, interval: float, once: bool, actor: Actor) -> No
 
     The beats, the running jobs, the lanes, the queues, the workers. Any other key brings it up to
     date at once. If the output is not a terminal, and with --json, it is shown once.
+
+    Its JSON has `at`, `leader`, `standbys`, `troubles`, `workers`, `jobs` (numbers by state),
+    `running` (`id`, `task`, `worker`, `started_at`, `progress`), `lanes` and `queues`.
     """
     if once or printing.is_json() or not sys.stdout.isatty():
         snapshot = _look(target, actor)

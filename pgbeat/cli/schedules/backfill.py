@@ -51,6 +51,9 @@ def backfill_command(
     Conditions are checked as things are now; overlap and min_interval don't count, and the
     schedule's run state stays. Times without an offset are in its zone. After an interruption
     (Ctrl-C), call it again to continue. Needs the app.
+
+    Its JSON has `schedule`, `from`, `to`, `launched_before`, `excluded`, `pending`, `times`,
+    `dry_run`, `interrupted` and `ticks`.
     """
     with target.reading() as (connection, now):
         row = schedules.get(connection, name, namespace=target.namespace)

@@ -35,6 +35,11 @@ def check_command(target: Target, name: str) -> None:
 
     Evaluates its policies, and its launcher or condition, as if it were due. Exits as `trigger`
     would: 0 launched, 3 skipped, 1 failed. A launcher in Python needs the app.
+
+    Its JSON has `schedule`, `outcome`, `reason`, `error`, `objections` (`policy`, `reason`),
+    `launcher` (`name`, `outcome`, `why`), `request` and `requests` (`run_key`, `task`, `args`,
+    `kwargs`, `options`, `queue`) and `job` (`lane`, `priority`, `max_attempts`, `unique_key`,
+    `awaits_approval`, `waits_for`).
     """
     with target.transaction() as connection:
         row = schedules.get(connection, name, namespace=target.namespace)

@@ -136,7 +136,11 @@ class _Situation:
 @click.argument("name")
 @on_target
 def explain_command(target: Target, name: str) -> None:
-    """Say why a schedule did or didn't run, and what to do about it."""
+    """Say why a schedule did or didn't run, and what to do about it.
+
+    Its JSON has `schedule`, `cause`, `summary`, `advice`, `health`, `next_run`, `last_tick`, `job`
+    and `leader`.
+    """
     with target.transaction() as connection:
         situation = _Situation.read(connection, name, target.settings)
     explanation = _explain(situation)

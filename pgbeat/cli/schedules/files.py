@@ -55,6 +55,9 @@ def sync_command(
     Shows a plan and applies it in one transaction. --plan exits with 3 if there is something to
     do. With the app (-A), tasks, launchers and arguments are checked against what it has
     registered.
+
+    Its JSON has `file`, `namespace`, `applied`, `changes`, `add`, `change` (`old`, `new`, `drift`,
+    `last_sync` by field), `remove`, `adopt`, `calendars`, `kept`, `taken` and `unchanged`.
     """
     if schema:
         from pgbeat.schedules.files.schema import schema as written
