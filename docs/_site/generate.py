@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from pgbeat.broker.transport.options import Options
 from pgbeat.cli.schedules.whole_names import schedules_command
 from pgbeat.config import Settings
-from pgbeat.database import tables
+from pgbeat.database import migrations, tables
 from pgbeat.jobs.searching.query import TERMS
 from pgbeat.monitoring.metrics.families import FAMILIES, Family
 from pgbeat.monitoring.schedule_health import MEANINGS
@@ -39,6 +39,8 @@ from pgbeat.web.reference import (
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _TABLES = Path(__file__).with_name("tables.yml")
+_MIGRATIONS = Path(inspect.getfile(migrations)).parent / "versions"
+_SUBMIT = re.compile(r"FUNCTION (pgbeat\.submit\(.*?^\) RETURNS uuid$)", re.M | re.S)
 _DECISIONS = Path(__file__).parent.parent / "decisions"
 _PACKAGES = Path(__file__).with_name("decisions.yml")
 
@@ -247,6 +249,18 @@ def _plain(default: Any) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
+# -- the function in SQL ---------------------------------------------------------------------------
+
+
+def submit_arguments() -> str:
+    """Returns the arguments of `pgbeat.submit` in SQL, as the newest migration with it has them."""
+    found = ""
+    for file in sorted(_MIGRATIONS.rglob("*.sql")):
+        function = _SUBMIT.search(file.read_text())
+        found = function[1] if function else found
+    return f"```sql\n{found}\n```"
+
+
 # -- words of schedules and jobs -------------------------------------------------------------------
 
 
@@ -308,6 +322,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "schedule_fields": schedule_fields,
     "search_terms": search_terms,
     "settings": settings,
+    "submit_arguments": submit_arguments,
     "tables": database_tables,
     "transport_options": transport_options,
 }
