@@ -26,7 +26,7 @@ KEYS: dict[str, tuple[str, dict[str, Any]]] = {
         Text("gpu", 200).schema(),
     ),
     "priority": (
-        "The highest goes first in the lane; also the message's, unless options has one.",
+        "0 to 255, the highest first in the lane; also the message's, unless options has one.",
         Whole(0, 255).schema(),
     ),
     "max_attempts": (
