@@ -36,6 +36,7 @@ from pgbeat.web.reference import (
     ReferenceField,
     Words,
 )
+from pgbeat.webhooks.events import EVENTS
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _TABLES = Path(__file__).with_name("tables.yml")
@@ -280,6 +281,17 @@ def _codes(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+# -- events ----------------------------------------------------------------------------------------
+
+
+def webhook_events() -> str:
+    """Returns the events of webhooks, with when each is sent and what it has."""
+    rows = [
+        f"| `{name}` | {_cell(when)} | {_cell(data)} |" for name, (when, data) in EVENTS.items()
+    ]
+    return "\n".join(["| event | when | `data` |", "|---|---|---|", *rows])
+
+
 # -- metrics ---------------------------------------------------------------------------------------
 
 
@@ -325,4 +337,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "submit_arguments": submit_arguments,
     "tables": database_tables,
     "transport_options": transport_options,
+    "webhook_events": webhook_events,
 }

@@ -15,9 +15,10 @@ import yaml
 
 import pgbeat
 from pgbeat.config import Settings
-from pgbeat.database.tables import metadata
+from pgbeat.database.tables import EVENTS, metadata
 from pgbeat.errors import PROBLEM_CODES
 from pgbeat.web import problems
+from pgbeat.webhooks import events
 from tests.support import sources
 from tests.support.processes import ROOT
 
@@ -87,6 +88,10 @@ def test_every_setting_is_documented_with_its_default(generate: ModuleType) -> N
     assert [name for name, _, meaning in rows if not meaning] == []
     defaults = {name: default for name, default, _ in rows}
     assert (defaults["lock_key"], defaults["web_direct"]) == ("1050", "`false`")
+
+
+def test_every_event_is_described() -> None:
+    assert tuple(events.EVENTS) == EVENTS
 
 
 def test_every_decision_is_listed_once(generate: ModuleType) -> None:

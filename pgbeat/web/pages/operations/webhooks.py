@@ -16,8 +16,8 @@ from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, verb_of
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks.events import EVENTS
 from pgbeat.webhooks.http import Reply
-from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(route_class=PageRoute)
 
@@ -27,18 +27,7 @@ _NAME = FormField("name", "Name", hint="such as ops; without a slash")
 _URL = FormField("url", "URL", hint="https, where the receiver listens", is_wide=True)
 _NO_EVENTS = {"events": "choose one or more"}
 #: The events in words.
-SAID = {
-    "job.run.completed": "an attempt at a job has completed",
-    "job.run.failed": "an attempt at a job has failed",
-    "job.run.skipped": "an attempt at a job was skipped",
-    "job.failed": "a job has failed for good",
-    "job.late": "a job has missed a deadline",
-    "group.ended": "the last job of a group has ended",
-    "schedule.disabled": "a schedule was disabled",
-    "schedule.paused": "a schedule was paused",
-    "tick.failed": "a schedule could not be launched",
-    "tick.skipped": "a schedule was skipped, once an hour at most",
-}
+_WHEN = {name: event.when.replace("`", "") for name, event in EVENTS.items()}
 
 
 @router.get("/console/webhooks")
@@ -63,7 +52,12 @@ def new_webhook_page(visit: AdminVisit) -> Response:
 
 def _new(visit: Visit, form: Form, events: list[str]) -> Response:
     return visit.page(
-        "new_webhook.html", "webhooks", form=form, fields=(_NAME, _URL), events=events, said_of=SAID
+        "new_webhook.html",
+        "webhooks",
+        form=form,
+        fields=(_NAME, _URL),
+        events=events,
+        said_of=_WHEN,
     )
 
 
@@ -137,7 +131,7 @@ def _show(
         after=after,
         events=row.events if events is None else events,
         fields=(_URL,),
-        said_of=SAID,
+        said_of=_WHEN,
         secret=secret,
     )
 
