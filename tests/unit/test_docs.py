@@ -143,8 +143,7 @@ def test_no_example_needs_another_server_for_results() -> None:
     asking = {
         name for name, text in examples().items() if re.search(r"redis|rpc://|\bdb\+", text, re.I)
     }
-    # Celery's integration tests leave marks in a Redis.
-    assert asking == {"docs/how-to/from-redis.md", "docs/contributing/index.md"}
+    assert asking == {"docs/how-to/from-redis.md"}
 
 
 def test_the_example_keeps_its_results_in_the_brokers_database() -> None:
