@@ -10,8 +10,8 @@ WITH back AS (
     DELETE FROM kombu_message_dead d USING kombu_queue q
      WHERE {which} AND d.queue = q.name RETURNING d.*, q.id AS queue_id)
 INSERT INTO kombu_message
-       (visible, payload, priority, queue_id, enqueued_at, redelivered, job_id)
-SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true, b.job_id
+       (visible, payload, priority, queue_id, redelivered, job_id)
+SELECT true, b.payload, b.priority, b.queue_id, true, b.job_id
   FROM back b ORDER BY b.died_at, b.id
 -- LIMIT NULL is no limit.
 -- name: drop

@@ -260,10 +260,13 @@ def test_messages_of_ended_jobs_are_not_requeued(
     for name in ("pending", "running", "failed", "completed", "cancelled", "skipped"):
         put(connection, "q", name, job_id=make_job(sql, name))
     put(connection, "q", "retried", job_id=make_job(sql, "failed", retried_by=str(uuid4())))
+    failing = make_job(sql, "running")
+    put(connection, "q", "failed as it was claimed", job_id=failing)
     claimed = one.claim("q")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s", failing)
     if way == "die":
         one.die(connection)
-        assert consumers.release_dead(connection, [one.id], limit=1) == 8
+        assert consumers.release_dead(connection, [one.id], limit=1) == 9
     else:
         ids = [message.id for message in claimed]
         consumers.requeue(connection, one.id, ids, limit=20)

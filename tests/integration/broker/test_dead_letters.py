@@ -51,13 +51,14 @@ def test_a_task_is_known_by_its_name(opened: Sessions, connection: Connection) -
 
 
 def test_requeued_letters_start_over(opened: Sessions, connection: Connection) -> None:
-    """In the order of their deaths, with a delivery count of 0; said to be delivered again."""
+    """In the order of their deaths, as of now, uncounted, and said to be delivered again."""
     kill(opened, "q", "1", "2", priority=3)
     kill(opened, "r", "3")
-    ages = rows(connection, "SELECT payload, enqueued_at FROM kombu_message_dead WHERE queue = 'q'")
+    [(died,)] = rows(connection, "SELECT max(died_at) FROM kombu_message_dead")
     assert dead_letters.requeue(connection, queue="q") == 2
     assert depths(connection) == {"q": 2, "r": 0}
-    assert rows(connection, "SELECT payload, enqueued_at FROM kombu_message") == ages
+    ages = rows(connection, "SELECT enqueued_at FROM kombu_message")
+    assert all(enqueued_at > died for (enqueued_at,) in ages)
     found = opened.consumer().claim("q")
     assert payloads(found) == ["1", "2"]
     assert {(d.priority, d.deliveries, d.redelivered) for d in found} == {(3, 1, True)}

@@ -36,11 +36,12 @@ INSERT INTO kombu_message_dead
 
 -- Whether a message `m` starts a job that has ended: the job was cancelled while a consumer had the
 -- message, or ended without acknowledging it, or was retried before its process died. The message
--- of a failed job may have been requeued by hand.
+-- of a job that had failed before was requeued by hand.
 -- name: over
 m.job_id IS NOT NULL AND coalesce((
                    SELECT j.state IN ('completed', 'cancelled', 'skipped')
                           OR j.retried_by IS NOT NULL
+                          OR j.state = 'failed' AND j.finished_at > m.enqueued_at
                      FROM pgbeat.jobs j WHERE j.id = m.job_id), false)
 
 -- Rows are found again by arrays: for a join, the planner may expect so many that it reads the whole
