@@ -12,7 +12,7 @@ from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, sure
-from pgbeat.cli.terminal.options import adding, duration, newest_option
+from pgbeat.cli.terminal.options import FLAG, LENGTH, adding, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, counted, line, span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.views import broker as views
@@ -26,7 +26,7 @@ def dead_command() -> None:
     """
 
 
-_queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue.")
+_queue = option("--queue", "QUEUE", "Only those of this queue.")
 
 
 @dead_command.command("list")
@@ -72,7 +72,7 @@ def _cells(row: DeadLetter, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
 _selecting = adding(
     click.argument("ids", nargs=-1, type=click.IntRange(1, 2**63 - 1), metavar="[ID]..."),
     _queue,
-    click.option("--all", "everything", is_flag=True, help="All of them."),
+    option("--all", FLAG, "All of them.", "everything"),
 )
 
 
@@ -105,12 +105,7 @@ def requeue_command(
 
 @dead_command.command("drop")
 @_selecting
-@click.option(
-    "--older-than",
-    type=duration,
-    metavar="TIME",
-    help="Only those that died longer ago: 7d, '12 hours'.",
-)
+@option("--older-than", LENGTH, "Only those that died longer ago: 7d, '12 hours'.")
 @asking
 @on_target
 def drop_command(

@@ -10,6 +10,7 @@ from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import CommandGroup
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.printing import Cell, counted, span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.config import delays_in_table
@@ -18,9 +19,7 @@ from pgbeat.views import broker as views
 
 
 @click.group("queues", cls=CommandGroup, invoke_without_command=True)
-@click.option(
-    "--all", "with_internal", is_flag=True, help="Also those of remote control, events and replies."
-)
+@option("--all", FLAG, "Also those of remote control, events and replies.", "with_internal")
 @click.pass_context
 @on_target
 def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> None:

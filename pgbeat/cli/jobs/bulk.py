@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from pgbeat.cli.jobs import job_views
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import find_group
 from pgbeat.cli.terminal.asking import sure
-from pgbeat.cli.terminal.options import LABELS, F, adding, duration, headed
+from pgbeat.cli.terminal.options import FLAG, LABELS, LENGTH, F, adding, headed
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
@@ -43,22 +42,22 @@ _PAST = {
 
 def filtered(*, of_lane: str = "--lane") -> Callable[[F], F]:
     """Returns a decorator that adds the options of a filter, --yes and --dry-run."""
-    option = partial(headed, "Instead of IDs, all jobs that match")
+    option = headed("Instead of IDs, all jobs that match")
     return adding(
-        option("--state", type=click.Choice(JOB_STATES), help="In this state."),
-        option("--task", metavar="TASK", help="Of this task, or a glob: 'shop.*'."),
-        option("--error", metavar="TEXT", help="With this in the error, or a glob: '*503*'."),
-        option("--schedule", metavar="NAME", help="Of this schedule."),
-        option("--template", metavar="NAME", help="Made from this template."),
-        option(of_lane, "of_lane", metavar="NAME", help="In this lane."),
-        option("--queue", metavar="NAME", help="For this queue."),
-        option("--group", "group_id", metavar="ID", help="Of this group."),
-        option("--created-by", metavar="WHO", help="Made by this actor, such as user:alice."),
-        option("--label", "labels", help="With this label.", **LABELS),
-        option("--since", type=duration, metavar="TIME", help="Made in the last 2h, say."),
-        option("--before", type=duration, metavar="TIME", help="Made more than 30d ago, say."),
-        option("--yes", is_flag=True, help="Don't ask."),
-        option("--dry-run", is_flag=True, help="Say how many match, and which."),
+        option("--state", click.Choice(JOB_STATES), "In this state."),
+        option("--task", "TASK", "Of this task, or a glob: 'shop.*'."),
+        option("--error", "TEXT", "With this in the error, or a glob: '*503*'."),
+        option("--schedule", "NAME", "Of this schedule."),
+        option("--template", "NAME", "Made from this template."),
+        option(of_lane, "NAME", "In this lane.", "of_lane"),
+        option("--queue", "NAME", "For this queue."),
+        option("--group", "ID", "Of this group.", "group_id"),
+        option("--created-by", "WHO", "Made by this actor, such as user:alice."),
+        option("--label", LABELS, "With this label.", "labels"),
+        option("--since", LENGTH, "Made in the last 2h, say."),
+        option("--before", LENGTH, "Made more than 30d ago, say."),
+        option("--yes", FLAG, "Don't ask."),
+        option("--dry-run", FLAG, "Say how many match, and which."),
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.cli.jobs.job_options import arguments, some_options
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.options import LENGTH, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, PgbeatError
@@ -16,15 +16,9 @@ from pgbeat.errors import InvalidJob, NotFound, PgbeatError
 
 @click.command("direct")
 @click.argument("task")
-@click.option("--lane", metavar="NAME", required=True, help="The lane whose next slot to take.")
+@option("--lane", "NAME", "The lane whose next slot to take.", required=True)
 @arguments
-@click.option(
-    "--timeout",
-    type=duration,
-    default="60 seconds",
-    metavar="TIME",
-    help="How long to wait for the slot.",
-)
+@option("--timeout", LENGTH, "How long to wait for the slot.", default="60 seconds")
 @some_options("tag", "resource")
 @on_target
 def direct_command(target: Target, /, task: str, **options: Any) -> None:

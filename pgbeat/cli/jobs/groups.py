@@ -15,7 +15,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find_group
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, BadInput
-from pgbeat.cli.terminal.options import newest_option
+from pgbeat.cli.terminal.options import FLAG, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, counted, styled, when, when_and_who
 from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.groups import model as groups
@@ -44,8 +44,8 @@ def groups_command() -> None:
 
 
 @groups_command.command("list")
-@click.option("--state", type=click.Choice(_STATES), help="Only groups in this state.")
-@click.option("--created-by", metavar="WHO", help="Only groups made by this actor: user:alice.")
+@option("--state", click.Choice(_STATES), "Only groups in this state.")
+@option("--created-by", "WHO", "Only groups made by this actor: user:alice.")
 @newest_option
 @as_onlooker
 def list_command(
@@ -142,10 +142,10 @@ def _remark(job: Job) -> str | None:
 
 @groups_command.command("run")
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--name", metavar="NAME", help="Its name; by default the file's.")
-@click.option("--mode", type=click.Choice(MODES), help="By default the file's, or parallel.")
-@click.option("--on-failure", type=click.Choice(ON_FAILURE), help="By default the file's, or stop.")
-@click.option("--wait", is_flag=True, help="Wait until it has ended.")
+@option("--name", "NAME", "Its name; by default the file's.")
+@option("--mode", click.Choice(MODES), "By default the file's, or parallel.")
+@option("--on-failure", click.Choice(ON_FAILURE), "By default the file's, or stop.")
+@option("--wait", FLAG, "Wait until it has ended.")
 @dry_run_option
 @as_admin
 def run_command(

@@ -5,6 +5,7 @@ import click
 from pgbeat.access.actors import Actor
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker, find
+from pgbeat.cli.terminal.options import option, whole
 from pgbeat.cli.terminal.printing import line
 from pgbeat.cli.terminal.target import Target
 from pgbeat.jobs.running import task_logs
@@ -13,7 +14,7 @@ from pgbeat.views import jobs as views
 
 @click.command("logs")
 @click.argument("job_id", metavar="ID")
-@click.option("--execution", type=click.IntRange(1, 2**31 - 1), metavar="N", help="Only of this.")
+@option("--execution", whole(1, 2**31 - 1), "Only of this.")
 @as_onlooker
 def logs_command(target: Target, job_id: str, execution: int | None, actor: Actor) -> None:
     """Show the last lines that a job's newest 20 executions logged, the oldest first."""

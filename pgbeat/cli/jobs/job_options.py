@@ -8,13 +8,17 @@ import click
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import (
     CLEAR,
+    FLAG,
+    JSON_ARRAY,
+    JSON_OBJECT,
+    LENGTH,
+    MOMENT,
     F,
+    Kind,
     adding,
-    duration,
     headed,
-    json_array,
-    json_object,
-    read_moment,
+    option,
+    whole,
 )
 from pgbeat.jobs.policy import policies as job_policies
 
@@ -31,46 +35,26 @@ def amount(text: str) -> tuple[str, float]:
     return name.strip(), int(value) if value.is_integer() else value
 
 
-_VALUES: dict[str, dict[str, Any]] = {
-    "template": {"metavar": "NAME", "help": "The template to make jobs from."},
-    "lane": {"metavar": "NAME", "help": "The lane to wait in."},
-    "priority": {"type": click.IntRange(0, 255), "metavar": "N", "help": "The highest goes first."},
-    "max-attempts": {
-        "type": click.IntRange(1, 1000),
-        "metavar": "N",
-        "help": "Attempts in total; 1 for no retry.",
-    },
-    "retry-base": {
-        "type": duration,
-        "metavar": "TIME",
-        "help": "The n-th retry of a job comes after base × 2^(n-1) …",
-    },
-    "retry-cap": {"type": duration, "metavar": "TIME", "help": "… but no later."},
-    "tag": {"multiple": True, "metavar": "TAG", "help": "A tag; lanes may count it."},
-    "resource": {
-        "type": amount,
-        "multiple": True,
-        "metavar": "NAME[=AMOUNT]",
-        "help": "How much of a resource a job uses; may be repeated.",
-    },
-    "unique": {
-        "is_flag": True,
-        "default": None,
-        "help": "At most one unfinished job with these arguments.",
-    },
-    "unique-key": {"metavar": "KEY", "help": "At most one unfinished job with it."},
-    "unique-for": {"type": duration, "metavar": "TIME", "help": "Nor another within this time."},
-    "requires-approval": {
-        "is_flag": True,
-        "default": None,
-        "help": "Wait until an administrator approves.",
-    },
-    "must-start-within": {
-        "type": duration,
-        "metavar": "TIME",
-        "help": "Late if it has not started by then …",
-    },
-    "must-end-within": {"type": duration, "metavar": "TIME", "help": "… or not ended."},
+_ASKED = {**FLAG, "default": None}
+#: The kind of each option and its help.
+_VALUES: dict[str, tuple[Kind | str, str]] = {
+    "template": ("NAME", "The template to make jobs from."),
+    "lane": ("NAME", "The lane to wait in."),
+    "priority": (whole(0, 255), "The highest goes first."),
+    "max-attempts": (whole(1, 1000), "Attempts in total; 1 for no retry."),
+    "retry-base": (LENGTH, "The n-th retry of a job comes after base × 2^(n-1) …"),
+    "retry-cap": (LENGTH, "… but no later."),
+    "tag": ({"multiple": True, "metavar": "TAG"}, "A tag; lanes may count it."),
+    "resource": (
+        {"type": amount, "multiple": True, "metavar": "NAME[=AMOUNT]"},
+        "How much of a resource a job uses; may be repeated.",
+    ),
+    "unique": (_ASKED, "At most one unfinished job with these arguments."),
+    "unique-key": ("KEY", "At most one unfinished job with it."),
+    "unique-for": (LENGTH, "Nor another within this time."),
+    "requires-approval": (_ASKED, "Wait until an administrator approves."),
+    "must-start-within": (LENGTH, "Late if it has not started by then …"),
+    "must-end-within": (LENGTH, "… or not ended."),
 }
 
 
@@ -87,52 +71,33 @@ _OF_SCHEDULE = {
 
 #: Adds how to call a task.
 arguments = adding(
-    click.option(
-        "--args", type=json_array, metavar="JSON", help="Its positional arguments, an array."
-    ),
-    click.option(
-        "--kwargs", type=json_object, metavar="JSON", help="Its keyword arguments, an object."
-    ),
+    option("--args", JSON_ARRAY, "Its positional arguments, an array."),
+    option("--kwargs", JSON_OBJECT, "Its keyword arguments, an object."),
 )
 #: Adds how to call a task, and how to publish it, `queue` and `options`.
 call_options = adding(
     arguments,
-    click.option("--queue", metavar="QUEUE", help="Where to publish; by default the task's queue."),
-    click.option(
-        "--options",
-        type=json_object,
-        metavar="JSON",
-        help="Options to publish with, an object: expires, headers …",
-    ),
+    option("--queue", "QUEUE", "Where to publish; by default the task's queue."),
+    option("--options", JSON_OBJECT, "Options to publish with, an object: expires, headers …"),
 )
 #: Adds when a job runs, `run_at` or `countdown`.
 timing = adding(
-    click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time."),
-    click.option(
-        "--in",
-        "countdown",
-        type=duration,
-        metavar="TIME",
-        help="Not before this much time has passed.",
-    ),
+    option("--at", MOMENT, "Not before this time.", "run_at"),
+    option("--in", LENGTH, "Not before this much time has passed.", "countdown"),
 )
 
 
 def some_options(*names: str) -> Callable[[F], F]:
     """Returns a decorator that adds options of a job policy, by their keys."""
-    return adding(*(click.option(f"--{name}", KEYS[name], **_VALUES[name]) for name in names))
+    return adding(*(option(f"--{name}", *_VALUES[name], KEYS[name]) for name in names))
 
 
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
     """Returns a decorator that adds the options of a job policy, for `given_policy`."""
+    flags = _OF_SCHEDULE if of_schedule else {key: name for name, key in KEYS.items()}
     return adding(
         *(
-            headed(
-                "Its jobs",
-                f"--{_OF_SCHEDULE[key] if of_schedule else name}",
-                f"job_{key}",
-                **_VALUES[name],
-            )
+            headed("Its jobs")(f"--{flags[key]}", *_VALUES[name], f"job_{key}")
             for name, key in KEYS.items()
             if name != "template" or template
         )
@@ -142,7 +107,7 @@ def policy_options(*, template: bool = True, of_schedule: bool = False) -> Calla
 #: Adds a flag for each key of a schedule's job policy, which clears it.
 policy_clearing = adding(
     *(
-        headed(CLEAR, f"--no-{name}", f"no_job_{key}", is_flag=True, help=f"Clear {name}.")
+        headed(CLEAR)(f"--no-{name}", FLAG, f"Clear {name}.", f"no_job_{key}")
         for key, name in _OF_SCHEDULE.items()
     )
 )

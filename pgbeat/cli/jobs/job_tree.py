@@ -12,6 +12,7 @@ from rich.tree import Tree as Drawing
 from pgbeat.access.actors import Actor
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker, find
+from pgbeat.cli.terminal.options import option
 from pgbeat.cli.terminal.printing import line, styled
 from pgbeat.cli.terminal.tables import wrapped
 from pgbeat.cli.terminal.target import Target
@@ -26,12 +27,11 @@ _BEFORE = {"": "", "then": "then ", "body": "in the end ", "retry": "again "}
 
 @click.command("tree")
 @click.argument("job_id", metavar="ID")
-@click.option(
+@option(
     "--siblings",
-    type=click.IntRange(1, tree.MOST),
+    click.IntRange(1, tree.MOST),
+    "Below each node, how many to show; the rest is counted.",
     default=tree.SIBLINGS,
-    show_default=True,
-    help="Below each node, how many to show; the rest is counted.",
 )
 @as_onlooker
 def tree_command(target: Target, job_id: str, siblings: int, actor: Actor) -> None:

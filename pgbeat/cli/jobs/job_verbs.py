@@ -13,7 +13,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, find
 from pgbeat.cli.terminal.asking import sure
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import Command, in_zone
+from pgbeat.cli.terminal.options import FLAG, Command, in_zone, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks.permissions import BulkVerb, Verb
@@ -73,7 +73,7 @@ _priority = click.IntRange(0, 255)
 
 @click.command("cancel", cls=Command)
 @_some_ids
-@click.option("--reason", help="Why, for the record.")
+@option("--reason", "TEXT", "Why, for the record.")
 @bulk.filtered()
 @as_admin
 def cancel_command(
@@ -128,7 +128,7 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 
 @click.command("retry", cls=Command)
 @_some_ids
-@click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
+@option("--priority", "N", "Another priority than before.", type=_priority)
 @bulk.filtered()
 @as_admin
 def retry_command(
@@ -153,9 +153,9 @@ def retry_command(
 @_some_ids
 @some_options("priority", "max-attempts", "retry-base", "retry-cap")
 @timing
-@click.option("--now", is_flag=True, help="As soon as possible.")
-@click.option("--lane", metavar="LANE", help="The lane to wait in. Only for administrators.")
-@click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
+@option("--now", FLAG, "As soon as possible.")
+@option("--lane", "LANE", "The lane to wait in. Only for administrators.")
+@option("--no-lane", FLAG, "No lane. Only for administrators.")
 @bulk.filtered(of_lane="--in-lane")
 @as_admin
 def update_command(
@@ -188,9 +188,7 @@ _PLACES = ["front", "back", "before", "after"]
 @click.argument("job_id", metavar="ID")
 @click.argument("where", metavar="|".join(_PLACES), type=click.Choice(_PLACES))
 @click.argument("other", metavar="[OTHER]", required=False)
-@click.option(
-    "--priority", type=_priority, metavar="N", help="With front or back: its new priority."
-)
+@option("--priority", "N", "With front or back: its new priority.", type=_priority)
 @as_admin
 def move_command(
     target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor

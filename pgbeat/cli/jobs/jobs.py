@@ -13,7 +13,15 @@ from pgbeat.cli.jobs.job_options import call_options, given_policy, policy_optio
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
-from pgbeat.cli.terminal.options import Command, describing, in_zone, label_filter, newest_option
+from pgbeat.cli.terminal.options import (
+    FLAG,
+    Command,
+    describing,
+    in_zone,
+    label_filter,
+    newest_option,
+    option,
+)
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
@@ -45,17 +53,15 @@ def jobs_command() -> None:
 
 @jobs_command.command("list")
 @click.argument("query", nargs=-1)
-@click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
-@click.option("--task", metavar="TASK", help="Only jobs of this task.")
-@click.option("--schedule", metavar="NAME", help="Only jobs of this schedule.")
-@click.option("--template", metavar="NAME", help="Only jobs made from this template.")
-@click.option("--lane", metavar="NAME", help="Only jobs in this lane.")
-@click.option("--group", "group_id", metavar="ID", help="Only jobs of this group.")
-@click.option(
-    "--created-by", metavar="WHO", help="Only jobs made by this actor, such as user:alice."
-)
-@click.option("--system", is_flag=True, help="Only the system's jobs.")
-@click.option("--late", is_flag=True, help="Only jobs that missed a deadline.")
+@option("--state", click.Choice(JOB_STATES), "Only jobs in this state.")
+@option("--task", "TASK", "Only jobs of this task.")
+@option("--schedule", "NAME", "Only jobs of this schedule.")
+@option("--template", "NAME", "Only jobs made from this template.")
+@option("--lane", "NAME", "Only jobs in this lane.")
+@option("--group", "ID", "Only jobs of this group.", "group_id")
+@option("--created-by", "WHO", "Only jobs made by this actor, such as user:alice.")
+@option("--system", FLAG, "Only the system's jobs.")
+@option("--late", FLAG, "Only jobs that missed a deadline.")
 @label_filter
 @newest_option
 @as_onlooker
@@ -136,7 +142,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
 
 @jobs_command.command("stats")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
+@option("--schedule", "NAME", "All jobs of this schedule.")
 @as_onlooker
 def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
     """Show outcomes and durations of executions.
@@ -197,24 +203,19 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
 @jobs_command.command("run", cls=Command)
 @click.argument("task", metavar="[TASK]", required=False)
 @call_options
-@click.option(
-    "--like", metavar="ID", help="Take all that is not given, such as the lane, from this job."
-)
+@option("--like", "ID", "Take all that is not given, such as the lane, from this job.")
 @timing
-@click.option(
-    "--depends-on", multiple=True, metavar="ID", help="Wait for this job to end; may be repeated."
-)
-@click.option(
+@option("--depends-on", "ID", "Wait for this job to end; may be repeated.", multiple=True)
+@option(
     "--depends-on-outcome",
-    type=click.Choice(OUTCOMES),
+    click.Choice(OUTCOMES),
+    "How these jobs must end; finished: completed or failed.",
     default="completed",
-    show_default=True,
-    help="How these jobs must end; finished: completed or failed.",
 )
 @policy_options()
 @describing
-@click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
-@click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
+@option("--wait", FLAG, "Follow it until it has ended, as `tail` does.")
+@option("--dry-run", FLAG, "Check it, and make nothing.")
 @as_admin
 def run_command(
     target: Target,
@@ -265,7 +266,7 @@ def run_command(
 
 @jobs_command.command("run-many")
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--dry-run", is_flag=True, help="Check them, and make nothing.")
+@option("--dry-run", FLAG, "Check them, and make nothing.")
 @as_admin
 def run_many_command(target: Target, file: TextIO, actor: Actor, dry_run: bool) -> None:
     """Make the jobs in a FILE (- for standard input), all or none. They are yours.

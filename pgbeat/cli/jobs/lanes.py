@@ -11,7 +11,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
-from pgbeat.cli.terminal.options import adding, json_object
+from pgbeat.cli.terminal.options import FLAG, JSON_OBJECT, adding, option, whole
 from pgbeat.cli.terminal.printing import Cell, line, short_id, span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
@@ -66,9 +66,7 @@ def _cells(row: LaneUsage, now: datetime) -> dict[str, Cell]:
 
 @lanes_command.command("show")
 @click.argument("name")
-@click.option(
-    "--limit", type=click.IntRange(0, 10_000), default=20, help="How many waiting jobs to show."
-)
+@option("--limit", click.IntRange(0, 10_000), "How many waiting jobs to show.", default=20)
 @on_target
 def show_command(target: Target, name: str, limit: int) -> None:
     """Show all about a lane: its slots, and the waiting jobs with the reason.
@@ -147,58 +145,37 @@ def _since(moment: datetime | None, now: datetime) -> str:
 
 
 _limits = adding(
-    click.option(
-        "--limit",
-        type=click.IntRange(0, 1_000_000),
-        metavar="N",
-        help="How many jobs may run at once; 0 for none.",
-    ),
-    click.option("--no-limit", is_flag=True, help="As many as there are workers."),
-    click.option(
-        "--rate",
-        metavar="N/TIME",
-        help="How many jobs may start in a period: 10/minute or 100/15 minutes.",
-    ),
-    click.option(
+    option("--limit", whole(0, 1_000_000), "How many jobs may run at once; 0 for none."),
+    option("--no-limit", FLAG, "As many as there are workers."),
+    option("--rate", "N/TIME", "How many jobs may start in a period: 10/minute or 100/15 minutes."),
+    option(
         "--rate-key",
-        metavar="KEY",
-        help="Count them by task, tag, created_by or kwargs.NAME; by default together.",
+        "KEY",
+        "Count them by task, tag, created_by or kwargs.NAME; by default together.",
     ),
-    click.option(
+    option(
         "--rate-unit",
-        metavar="NAME",
-        help="A job takes as much of the rate as it needs of this resource; else 1.",
+        "NAME",
+        "A job takes as much of the rate as it needs of this resource; else 1.",
     ),
-    click.option(
-        "--for",
-        "for_",
-        metavar="TIME",
-        help="Return to the old rate after so long, as '10 minutes'.",
-    ),
-    click.option("--no-rate", is_flag=True, help="At any rate."),
-    click.option(
+    option("--for", "TIME", "Return to the old rate after so long, as '10 minutes'.", "for_"),
+    option("--no-rate", FLAG, "At any rate."),
+    option(
         "--fair-by",
-        metavar="KEY",
-        help="Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or kwargs.NAME.",
+        "KEY",
+        "Jobs of each KEY take turns: task, created_by, tag, tag:PREFIX or kwargs.NAME.",
     ),
-    click.option(
+    option(
         "--limit-per",
+        "KEY N",
+        "They take turns, and N of each KEY may run at once.",
         nargs=2,
         type=(str, click.IntRange(0, 1_000_000)),
-        metavar="KEY N",
-        help="They take turns, and N of each KEY may run at once.",
     ),
-    click.option("--no-fair", is_flag=True, help="Jobs wait by their place only."),
-    click.option(
-        "--policy", metavar="NAME", help="Which jobs may run together: tasks, tags, resources …"
-    ),
-    click.option(
-        "--options",
-        type=json_object,
-        metavar="JSON",
-        help="The policy's options, an object, as '{\"gpu\": 2}'.",
-    ),
-    click.option("--no-policy", is_flag=True, help="Any jobs may run together."),
+    option("--no-fair", FLAG, "Jobs wait by their place only."),
+    option("--policy", "NAME", "Which jobs may run together: tasks, tags, resources …"),
+    option("--options", JSON_OBJECT, "The policy's options, an object, as '{\"gpu\": 2}'."),
+    option("--no-policy", FLAG, "Any jobs may run together."),
 )
 
 
@@ -232,26 +209,26 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
     printing.result(views.lane(lane), message)
 
 
+_COLUMNS = ("rate", "rate_key", "rate_unit", "policy", "options", "fair_by")
+#: Options that the flag `--no-…` excludes.
+_EXCLUDED = {
+    "limit": ("limit",),
+    "rate": ("rate", "rate_key", "rate_unit", "for_"),
+    "policy": ("policy", "options"),
+    "fair": ("fair_by", "limit_per"),
+}
+
+
 def _changes(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the columns that the options set or clear."""
-    for option, other in (
-        ("limit", "limit"),
-        ("rate", "rate"),
-        ("rate_key", "rate"),
-        ("rate_unit", "rate"),
-        ("for_", "rate"),
-        ("policy", "policy"),
-        ("options", "policy"),
-        ("fair_by", "fair"),
-        ("limit_per", "fair"),
-    ):
-        if options[f"no_{other}"] and options[option] is not None:
-            flag = option.strip("_").replace("_", "-")
-            raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
+    for other, names in _EXCLUDED.items():
+        for name in names:
+            if options[f"no_{other}"] and options[name] is not None:
+                flag = name.strip("_").replace("_", "-")
+                raise click.UsageError(f"--{flag} and --no-{other} exclude each other")
     if options["fair_by"] is not None and options["limit_per"] is not None:
         raise click.UsageError("--fair-by and --limit-per exclude each other")
-    names = ("rate", "rate_key", "rate_unit", "policy", "options", "fair_by")
-    asked = {name: options[name] for name in names if options[name] is not None}
+    asked = {name: options[name] for name in _COLUMNS if options[name] is not None}
     asked |= {name: None for name in ("rate", "policy") if options[f"no_{name}"]}
     if options["no_fair"]:
         asked["fair_by"] = None
@@ -266,8 +243,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     try:
         return lane_control.read_changes(asked)
     except InvalidJob as error:
-        option = "for" if error.problems[0].field == "rate_for" else "rate"
-        raise click.BadParameter(str(error), param_hint=f"'--{option}'") from None
+        flag = "for" if error.problems[0].field == "rate_for" else "rate"
+        raise click.BadParameter(str(error), param_hint=f"'--{flag}'") from None
 
 
 def _words(lane: Lane) -> str:
@@ -285,7 +262,7 @@ def _words(lane: Lane) -> str:
 
 @lanes_command.command("remove")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Even if jobs wait in it: dispatch them all.")
+@option("--force", FLAG, "Even if jobs wait in it: dispatch them all.")
 @asking
 @on_target
 def remove_command(target: Target, name: str, force: bool, yes: bool, dry_run: bool) -> None:

@@ -8,7 +8,7 @@ from pgbeat.cli import Noun
 from pgbeat.cli.jobs.job_options import call_options, given_policy, in_words, policy_options
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
-from pgbeat.cli.terminal.options import Command
+from pgbeat.cli.terminal.options import Command, option
 from pgbeat.cli.terminal.printing import compact
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.policy import templates
@@ -76,9 +76,9 @@ def show_command(target: Target, name: str) -> None:
 
 @templates_command.command("set", cls=Command)
 @click.argument("name")
-@click.option("--task", metavar="TASK", required=True, help="A task, by its registered name.")
+@option("--task", "TASK", "A task, by its registered name.", required=True)
 @call_options
-@click.option("--description", metavar="TEXT", help="What it is for.")
+@option("--description", "TEXT", "What it is for.")
 @policy_options(template=False)
 @dry_run_option
 @on_target

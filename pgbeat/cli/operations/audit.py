@@ -10,6 +10,7 @@ from pgbeat.access import audit, audit_words
 from pgbeat.access.actors import user
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import find, find_group
+from pgbeat.cli.terminal.options import option, whole
 from pgbeat.cli.terminal.printing import line, utc
 from pgbeat.cli.terminal.tables import glued
 from pgbeat.cli.terminal.target import Target, on_target
@@ -20,21 +21,17 @@ _SHORT = 40
 
 
 @click.command("audit")
-@click.option("--kind", metavar="KIND", help="Only this kind: schedule, job, lane, token …")
-@click.option(
+@option("--kind", "KIND", "Only this kind: schedule, job, lane, token …")
+@option(
     "--subject",
-    metavar="NAME",
-    help="Only the one with this name or id; with --kind job or group, the first 4 characters of "
+    "NAME",
+    "Only the one with this name or id; with --kind job or group, the first 4 characters of "
     "it are enough.",
 )
-@click.option("--actor", metavar="WHO", help="Only changes by this actor: alice, or user:alice.")
-@click.option("--verb", metavar="VERB", help="Only this verb: create, pause, trigger …")
-@click.option(
-    "--before", type=click.IntRange(1, 2**63 - 1), metavar="N", help="Older than change N."
-)
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, help="How many, the newest first."
-)
+@option("--actor", "WHO", "Only changes by this actor: alice, or user:alice.")
+@option("--verb", "VERB", "Only this verb: create, pause, trigger …")
+@option("--before", whole(1, 2**63 - 1), "Older than change N.")
+@option("--limit", click.IntRange(1, 10_000), "How many, the newest first.", default=20)
 @on_target
 def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
     """Show who changed what, by API, console or command line; the newest first."""

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.options import newest_option
+from pgbeat.cli.terminal.options import newest_option, option
 from pgbeat.cli.terminal.printing import Cell, line, styled
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.views import webhooks as views
@@ -21,7 +21,7 @@ _STATES = ("pending", "delivered", "failed")
 
 @click.command("deliveries")
 @click.argument("name")
-@click.option("--state", type=click.Choice(_STATES), help="Only deliveries in this state.")
+@option("--state", click.Choice(_STATES), "Only deliveries in this state.")
 @newest_option
 @on_target
 def deliveries_command(target: Target, name: str, state: str | None, limit: int) -> None:
@@ -70,7 +70,7 @@ def _entry(entry: dict[str, Any]) -> str:
 
 @click.command("redeliver")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--failed", "failed_of", metavar="NAME", help="All failed ones of this webhook.")
+@option("--failed", "NAME", "All failed ones of this webhook.", "failed_of")
 @dry_run_option
 @on_target
 def redeliver_command(

@@ -12,7 +12,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.cli.operations.load import sparkline
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
-from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.options import option, since_option, whole
 from pgbeat.cli.terminal.printing import line, relative, utc
 from pgbeat.cli.terminal.target import Target
 from pgbeat.monitoring.rollups.errors import MOST, USUAL, ErrorGroup, Errors, errors
@@ -22,23 +22,9 @@ _WIDTH, _NAMES = 16, 3
 
 
 @click.command("errors")
-@click.option("--task", metavar="NAME", help="Only jobs of this task.")
-@click.option(
-    "--since",
-    type=duration,
-    default="24h",
-    metavar="DURATION",
-    show_default=True,
-    help="How far to look back: 2h, 7 days.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MOST),
-    default=USUAL,
-    metavar="N",
-    show_default=True,
-    help="Show that many errors, the most frequent.",
-)
+@option("--task", "NAME", "Only jobs of this task.")
+@since_option("24h")
+@option("--limit", whole(1, MOST), "Show that many errors, the most frequent.", default=USUAL)
 @as_onlooker
 def errors_command(
     target: Target, task: str | None, since: timedelta, limit: int, actor: Actor

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import click
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.options import duration, option, since_option
 from pgbeat.cli.terminal.printing import span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.monitoring.rollups.load import Load, Point, load
@@ -17,22 +17,15 @@ _WIDTH = 45
 
 
 @click.command("load")
-@click.option("--task", metavar="NAME", help="Only jobs of this task.")
-@click.option("--lane", metavar="NAME", help="Only jobs of this lane.")
-@click.option("--queue", metavar="NAME", help="Only jobs that go to this queue.")
-@click.option(
-    "--since",
-    type=duration,
-    default="1h",
-    metavar="DURATION",
-    show_default=True,
-    help="How far to look back: 2h, 7 days.",
-)
-@click.option(
+@option("--task", "NAME", "Only jobs of this task.")
+@option("--lane", "NAME", "Only jobs of this lane.")
+@option("--queue", "NAME", "Only jobs that go to this queue.")
+@since_option("1h")
+@option(
     "--step",
+    "DURATION",
+    "Length of a step, whole minutes; further back than a day, whole hours.",
     type=duration,
-    metavar="DURATION",
-    help="Length of a step, whole minutes; further back than a day, whole hours.",
 )
 @on_target
 def load_command(

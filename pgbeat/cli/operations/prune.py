@@ -8,6 +8,7 @@ from pgbeat.beat.verbs import control
 from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.options import option, whole
 from pgbeat.cli.terminal.printing import counted
 from pgbeat.cli.terminal.target import Target, on_target
 
@@ -19,17 +20,16 @@ _NOUNS = {
 
 
 @click.command("prune")
-@click.option(
+@option(
     "--days",
+    "DAYS",
+    "How long history is kept; by default pgbeat_retention_days.",
     type=click.FloatRange(0, 36_500, min_open=True),
-    metavar="DAYS",
-    help="How long history is kept; by default pgbeat_retention_days.",
 )
-@click.option(
+@option(
     "--count",
-    type=click.IntRange(0, 1_000_000),
-    metavar="N",
-    help="Keep each schedule's newest N; by default pgbeat_retention_count.",
+    whole(0, 1_000_000),
+    "Keep each schedule's newest N; by default pgbeat_retention_count.",
 )
 @dry_run_option
 @on_target

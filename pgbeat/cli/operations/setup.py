@@ -6,20 +6,21 @@ from sqlalchemy import Connection
 from pgbeat.broker import installation
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
 
 
 @click.command("migrate")
-@click.option(
+@option(
     "--check",
-    is_flag=True,
-    help="Only check whether it is the newest, with nothing missing; exits with 1 if not.",
+    FLAG,
+    "Only check whether it is the newest, with nothing missing; exits with 1 if not.",
 )
-@click.option("--queue-table", metavar="NAME", help="Rename this table to kombu_queue before.")
-@click.option("--message-table", metavar="NAME", help="Rename this one to kombu_message.")
-@click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
+@option("--queue-table", "NAME", "Rename this table to kombu_queue before.")
+@option("--message-table", "NAME", "Rename this one to kombu_message.")
+@option("--sql", FLAG, "Print the SQL for an empty database instead.")
 @on_target
 def migrate_command(
     target: Target, check: bool, sql: bool, queue_table: str | None, message_table: str | None
@@ -106,7 +107,7 @@ def _place(version: str) -> str:
 
 
 @click.command("demo")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time.")
+@option("--seconds", click.FloatRange(min=0, min_open=True), "End after this time.")
 def demo_command(seconds: float | None) -> None:
     """Show pgbeat at work: its own Postgres, a worker, two beats, and the ticks as they come.
 

@@ -3,6 +3,7 @@
 import click
 
 from pgbeat.cli.terminal import printing
+from pgbeat.cli.terminal.options import option
 from pgbeat.cli.terminal.printing import Cell, counted
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.config import spelling
@@ -12,9 +13,7 @@ from pgbeat.monitoring.rollups.tasks import TaskUsage
 
 @click.command("tasks")
 @click.argument("search", required=False, default="")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, help="How many, the most frequent first."
-)
+@option("--limit", click.IntRange(1, 10_000), "How many, the most frequent first.", default=50)
 @on_target
 def tasks_command(target: Target, search: str, limit: int) -> None:
     """Show how often each task ran in 24 hours, and how long it took.

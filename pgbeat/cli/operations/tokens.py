@@ -10,7 +10,7 @@ from pgbeat.access.tokens import LIFETIME, Scope, Token
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.options import duration
+from pgbeat.cli.terminal.options import FLAG, duration, option
 from pgbeat.cli.terminal.printing import Cell, line, styled, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
@@ -32,18 +32,16 @@ def tokens_command() -> None:
 
 
 @tokens_command.command("create")
-@click.option("--for", "actor", metavar="NAME", required=True, help="The user.")
-@click.option(
-    "--scope", type=click.Choice(get_args(Scope)), default="user", help="What they may do."
-)
-@click.option(
+@option("--for", "NAME", "The user.", "actor", required=True)
+@option("--scope", click.Choice(get_args(Scope)), "What they may do.", default="user")
+@option(
     "--expires",
-    type=_lifetime,
-    metavar="TIME",
+    "TIME",
+    "How long it is valid: '30 days', '8h', never.",
     default=f"{LIFETIME.days} days",
-    help="How long it is valid: '30 days', '8h', never.",
+    type=_lifetime,
 )
-@click.option("--note", help="What it is for.")
+@option("--note", "TEXT", "What it is for.")
 @on_target
 def create_command(
     target: Target, actor: str, scope: Scope, expires: timedelta, note: str | None
@@ -71,9 +69,7 @@ def create_command(
 
 
 @tokens_command.command("list")
-@click.option(
-    "--all", "show_all", is_flag=True, help="Also those that have expired or been revoked."
-)
+@option("--all", FLAG, "Also those that have expired or been revoked.", "show_all")
 @on_target
 def list_command(target: Target, show_all: bool) -> None:
     """List tokens, the newest first: their users, and when they were used.

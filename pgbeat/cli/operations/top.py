@@ -21,6 +21,7 @@ from pgbeat.cli.operations.top_page import Snapshot
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.keys import keys
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
@@ -41,14 +42,14 @@ _BLINK = 0.2
 
 
 @click.command("top")
-@click.option(
+@option(
     "--interval",
-    type=click.FloatRange(0.2, 3600),
+    "SECONDS",
+    "Time between two looks; 2.",
     default=2.0,
-    metavar="SECONDS",
-    help="Time between two looks; 2.",
+    type=click.FloatRange(0.2, 3600),
 )
-@click.option("--once", is_flag=True, help="Show it once, as if the output were no terminal.")
+@option("--once", FLAG, "Show it once, as if the output were no terminal.")
 @as_onlooker
 def top_command(target: Target, interval: float, once: bool, actor: Actor) -> None:
     """Show what runs, what waits and where, live, until you press q or Ctrl-C.

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access import sign_in_links, tokens
 from pgbeat.cli.terminal import browsers, printing
 from pgbeat.cli.terminal.failures import BadInput, unreachable
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, pass_target
 from pgbeat.database.migrations import migrate
 from pgbeat.errors import SchemaError
@@ -27,22 +28,18 @@ def _root(path: str) -> str:
 
 
 @click.command("web")
-@click.option("--host", default="127.0.0.1", help="The address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, help="The port; 0 for any free one."
-)
-@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that serve.")
-@click.option(
+@option("--host", "TEXT", "The address to listen on.", default="127.0.0.1")
+@option("--port", click.IntRange(0, 65535), "The port; 0 for any free one.", default=8080)
+@option("--workers", click.IntRange(1, 64), "Processes that serve.", default=1)
+@option(
     "--root-path",
-    type=_root,
+    "PATH",
+    "Its path behind a proxy, such as /pgbeat.",
     default="",
     show_default=False,
-    metavar="PATH",
-    help="Its path behind a proxy, such as /pgbeat.",
+    type=_root,
 )
-@click.option(
-    "--demo", is_flag=True, help="Everyone on this machine is an administrator, without a token."
-)
+@option("--demo", FLAG, "Everyone on this machine is an administrator, without a token.")
 @click.option(
     "--link/--no-link",
     "wants_link",
@@ -50,13 +47,8 @@ def _root(path: str) -> str:
     help="Print a link that signs you in as an administrator, once. By default on a terminal, "
     "unless --host is reached from other machines.",
 )
-@click.option(
-    "--open",
-    "opens",
-    is_flag=True,
-    help="Open the console in the browser, signed in by such a link.",
-)
-@click.option("--access-log", is_flag=True, help="Log each request.")
+@option("--open", FLAG, "Open the console in the browser, signed in by such a link.", "opens")
+@option("--access-log", FLAG, "Log each request.")
 @pass_target
 def web_command(
     target: Target,

@@ -11,7 +11,7 @@ from pgbeat.cli.operations.deliveries import deliveries_command, redeliver_comma
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.printing import counted, line
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.views import webhooks as views
@@ -101,25 +101,25 @@ def _state(row: Webhook) -> Text:
 def _definition(*, required: bool) -> Callable[[F], F]:
     """Returns a decorator that adds the options that define a webhook."""
     return adding(
-        click.option(
+        option(
             "--url",
+            "URL",
+            "Where to send events, normally https://.",
             "webhook_url",
             required=required,
-            metavar="URL",
-            help="Where to send events, normally https://.",
         ),
-        click.option(
+        option(
             "--event",
+            "EVENT",
+            f"An event to send, or all; may be repeated: {', '.join(EVENTS)}.",
             "events",
             multiple=True,
             required=required,
-            metavar="EVENT",
-            help=f"An event to send, or all; may be repeated: {', '.join(EVENTS)}.",
         ),
-        click.option(
+        option(
             "--secret-file",
-            type=click.File(),
-            help="A file with the secret (- is standard input), as whsec_ and base64; "
+            click.File(),
+            "A file with the secret (- is standard input), as whsec_ and base64; "
             "by default a random one is made.",
         ),
     )
@@ -157,7 +157,7 @@ def add_command(
 @webhooks_command.command("update")
 @click.argument("name")
 @_definition(required=False)
-@click.option("--new-secret", is_flag=True, help="Replace the secret by a new random one.")
+@option("--new-secret", FLAG, "Replace the secret by a new random one.")
 @dry_run_option
 @on_target
 def update_command(
@@ -220,7 +220,7 @@ def enable_command(target: Target, name: str) -> None:
 
 @webhooks_command.command("disable")
 @click.argument("name")
-@click.option("--reason", help="Why, for the record.")
+@option("--reason", "TEXT", "Why, for the record.")
 @on_target
 def disable_command(target: Target, name: str, reason: str | None) -> None:
     """Disable a webhook: its pending deliveries fail."""

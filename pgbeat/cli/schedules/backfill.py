@@ -19,7 +19,7 @@ from pgbeat.cli import INTERRUPTED
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
-from pgbeat.cli.terminal.options import in_zone, read_moment
+from pgbeat.cli.terminal.options import MOMENT, in_zone, option
 from pgbeat.cli.terminal.printing import Cell, counted, styled, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.schedules import model as schedules
@@ -30,16 +30,15 @@ from pgbeat.views.schedules import made
 
 @click.command("backfill")
 @click.argument("name")
-@click.option(
+@option(
     "--from",
+    MOMENT,
+    "The first due time: 2026-12-24, 2026-12-24T09:00, …T09:00Z.",
     "start",
-    type=read_moment,
-    metavar="WHEN",
     required=True,
-    help="The first due time: 2026-12-24, 2026-12-24T09:00, …T09:00Z.",
 )
-@click.option("--to", "end", type=read_moment, metavar="WHEN", help="The last; by default now.")
-@click.option("--limit", type=click.IntRange(1), default=1000, help="Refuse to launch more.")
+@option("--to", MOMENT, "The last; by default now.", "end")
+@option("--limit", click.IntRange(1), "Refuse to launch more.", default=1000)
 @dry_run_option
 @on_target
 def backfill_command(

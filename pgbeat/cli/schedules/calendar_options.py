@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pgbeat.cli.terminal.options import adding
+from pgbeat.cli.terminal.options import FLAG, adding, option
 
 
 def _words(text: str) -> list[str]:
@@ -61,47 +61,45 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 #: Adds an option for each rule.
 rules = adding(
-    click.option(
+    option(
         "--file",
-        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+        "FILE",
+        "The whole definition, JSON; - is standard input.",
         callback=_read,
-        metavar="FILE",
-        help="The whole definition, JSON; - is standard input.",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     ),
-    click.option("--timezone", metavar="ZONE", help="Its time zone; by default the schedule's."),
-    click.option(
+    option("--timezone", "ZONE", "Its time zone; by default the schedule's."),
+    option(
         "--dates",
+        "DATES",
+        "2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period.",
         type=_words,
-        metavar="DATES",
-        help="2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period.",
     ),
-    click.option("--weekdays", type=_words, metavar="DAYS", help="sat,sun or mon-fri."),
-    click.option("--holidays", type=_country, metavar="COUNTRIES", help="NO,DE-BY."),
-    click.option("--market", type=_market, metavar="MARKETS", help="Days without trade: NYSE."),
-    click.option(
+    option("--weekdays", "DAYS", "sat,sun or mon-fri.", type=_words),
+    option("--holidays", "COUNTRIES", "NO,DE-BY.", type=_country),
+    option("--market", "MARKETS", "Days without trade: NYSE.", type=_market),
+    option(
         "--window",
+        "HOURS",
+        "'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated.",
         "windows",
-        type=_window,
         multiple=True,
-        metavar="HOURS",
-        help="'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated.",
+        type=_window,
     ),
-    click.option("--only-weekdays", type=_words, metavar="DAYS", help="Exclude all other days."),
-    click.option(
+    option("--only-weekdays", "DAYS", "Exclude all other days.", type=_words),
+    option(
         "--only-window",
+        "HOURS",
+        "Exclude all other hours; may be repeated.",
         "only_windows",
-        type=_window,
         multiple=True,
-        metavar="HOURS",
-        help="Exclude all other hours; may be repeated.",
+        type=_window,
     ),
 )
 #: Keys of the rules that can be cleared.
 _CLEARABLE = ("timezone", "dates", "weekdays", "holidays", "windows", "only")
 #: Adds a flag for each rule that can be cleared.
-clearing = adding(
-    *(click.option(f"--no-{key}", is_flag=True, help=f"Clear the {key}.") for key in _CLEARABLE)
-)
+clearing = adding(*(option(f"--no-{key}", FLAG, f"Clear the {key}.") for key in _CLEARABLE))
 
 
 def given_definition(options: dict[str, Any], before: dict[str, Any]) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from pgbeat.cli.schedules.calendar_options import clearing, given_definition, ru
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import SKIPPED
-from pgbeat.cli.terminal.options import in_zone, read_moment
+from pgbeat.cli.terminal.options import FLAG, in_zone, option, read_moment
 from pgbeat.cli.terminal.printing import line
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import AlreadyExists, InvalidCalendar
@@ -88,16 +88,11 @@ def _zone(row: Calendar) -> str:
 
 @calendars_command.command("check")
 @click.argument("name")
-@click.option(
-    "--at",
-    type=read_moment,
-    metavar="TIME",
-    help="The time, in the zone if it has no offset; by default now.",
+@option(
+    "--at", "TIME", "The time, in the zone if it has no offset; by default now.", type=read_moment
 )
-@click.option(
-    "--timezone",
-    metavar="ZONE",
-    help="The schedule's zone, for a calendar without one; by default the app's.",
+@option(
+    "--timezone", "ZONE", "The schedule's zone, for a calendar without one; by default the app's."
 )
 @on_target
 def check_command(target: Target, name: str, at: datetime | None, timezone: str | None) -> None:
@@ -117,7 +112,7 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
 @calendars_command.command("add")
 @click.argument("name")
 @rules
-@click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
+@option("--if-not-exists", FLAG, "Leave an existing one as it is.")
 @dry_run_option
 @on_target
 def add_command(

@@ -14,11 +14,13 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.options import (
     CLEARABLE,
+    FLAG,
     MOMENTS,
     Command,
     clearing,
     definition,
     in_zone,
+    option,
     wrong_values,
 )
 from pgbeat.cli.terminal.target import Target, on_target
@@ -41,9 +43,9 @@ _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
-@click.option("--disabled", is_flag=True, help="Disable it until `pgbeat enable`.")
-@click.option("--paused", is_flag=True, help="Pause it until `pgbeat resume`.")
-@click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
+@option("--disabled", FLAG, "Disable it until `pgbeat enable`.")
+@option("--paused", FLAG, "Pause it until `pgbeat resume`.")
+@option("--if-not-exists", FLAG, "Leave an existing one as it is.")
 @dry_run_option
 @on_target
 def add_command(
@@ -156,11 +158,11 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
         for key, value in options.items()
         if value is not None and not key.startswith("no_")
     }
-    for option, column in CLEARABLE.items():
-        if options[f"no_{option.replace('-', '_')}"]:
+    for name, column in CLEARABLE.items():
+        if options[f"no_{name.replace('-', '_')}"]:
             if column in values:
                 flag = column.replace("_", "-")
-                raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
+                raise click.UsageError(f"--{flag} and --no-{name} exclude each other")
             values[column] = None
     return checked.read_changes(values)[0]
 

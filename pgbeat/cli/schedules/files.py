@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.access import audit
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import SKIPPED
+from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.printing import counted, line, shortened
 from pgbeat.cli.terminal.target import Target, on_target, pass_target
 from pgbeat.database.locks import lock_waits
@@ -42,10 +43,10 @@ _TIMES = 5
     required=False,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
 )
-@click.option("--plan", "is_plan", is_flag=True, help="Say what would be done.")
-@click.option("--prune", is_flag=True, help="Remove what came from a file and is not in this one.")
-@click.option("--adopt", is_flag=True, help="Take over schedules that were made elsewhere.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of files, for editors.")
+@option("--plan", FLAG, "Say what would be done.", "is_plan")
+@option("--prune", FLAG, "Remove what came from a file and is not in this one.")
+@option("--adopt", FLAG, "Take over schedules that were made elsewhere.")
+@option("--schema", FLAG, "Print the JSON Schema of files, for editors.")
 @on_target
 def sync_command(
     target: Target, path: str | None, is_plan: bool, prune: bool, adopt: bool, schema: bool
@@ -281,9 +282,7 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
 
 @click.command("export")
 @click.argument("names", nargs=-1)
-@click.option(
-    "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The format."
-)
+@option("--format", click.Choice(["yaml", "json"]), "The format.", "form", default="yaml")
 @pass_target
 def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
     """Write schedules as a file: all except those of the app's code, or those named."""

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
-from pgbeat.cli.terminal.options import in_zone, read_moment
+from pgbeat.cli.terminal.options import FLAG, MOMENT, in_zone, option, whole
 from pgbeat.cli.terminal.printing import Cell, counted, line, span, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.errors import InvalidInput
@@ -23,28 +23,18 @@ _NAMED = 5
 
 @click.command("forecast")
 @click.argument("names", nargs=-1)
-@click.option(
+@option(
     "--hours",
-    type=click.FloatRange(0, MOST_HOURS, min_open=True),
+    "N",
+    "How far to look, up to a year.",
     default=24,
-    metavar="N",
-    help="How far to look, up to a year.",
+    type=click.FloatRange(0, MOST_HOURS, min_open=True),
 )
-@click.option(
-    "--from",
-    "start",
-    type=read_moment,
-    metavar="WHEN",
-    help="The start: 2026-12-24, 2026-12-24T09:00, …T09:00Z; by default now.",
+@option(
+    "--from", MOMENT, "The start: 2026-12-24, 2026-12-24T09:00, …T09:00Z; by default now.", "start"
 )
-@click.option("--by-minute", is_flag=True, help="Show how many are due in each minute.")
-@click.option(
-    "--limit",
-    type=click.IntRange(0, 1_000_000),
-    default=50,
-    metavar="N",
-    help="How many times to list; all are counted.",
-)
+@option("--by-minute", FLAG, "Show how many are due in each minute.")
+@option("--limit", whole(0, 1_000_000), "How many times to list; all are counted.", default=50)
 @on_target
 def forecast_command(
     target: Target,

@@ -11,7 +11,7 @@ from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
 from pgbeat.cli.terminal.failures import BadInput
-from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.printing import Cell, counted, line, when
 from pgbeat.cli.terminal.tables import glued
 from pgbeat.cli.terminal.target import Target, on_target
@@ -54,14 +54,14 @@ def _zone_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def _importing(metavar: str, default: str) -> Callable[[F], F]:
     """Returns a decorator that adds the options of all these commands."""
     return adding(
-        click.option("--from", "source", metavar=metavar, help=f"Its store; by default {default}."),
-        click.option(
+        option("--from", metavar, f"Its store; by default {default}.", "source"),
+        option(
             "--timezone",
-            metavar="ZONE",
+            "ZONE",
+            "The zone of times and crontabs that the store keeps without one.",
             callback=_zone_name,
-            help="The zone of times and crontabs that the store keeps without one.",
         ),
-        click.option("--overwrite", is_flag=True, help="Replace rows of an earlier import."),
+        option("--overwrite", FLAG, "Replace rows of an earlier import."),
         dry_run_option,
         on_target,
     )
@@ -69,7 +69,7 @@ def _importing(metavar: str, default: str) -> Callable[[F], F]:
 
 def _from_tables(default: str) -> Callable[[F], F]:
     """Returns a decorator that adds the options of a store in SQL tables."""
-    schema = click.option("--schema", metavar="NAME", help="The schema that its tables are in.")
+    schema = option("--schema", "NAME", "The schema that its tables are in.")
     return adding(_importing("URL", default), schema)
 
 
@@ -110,10 +110,10 @@ def django_command(target: Target, /, source: str | None, schema: str | None, **
 
 @import_command.command("redbeat")
 @_importing("URL", "the app's redbeat_redis_url, or its broker if that is Redis")
-@click.option(
+@option(
     "--prefix",
-    metavar="TEXT",
-    help=f"How its keys begin; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
+    "TEXT",
+    f"How its keys begin; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
 )
 def redbeat_command(
     target: Target, /, source: str | None, prefix: str | None, timezone: str | None, **how: bool

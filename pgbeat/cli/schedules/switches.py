@@ -8,7 +8,7 @@ import click
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin
 from pgbeat.cli.terminal.asking import asking, remove, sure
-from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
 from pgbeat.schedules import control as schedule_control
@@ -23,8 +23,8 @@ def _switch(whole: str, reason: str) -> Callable[[F], F]:
     """Returns a decorator that adds a name or `--all`, with their options, for `_or_all`."""
     return adding(
         click.argument("name", required=False),
-        click.option("--all", "everything", is_flag=True, help=f"{whole}; needs --admin."),
-        click.option("--reason", help=reason),
+        option("--all", FLAG, f"{whole}; needs --admin.", "everything"),
+        option("--reason", "TEXT", reason),
         asking,
         as_admin,
     )

@@ -10,7 +10,7 @@ from rich.text import Text
 from pgbeat.beat.verbs import control
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
-from pgbeat.cli.terminal.options import newest_option
+from pgbeat.cli.terminal.options import FLAG, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, line, styled, utc
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database import connections
@@ -58,7 +58,7 @@ def trigger_command(target: Target, name: str) -> None:
 @click.command("history")
 @click.argument("name")
 @newest_option
-@click.option("--results", is_flag=True, help="Ask the result backend about pending jobs.")
+@option("--results", FLAG, "Ask the result backend about pending jobs.")
 @on_target
 def history_command(target: Target, name: str, limit: int, results: bool) -> None:
     """Show a schedule's last ticks: outcome, reason or job, and how that or its last retry ended.

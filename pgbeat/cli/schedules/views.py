@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgbeat.cli.jobs.job_options import in_words
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.options import label_filter
+from pgbeat.cli.terminal.options import label_filter, option
 from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when
 from pgbeat.cli.terminal.tables import glued
 from pgbeat.cli.terminal.target import Target, on_target
@@ -32,9 +32,7 @@ _TROUBLES = 5
 @click.command("list")
 @click.option("--enabled/--disabled", default=None, help="Only enabled or disabled ones.")
 @label_filter
-@click.option(
-    "--sort", type=click.Choice(["name", "health"]), default="name", help="By health: worst first."
-)
+@option("--sort", click.Choice(["name", "health"]), "By health: worst first.", default="name")
 @on_target
 def list_command(
     target: Target, enabled: bool | None, labels: dict[str, str] | None, sort: str

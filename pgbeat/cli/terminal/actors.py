@@ -6,7 +6,7 @@ import click
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor, user
-from pgbeat.cli.terminal.options import F, adding
+from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
@@ -20,10 +20,8 @@ def _admin(text: str, *, is_viewer: bool) -> Callable[[F], F]:
     def actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
         return user(is_admin=value, is_viewer=is_viewer, origin="cli")
 
-    option = click.option(
-        "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=actor, help=text
-    )
-    return adding(option, on_target)
+    admin = option("--admin", FLAG, text, "actor", envvar="PGBEAT_ADMIN", callback=actor)
+    return adding(admin, on_target)
 
 
 as_admin = _admin(

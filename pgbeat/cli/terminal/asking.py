@@ -8,11 +8,11 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import INTERRUPTED
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
-from pgbeat.cli.terminal.options import adding
+from pgbeat.cli.terminal.options import FLAG, adding, option
 from pgbeat.cli.terminal.target import Target
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
-yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
+dry_run_option = option("--dry-run", FLAG, "Say what would be done.")
+yes_option = option("--yes", FLAG, "Don't ask.")
 #: Adds both options.
 asking = adding(yes_option, dry_run_option)
 

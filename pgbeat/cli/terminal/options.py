@@ -1,8 +1,9 @@
 """The options that several commands share, and those that define a schedule."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import isfinite
 from typing import Any, NoReturn, TypeVar
 from zoneinfo import ZoneInfo
@@ -118,35 +119,58 @@ def read_labels(
     return labels or None
 
 
-#: Parameters of `--label`, which may be repeated.
-LABELS: dict[str, Any] = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
+# -- kinds of options
+
+#: What an option's value is, as click's parameters: how it is read, and how help calls it.
+Kind = Mapping[str, Any]
+FLAG: Kind = {"is_flag": True}
+LENGTH: Kind = {"type": duration, "metavar": "TIME"}
+MOMENT: Kind = {"type": read_moment, "metavar": "WHEN"}
+JSON_ARRAY: Kind = {"type": json_array, "metavar": "JSON"}
+JSON_OBJECT: Kind = {"type": json_object, "metavar": "JSON"}
+#: May be repeated.
+LABELS: Kind = {"multiple": True, "callback": read_labels, "metavar": "NAME=VALUE"}
+
+
+def whole(least: int, most: int) -> Kind:
+    """Returns the kind of a whole number in a range."""
+    return {"type": click.IntRange(least, most), "metavar": "N"}
+
+
+def option(flag: str, kind: Any, text: str, name: str = "", **more: Any) -> Callable[[F], F]:
+    """Returns a decorator that adds an option, with the `text` of its help.
+
+    `kind` is a `Kind`, one of click's types, or only how help calls a value. `name` is the
+    parameter's, if it isn't the flag's.
+    """
+    if isinstance(kind, str):
+        kind = {"metavar": kind}
+    elif not isinstance(kind, Mapping):
+        kind = {"type": kind}
+    return click.option(flag, *filter(None, [name]), help=text, **{**kind, **more})
+
+
 #: Options that describe a schedule or a job.
 DETAILS = [
-    click.option("--description", metavar="TEXT", help="What it is for."),
-    click.option(
-        "--label",
-        "labels",
-        help="A label, such as team=billing; may be given several times.",
-        **LABELS,
+    option("--description", "TEXT", "What it is for."),
+    option(
+        "--label", LABELS, "A label, such as team=billing; may be given several times.", "labels"
     ),
-    click.option(
-        "--metadata",
-        type=json_object,
-        metavar="JSON",
-        help="Any other data to keep with it, an object.",
-    ),
+    option("--metadata", JSON_OBJECT, "Any other data to keep with it, an object."),
 ]
 #: Limits a list to rows with these labels.
-label_filter = click.option("--label", "labels", help="Only with this label.", **LABELS)
+label_filter = option("--label", LABELS, "Only with this label.", "labels")
 #: Adds the options that describe a job.
 describing = adding(*DETAILS)
-newest_option = click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    default=20,
-    show_default=True,
-    help="How many, the newest first.",
+newest_option = option(
+    "--limit", click.IntRange(1, 100_000), "How many, the newest first.", default=20
 )
+
+
+def since_option(default: str) -> Callable[[F], F]:
+    """Returns a decorator that adds how far a report looks back."""
+    text = "How far to look back: 2h, 7 days."
+    return option("--since", LENGTH, text, metavar="DURATION", default=default)
 
 
 # -- help
@@ -166,9 +190,9 @@ class Option(click.Option):
         return extra
 
 
-def headed(heading: str, *names: str, **kwargs: Any) -> Callable[[F], F]:
-    """Returns a decorator that adds an option beneath a heading."""
-    return click.option(*names, cls=Option, heading=heading, **kwargs)
+def headed(heading: str) -> Callable[..., Callable[[F], F]]:
+    """Returns `option` for options that help lists beneath a heading."""
+    return partial(option, cls=Option, heading=heading)
 
 
 #: Key of click's `Context.meta`: the wrong values of a `Command` that `collects` them.
@@ -238,73 +262,67 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-_WHAT, _WHEN, _LIMITS = "What to launch", "When (one of these)", "Limits"
-_POLICIES, _FAILURES = "Missed times and overlaps", "Failures"
 CLEAR, _REST = "Clear", "Options"
+_what, _when, _limits = map(headed, ("What to launch", "When (one of these)", "Limits"))
+_policies, _failures = map(headed, ("Missed times and overlaps", "Failures"))
 
 
 _OPTIONS = [
-    headed(_WHAT, "--task", metavar="TASK", help="A task, by its registered name."),
-    headed(_WHAT, "--args", type=json_array, metavar="JSON",
-           help="Its positional arguments, an array."),
-    headed(_WHAT, "--kwargs", type=json_object, metavar="JSON",
-           help="Its keyword arguments, an object."),
-    headed(_WHAT, "--queue", metavar="QUEUE",
-           help="Where to publish; by default the task's queue."),
-    headed(_WHAT, "--options", type=json_object, metavar="JSON",
-           help="Options to publish with, an object: priority, expires, headers …"),
-    headed(_WHAT, "--launcher", metavar="NAME", help="A launcher; by default GenericLauncher."),
-    headed(_WHAT, "--condition-sql", metavar="SQL",
-           help="Launch only if this query's first value is true."),
-    headed(_WHEN, "--cron", metavar="EXPR", help="'0 2 * * mon-fri', '@daily'."),
-    headed(_WHEN, "--every", type=duration, metavar="TIME",
-           help="90 (seconds), '15 minutes', '1h 30m', '2 days'."),
-    headed(_WHEN, "--at", "once_at", type=read_moment, metavar="WHEN",
-           help="Once: 2026-12-24T09:00."),
-    headed(_WHEN, "--rrule", metavar="RULE",
-           help="RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
-    headed(_WHEN, "--solar", metavar="EVENT",
-           help="'sunset 59.91 10.75': event, latitude, longitude."),
-    headed(_WHEN, "--after", metavar="NAME", help="Whenever a job of that schedule ends."),
-    headed(_WHEN, "--after-outcome", type=click.Choice(["completed", "failed", "finished"]),
-           help="After which outcome of that job; by default completed."),
-    headed(_WHEN, "--timezone", metavar="ZONE",
-           help="The time zone, as Europe/Oslo; by default the app's."),
-    headed(_LIMITS, "--starts-at", type=read_moment, metavar="WHEN", help="Not due before."),
-    headed(_LIMITS, "--ends-at", type=read_moment, metavar="WHEN", help="Not due after."),
-    headed(_LIMITS, "--max-runs", type=click.IntRange(1, 2**31 - 1), metavar="N",
-           help="Complete the schedule after this many launches."),
-    headed(_LIMITS, "--calendar", metavar="NAME",
-           help="The calendar whose excluded times are skipped."),
-    headed(_LIMITS, "--jitter", type=duration, metavar="TIME",
-           help="Delay each due time by a random time up to this."),
-    headed(_POLICIES, "--catch-up", type=click.Choice(["latest", "all", "none"]),
-           help="Which missed times to launch; by default the latest."),
-    headed(_POLICIES, "--catch-up-limit", type=click.IntRange(1, 10_000), metavar="N",
-           help="How many, with `all`; by default 100."),
-    headed(_POLICIES, "--grace", type=duration, metavar="TIME",
-           help="How late a launch may be; later times are skipped."),
-    headed(_POLICIES, "--overlap",
-           type=click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
-           help="While its last job is unfinished; by default allow."),
-    headed(_POLICIES, "--min-interval", type=duration, metavar="TIME",
-           help="The shortest time between two launches."),
-    headed(_FAILURES, "--max-retries", type=click.IntRange(0, 1_000_000), metavar="N",
-           help="Disable it after this many failures in a row."),
-    headed(_FAILURES, "--retry-base", type=duration, metavar="TIME",
-           help="The n-th retry comes after base × factor^n …"),
-    headed(_FAILURES, "--retry-factor", type=click.FloatRange(1, 1000), metavar="X",
-           help="… by default 2 …"),
-    headed(_FAILURES, "--retry-cap", type=duration, metavar="TIME", help="… but no later."),
-    headed(_FAILURES, "--probe-after", type=duration, metavar="TIME",
-           help="Once disabled, try it again after this time."),
-    headed(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
-           help="Pause it after this many failed jobs in a row."),
-    headed(_FAILURES, "--check-in-url", metavar="URL",
-           help="Report each run there; {/start,,/fail} in it has alternatives."),
-    click.option("--owner", metavar="WHO", help="Whom to ask about it."),
+    _what("--task", "TASK", "A task, by its registered name."),
+    _what("--args", JSON_ARRAY, "Its positional arguments, an array."),
+    _what("--kwargs", JSON_OBJECT, "Its keyword arguments, an object."),
+    _what("--queue", "QUEUE", "Where to publish; by default the task's queue."),
+    _what(
+        "--options", JSON_OBJECT, "Options to publish with, an object: priority, expires, headers …"
+    ),
+    _what("--launcher", "NAME", "A launcher; by default GenericLauncher."),
+    _what("--condition-sql", "SQL", "Launch only if this query's first value is true."),
+    _when("--cron", "EXPR", "'0 2 * * mon-fri', '@daily'."),
+    _when("--every", LENGTH, "90 (seconds), '15 minutes', '1h 30m', '2 days'."),
+    _when("--at", MOMENT, "Once: 2026-12-24T09:00.", "once_at"),
+    _when("--rrule", "RULE", "RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
+    _when("--solar", "EVENT", "'sunset 59.91 10.75': event, latitude, longitude."),
+    _when("--after", "NAME", "Whenever a job of that schedule ends."),
+    _when(
+        "--after-outcome",
+        click.Choice(["completed", "failed", "finished"]),
+        "After which outcome of that job; by default completed.",
+    ),
+    _when("--timezone", "ZONE", "The time zone, as Europe/Oslo; by default the app's."),
+    _limits("--starts-at", MOMENT, "Not due before."),
+    _limits("--ends-at", MOMENT, "Not due after."),
+    _limits("--max-runs", whole(1, 2**31 - 1), "Complete the schedule after this many launches."),
+    _limits("--calendar", "NAME", "The calendar whose excluded times are skipped."),
+    _limits("--jitter", LENGTH, "Delay each due time by a random time up to this."),
+    _policies(
+        "--catch-up",
+        click.Choice(["latest", "all", "none"]),
+        "Which missed times to launch; by default the latest.",
+    ),
+    _policies("--catch-up-limit", whole(1, 10_000), "How many, with `all`; by default 100."),
+    _policies("--grace", LENGTH, "How late a launch may be; later times are skipped."),
+    _policies(
+        "--overlap",
+        click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
+        "While its last job is unfinished; by default allow.",
+    ),
+    _policies("--min-interval", LENGTH, "The shortest time between two launches."),
+    _failures(
+        "--max-retries", whole(0, 1_000_000), "Disable it after this many failures in a row."
+    ),
+    _failures("--retry-base", LENGTH, "The n-th retry comes after base × factor^n …"),
+    _failures("--retry-factor", "X", "… by default 2 …", type=click.FloatRange(1, 1000)),
+    _failures("--retry-cap", LENGTH, "… but no later."),
+    _failures("--probe-after", LENGTH, "Once disabled, try it again after this time."),
+    _failures(
+        "--pause-after-failures", whole(1, 1000), "Pause it after this many failed jobs in a row."
+    ),
+    _failures(
+        "--check-in-url", "URL", "Report each run there; {/start,,/fail} in it has alternatives."
+    ),
+    option("--owner", "WHO", "Whom to ask about it."),
     *DETAILS,
-]  # fmt: skip
+]
 #: The flags of columns that hold times.
 MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"}
 _CLEARABLE = (
@@ -318,6 +336,4 @@ CLEARABLE = {name.removesuffix("_sql").replace("_", "-"): name for name in _CLEA
 #: Adds the options that define a schedule.
 definition = adding(*_OPTIONS)
 #: Adds a flag for each column that can be cleared.
-clearing = adding(
-    *(headed(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.") for name in CLEARABLE)
-)
+clearing = adding(*(headed(CLEAR)(f"--no-{name}", FLAG, f"Clear {name}.") for name in CLEARABLE))
