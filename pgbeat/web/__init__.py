@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pgbeat.config import Settings
 from pgbeat.version import __version__
 from pgbeat.web import api, openapi, pages, problems, sign_in
-from pgbeat.web.backend import Authenticate, Backend, User
+from pgbeat.web.backend import Authenticate, User, WebBackend
 from pgbeat.web.guards import Guards
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def create_app(
     application says which of its users makes a request without a token, and there is no sign-in
     page; it may be async, and is called for each request. Raises `ConfigError`.
     """
-    backend = Backend(celery, settings, demo=demo, authenticate=authenticate)
+    backend = WebBackend(celery, settings, demo=demo, authenticate=authenticate)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -51,7 +51,7 @@ class User:
 Authenticate = Callable[[Request], User | Awaitable[User | None] | None]
 
 
-class Backend:
+class WebBackend:
     """Serves one process; its methods are thread-safe. Raises `ConfigError`."""
 
     def __init__(
@@ -163,10 +163,10 @@ def path_below_root(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-async def _backend(request: Request) -> Backend:
-    backend: Backend = request.app.state.pgbeat
+async def _backend(request: Request) -> WebBackend:
+    backend: WebBackend = request.app.state.pgbeat
     return backend
 
 
 #: The backend, as an endpoint's parameter.
-TheBackend = Annotated[Backend, Depends(_backend)]
+TheBackend = Annotated[WebBackend, Depends(_backend)]

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.backend import TheBackend, WebBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheScraper, TheViewer
 
 
 class WebCall:
     """A request with its caller, and what it is answered from."""
 
-    def __init__(self, request: Request, backend: Backend, caller: Caller) -> None:
+    def __init__(self, request: Request, backend: WebBackend, caller: Caller) -> None:
         self.request, self.backend, self.caller = request, backend, caller
         self.namespace = backend.namespace
         #: Masks the rows that are shown.

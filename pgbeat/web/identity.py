@@ -16,7 +16,7 @@ from pgbeat.access.actors import Actor, Origin, is_name
 from pgbeat.access.tokens import Scope
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs.checks import permissions
-from pgbeat.web.backend import Backend, TheBackend, User
+from pgbeat.web.backend import TheBackend, User, WebBackend
 
 #: The cookie of a signed-in browser; it holds a token or JWT.
 COOKIE = "pgbeat_token"
@@ -48,7 +48,7 @@ class Caller(Actor):
     seconds: float | None = None
 
 
-def identify(backend: Backend, written: str) -> Caller:
+def identify(backend: WebBackend, written: str) -> Caller:
     """Returns the caller of a token or JWT. Raises `InvalidToken` and `IssuerAway`."""
     if written.startswith(tokens.PREFIX):
         with backend.session() as connection:
@@ -60,7 +60,7 @@ def identify(backend: Backend, written: str) -> Caller:
     return _caller_of(backend, name, scope, seconds=seconds)
 
 
-def _caller_of(backend: Backend, name: str, scope: Scope, **more: Any) -> Caller:
+def _caller_of(backend: WebBackend, name: str, scope: Scope, **more: Any) -> Caller:
     is_viewer = scope == "viewer"
     return Caller(
         f"user:{name}",
@@ -98,7 +98,7 @@ def _caller(
 
 def _found(
     request: Request,
-    backend: Backend,
+    backend: WebBackend,
     bearer: HTTPAuthorizationCredentials | None,
     cookie: str | None,
 ) -> Caller:
@@ -117,7 +117,7 @@ def _found(
     )
 
 
-def _host_caller(request: Request, backend: Backend) -> Caller:
+def _host_caller(request: Request, backend: WebBackend) -> Caller:
     """Returns the caller that the host application names. Raises `InvalidToken` if it names none.
 
     Its cookies come with any request of the browser's, so a change must say where it comes from.
@@ -139,7 +139,7 @@ async def _awaited(answer: Awaitable[User | None]) -> User | None:
     return await answer
 
 
-def _demo_caller(request: Request, backend: Backend) -> Caller:
+def _demo_caller(request: Request, backend: WebBackend) -> Caller:
     """Returns the demo's administrator. Raises `Forbidden` for requests from another machine."""
     client = request.client.host if request.client else ""
     if not (is_loopback(client) and is_loopback(request.url.hostname or "")):

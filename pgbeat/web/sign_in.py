@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pgbeat.access import audit, sign_in_links, tokens
 from pgbeat.access.audit import Author
 from pgbeat.errors import InvalidToken
-from pgbeat.web.backend import Backend, TheBackend, cookie_options, root
+from pgbeat.web.backend import TheBackend, WebBackend, cookie_options, root
 from pgbeat.web.identity import COOKIE, Caller, check_origin, identify
 
 logger = logging.getLogger("pgbeat.web")
@@ -73,7 +73,7 @@ def address(request: Request) -> str:
     return request.client.host if request.client else "an unknown address"
 
 
-def _note(request: Request, backend: Backend, caller: Caller) -> None:
+def _note(request: Request, backend: WebBackend, caller: Caller) -> None:
     """Records who signed in, by which token and from where."""
     with backend.transaction() as connection:
         audit.record_action(

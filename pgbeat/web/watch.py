@@ -18,7 +18,7 @@ from pgbeat.access import tokens
 from pgbeat.database import connections
 from pgbeat.errors import NoSlot
 from pgbeat.web import stream_queries
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 from pgbeat.web.stream_queries import JobSnapshot, StreamedJob
 
 logger = logging.getLogger("pgbeat.web")
@@ -112,7 +112,7 @@ class Stream:
 class StreamWatcher:
     """Holds all streams of a process, and runs the thread that queries for them."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: WebBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()

@@ -97,10 +97,10 @@ def test_all_roles(site: Site, receiver: Receiver) -> None:
 
 
 def test_the_web_process_limits_its_waits(site: Site) -> None:
-    from pgbeat.web.backend import Backend
+    from pgbeat.web.backend import WebBackend
 
     app = Celery("web", broker=site.url, set_as_current=False)
-    backend = Backend(app)
+    backend = WebBackend(app)
     shown = "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')"
     with backend.transaction() as connection:
         assert connection.exec_driver_sql(shown).one() == ("10s", "3s")

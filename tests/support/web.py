@@ -17,7 +17,7 @@ from pgbeat.access.tokens import Scope
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.web import create_app
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 
 #: What browsers and clients call it.
 HOST = "http://pgbeat.test"
@@ -34,7 +34,7 @@ def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
     """
     app = _free.pop() if _free else create_app(celery, settings, demo=demo)
     vars(app.state)["_state"].clear()
-    app.state.pgbeat = Backend(celery, settings, demo=demo)
+    app.state.pgbeat = WebBackend(celery, settings, demo=demo)
     return app
 
 

@@ -13,7 +13,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin, find
 from pgbeat.cli.terminal.asking import sure
 from pgbeat.cli.terminal.failures import FAILED
-from pgbeat.cli.terminal.options import FLAG, Command, in_zone, option
+from pgbeat.cli.terminal.options import FLAG, SectionedCommand, in_zone, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.checks.permissions import BulkVerb, Verb
@@ -71,7 +71,7 @@ _some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _priority = click.IntRange(0, 255)
 
 
-@click.command("cancel", cls=Command)
+@click.command("cancel", cls=SectionedCommand)
 @_some_ids
 @option("--reason", "TEXT", "Why, for the record.")
 @bulk.filtered()
@@ -95,7 +95,7 @@ def cancel_command(
 def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Command:
     """Returns the command of a verb that has no options."""
 
-    @click.command(verb, help=text, cls=Command)
+    @click.command(verb, help=text, cls=SectionedCommand)
     @_some_ids
     @bulk.filtered()
     @as_admin
@@ -126,7 +126,7 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     _apply(target, actor, ids, "approve", lambda _, job: f"Approved {_where(job)}")
 
 
-@click.command("retry", cls=Command)
+@click.command("retry", cls=SectionedCommand)
 @_some_ids
 @option("--priority", "N", "Another priority than before.", type=_priority)
 @bulk.filtered()
@@ -149,7 +149,7 @@ def retry_command(
     _apply(target, actor, ids, "retry", done, **options)
 
 
-@click.command("update", cls=Command)
+@click.command("update", cls=SectionedCommand)
 @_some_ids
 @some_options("priority", "max-attempts", "retry-base", "retry-cap")
 @timing
@@ -208,7 +208,7 @@ def move_command(
     printing.result(views.job(moved) | {"place": place}, message)
 
 
-@click.command("delete", cls=Command)
+@click.command("delete", cls=SectionedCommand)
 @_some_ids
 @bulk.filtered()
 @as_admin

@@ -15,7 +15,7 @@ from pgbeat.cli.terminal.actors import as_admin, as_onlooker, find, find_group
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.terminal.options import (
     FLAG,
-    Command,
+    SectionedCommand,
     describing,
     in_zone,
     label_filter,
@@ -200,7 +200,7 @@ def tail_command(target: Target, job_id: str | None, limit: int, actor: Actor) -
         raise click.exceptions.Exit(ENDS[last.state])
 
 
-@jobs_command.command("run", cls=Command)
+@jobs_command.command("run", cls=SectionedCommand)
 @click.argument("task", metavar="[TASK]", required=False)
 @call_options
 @option("--like", "ID", "Take all that is not given, such as the lane, from this job.")

@@ -8,7 +8,7 @@ from pgbeat.cli import Noun
 from pgbeat.cli.jobs.job_options import call_options, given_policy, in_words, policy_options
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
-from pgbeat.cli.terminal.options import Command, option
+from pgbeat.cli.terminal.options import SectionedCommand, option
 from pgbeat.cli.terminal.printing import compact
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.policy import templates
@@ -74,7 +74,7 @@ def show_command(target: Target, name: str) -> None:
     )
 
 
-@templates_command.command("set", cls=Command)
+@templates_command.command("set", cls=SectionedCommand)
 @click.argument("name")
 @option("--task", "TASK", "A task, by its registered name.", required=True)
 @call_options

@@ -15,7 +15,7 @@ from pgbeat.cli.terminal.actors import as_onlooker
 from pgbeat.cli.terminal.options import option, since_option, whole
 from pgbeat.cli.terminal.printing import line, relative, utc
 from pgbeat.cli.terminal.target import Target
-from pgbeat.monitoring.rollups.errors import MOST, USUAL, ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups.errors import MOST, USUAL, ErrorPattern, ErrorReport, errors
 
 #: Bars of a sparkline, at most; tasks and schedules that are named.
 _WIDTH, _NAMES = 16, 3
@@ -54,11 +54,11 @@ def errors_command(
         printing.note(f"there are more than these {limit} errors; --limit shows them.")
 
 
-def _as_json(result: Errors) -> dict[str, Any]:
+def _as_json(result: ErrorReport) -> dict[str, Any]:
     return result._asdict() | {"groups": [group._asdict() for group in result.groups]}
 
 
-def _show(result: Errors) -> None:
+def _show(result: ErrorReport) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
@@ -67,7 +67,7 @@ def _show(result: Errors) -> None:
     printing.show(table)
 
 
-def _told(group: ErrorGroup, now: datetime) -> Text:
+def _told(group: ErrorPattern, now: datetime) -> Text:
     """Returns all about a group, on a few lines."""
     bars = sparkline(group.counts, _WIDTH).replace(" ", "·")
     last = relative(group.last_at, now)

@@ -16,7 +16,7 @@ from pgbeat.cli.terminal.options import (
     CLEARABLE,
     FLAG,
     MOMENTS,
-    Command,
+    SectionedCommand,
     clearing,
     definition,
     in_zone,
@@ -39,7 +39,7 @@ from pgbeat.views import schedules as views
 _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 
 
-@click.command("add", cls=Command, collects=True)
+@click.command("add", cls=SectionedCommand, collects=True)
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
@@ -87,7 +87,7 @@ def add_command(
     checks.remark(assumed, *missing)
 
 
-@click.command("update", cls=Command, collects=True)
+@click.command("update", cls=SectionedCommand, collects=True)
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)

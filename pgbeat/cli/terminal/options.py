@@ -195,7 +195,7 @@ def headed(heading: str) -> Callable[..., Callable[[F], F]]:
     return partial(option, cls=Option, heading=heading)
 
 
-#: Key of click's `Context.meta`: the wrong values of a `Command` that `collects` them.
+#: Key of click's `Context.meta`: the wrong values of a `SectionedCommand` that `collects` them.
 _MISTAKES = "pgbeat.cli.mistakes"
 
 
@@ -205,7 +205,7 @@ def wrong_values() -> dict[str, str]:
     return wrong
 
 
-class Command(click.Command):
+class SectionedCommand(click.Command):
     """A command whose help groups its options, and lists all that clear something on one line.
 
     It shows all wrong values at once; with `collects`, it takes them as not given, and

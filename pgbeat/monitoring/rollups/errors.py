@@ -40,7 +40,7 @@ DAY = timedelta(days=1)
 Mask = Callable[[str, str], str]
 
 
-class ErrorGroup(NamedTuple):
+class ErrorPattern(NamedTuple):
     """Failed jobs whose errors have the same pattern."""
 
     pattern: str
@@ -60,7 +60,7 @@ class ErrorGroup(NamedTuple):
     counts: list[int]
 
 
-class Errors(NamedTuple):
+class ErrorReport(NamedTuple):
     """The errors of jobs that failed from `since` until `until`, the most frequent first."""
 
     since: datetime
@@ -70,7 +70,7 @@ class Errors(NamedTuple):
     jobs: int
     #: Whether there may be more failed jobs than were counted.
     is_lower_bound: bool
-    groups: list[ErrorGroup]
+    groups: list[ErrorPattern]
     #: Whether there are more groups.
     has_more: bool
 
@@ -121,14 +121,14 @@ class _Group:
     def jobs(self) -> int:
         return sum(failures.number for failures in self.kinds.values())
 
-    def as_group(self) -> ErrorGroup:
+    def as_group(self) -> ErrorPattern:
         kinds = list(self.kinds.values())
         last = max(kinds, key=lambda failures: failures.last_at)
         tasks: Counter[str] = Counter()
         for (_, task), failures in self.kinds.items():
             tasks[task] += failures.number
         names = [name for name, _ in self.schedules.most_common()]
-        return ErrorGroup(
+        return ErrorPattern(
             self.pattern,
             self.jobs,
             min(failures.first_at for failures in kinds),
@@ -149,7 +149,7 @@ def errors(
     task: str | None = None,
     limit: int = USUAL,
     mask: Mask | None = None,
-) -> Errors:
+) -> ErrorReport:
     """Returns the errors of a namespace's failed jobs, or of those of a task, by pattern.
 
     `since` is a time, or how long ago it was. Errors that `mask` makes the same are one group.
@@ -169,7 +169,7 @@ def errors(
         groups.setdefault(shown, _Group(shown, span.zeros)).kinds[kind] = failures
     ranked = sorted(groups.values(), key=lambda group: (-group.jobs, group.pattern))
     _complete(connection, span, ranked[:limit], newest)
-    return Errors(
+    return ErrorReport(
         span.since,
         span.now,
         span.step,

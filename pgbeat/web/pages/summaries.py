@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
 from pgbeat.monitoring.rollups.error_patterns import pattern
-from pgbeat.monitoring.rollups.errors import Errors, Mask, errors
+from pgbeat.monitoring.rollups.errors import ErrorReport, Mask, errors
 
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20
@@ -86,7 +86,7 @@ class Summary(NamedTuple):
     #: Jobs of the last day by state, up to `MOST`.
     jobs: dict[str, int]
     #: Why jobs failed.
-    errors: Errors
+    errors: ErrorReport
 
 
 _TICKS = text(sql.load("summaries.sql", "ticks"))

@@ -11,7 +11,7 @@ from pgbeat.cli.terminal.target import Target
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 
 
@@ -56,7 +56,7 @@ def test_the_web_process_and_commands_compile_nothing(database: str, tmp_path: P
     """Behind a pooler each of their transactions turns `jit` off."""
     with pooler(database, tmp_path) as pooled:
         app = Celery("web", broker=f"pgbeat+{pooled.url}", set_as_current=False)
-        backend, target = Backend(app), Target(pooled.url)
+        backend, target = WebBackend(app), Target(pooled.url)
         with (
             backend.transaction() as page,
             target.transaction() as command,

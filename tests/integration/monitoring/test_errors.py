@@ -11,7 +11,7 @@ from pgbeat.errors import InvalidInput
 from pgbeat.monitoring.rollups import error_rollups
 from pgbeat.monitoring.rollups import errors as reading
 from pgbeat.monitoring.rollups.error_patterns import NO_ERROR
-from pgbeat.monitoring.rollups.errors import ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups.errors import ErrorPattern, ErrorReport, errors
 from tests.support.problems import raises
 from tests.support.rows import Sql, make_job
 
@@ -35,7 +35,7 @@ def keep(connection: Connection, settings: Settings) -> None:
     keeper.keep(connection, settings, lambda task: "celery")
 
 
-def counted(found: Errors) -> dict[str, int]:
+def counted(found: ErrorReport) -> dict[str, int]:
     assert sum(sum(group.counts) for group in found.groups) <= found.jobs
     return {group.pattern: group.jobs for group in found.groups}
 
@@ -151,7 +151,7 @@ def test_many_schedules_are_said_to_be_more(
     for number in range(13):
         failed(sql, now - 5 * MINUTE, schedule=f"s{number}")
     keep(connection, settings)
-    group: ErrorGroup = errors(connection, "default").groups[0]
+    group: ErrorPattern = errors(connection, "default").groups[0]
     assert (len(group.schedules), group.has_more_schedules) == (10, True)
 
 

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.rollups import errors as domain
-from pgbeat.web.api.bodies import Length
+from pgbeat.web.api.bodies import Length, of_row
 from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["jobs"])
 
 
+@of_row(domain.ErrorPattern)
 class ErrorGroup(BaseModel):
     """Failed jobs whose errors have the same pattern."""
 
@@ -27,22 +28,18 @@ class ErrorGroup(BaseModel):
     since: datetime = Field(
         description="When a job first failed so, as far back as 92 days, also before the span."
     )
-    last_at: datetime
     job_id: UUID = Field(description="The last of them; it may have been deleted since.")
     tasks: list[str] = Field(description="Those with most failures first.")
     schedules: list[str] = Field(description="Up to ten schedules that launched them.")
-    has_more_schedules: bool
     counts: list[int] = Field(description="Failed jobs of each step of the span.")
 
 
+@of_row(domain.ErrorReport)
 class Errors(BaseModel):
     """The errors of jobs that failed, the most frequent first."""
 
     model_config = ConfigDict(from_attributes=True)
 
-    since: datetime
-    until: datetime
-    step: Length
     jobs: int = Field(description="All failed jobs of the span.")
     is_lower_bound: bool = Field(
         description="Whether more jobs may have failed, and more often by an error, than is said."

@@ -17,7 +17,7 @@ from pgbeat.monitoring import beats, statistics
 from pgbeat.monitoring.metrics import prometheus
 from pgbeat.views import jobs as views
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
-from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.backend import TheBackend, WebBackend
 from pgbeat.web.calls import ScraperCall, TheCall, ViewerCall
 from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
 
@@ -172,7 +172,7 @@ def _not_ready(path: str, reasons: list[str]) -> Any:
     return JSONResponse(content, 503, media_type=MEDIA_TYPE)
 
 
-def _reasons(backend: Backend, *, of_beats: bool = False) -> list[str]:
+def _reasons(backend: WebBackend, *, of_beats: bool = False) -> list[str]:
     try:
         with backend.transaction() as connection:
             migrate.check(connection)

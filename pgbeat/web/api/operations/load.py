@@ -27,6 +27,7 @@ class LoadPoint(BaseModel):
     depth: int = Field(description="Jobs that waited to begin, at most.")
 
 
+@of_row(loads.Load)
 class LoadSeries(BaseModel):
     """The load over time."""
 
@@ -34,9 +35,7 @@ class LoadSeries(BaseModel):
 
     kind: str = Field(description="`all`, `task`, `lane` or `queue`.", examples=["task"])
     name: str = Field(description="Its name; empty for all.", examples=["shop.tasks.import"])
-    since: datetime
     until: datetime = Field(description="Jobs that ended later are not counted yet.")
-    step: Length
     total: LoadPoint
     points: list[LoadPoint]
 

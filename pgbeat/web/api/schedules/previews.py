@@ -20,7 +20,7 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.timetable_words import timetable
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.schedules.schedule_models import Name, NewSchedule, ScheduleChanges
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 from pgbeat.web.calls import AdminCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
@@ -75,7 +75,9 @@ def preview_schedule(call: AdminCall, body: NewSchedule, check: Checked = False)
         return of_new(unit, call.backend, values, is_check=check)
 
 
-def of_new(unit: UnitOfWork, backend: Backend, values: Json, *, is_check: bool) -> SchedulePreview:
+def of_new(
+    unit: UnitOfWork, backend: WebBackend, values: Json, *, is_check: bool
+) -> SchedulePreview:
     """Returns the preview of a new schedule; with `is_check`, of its condition too."""
     with unit.transaction(dry_run=True):
         row = checked.add(unit, values)
@@ -94,7 +96,7 @@ def preview_changes(
 
 
 def of_changes(
-    unit: UnitOfWork, backend: Backend, name: str, values: Json, *, is_check: bool
+    unit: UnitOfWork, backend: WebBackend, name: str, values: Json, *, is_check: bool
 ) -> SchedulePreview:
     """Returns the preview of a schedule's changes; with `is_check`, of its condition too."""
     with unit.transaction(dry_run=True):
@@ -103,7 +105,7 @@ def of_changes(
     return _checked(backend, unit, preview, row) if is_check else preview
 
 
-def due_times(unit: UnitOfWork, backend: Backend, values: Json) -> SchedulePreview:
+def due_times(unit: UnitOfWork, backend: WebBackend, values: Json) -> SchedulePreview:
     """Returns when a new schedule with these values would be due; its task is not checked."""
     with unit.transaction(dry_run=True):
         preview = _preview(backend, unit, None, control.add(unit, **values))
@@ -111,7 +113,7 @@ def due_times(unit: UnitOfWork, backend: Backend, values: Json) -> SchedulePrevi
 
 
 def _preview(
-    backend: Backend, unit: UnitOfWork, before: Schedule | None, row: Schedule
+    backend: WebBackend, unit: UnitOfWork, before: Schedule | None, row: Schedule
 ) -> SchedulePreview:
     now = connections.now(unit.connection)
     zone = row.timezone or backend.timezone
@@ -153,7 +155,7 @@ def _changes(before: Schedule | None, after: Schedule) -> list[audit_words.Chang
 
 
 def _checked(
-    backend: Backend, unit: UnitOfWork, preview: SchedulePreview, row: Schedule
+    backend: WebBackend, unit: UnitOfWork, preview: SchedulePreview, row: Schedule
 ) -> SchedulePreview:
     began = time.monotonic()
     result = dry_run_of(unit.connection, backend.celery, backend.settings, row)

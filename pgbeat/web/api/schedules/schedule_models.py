@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import MEANINGS, Code, Severity
@@ -13,7 +13,17 @@ from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.views import schedules as views
-from pgbeat.web.api.bodies import Body, Done, Json, Length, Next, example, of_row
+from pgbeat.web.api.bodies import (
+    Body,
+    Done,
+    Length,
+    Next,
+    PlainJson,
+    PlainList,
+    example,
+    of_row,
+    plain,
+)
 from pgbeat.web.api.jobs.job_models import ExecutionFigures
 
 #: A schedule's name in a path.
@@ -25,9 +35,9 @@ class ScheduleFields(Body):
 
     launcher: str | None = Field(None, examples=["GenericLauncher"])
     task: str | None = Field(None, examples=["tasks.maintenance.backup"])
-    args: list[Any] | None = Field(None, examples=[["Production"]])
-    kwargs: Json | None = Field(None, examples=[{"backup_type": "full"}])
-    options: Json | None = Field(None, examples=[{"priority": 3}])
+    args: PlainList | None = Field(None, examples=[["Production"]])
+    kwargs: PlainJson | None = Field(None, examples=[{"backup_type": "full"}])
+    options: PlainJson | None = Field(None, examples=[{"priority": 3}])
     queue: str | None = Field(None, examples=["maintenance"])
     condition_sql: str | None = Field(None, examples=["SELECT count(*) > 0 FROM orders"])
     cron: str | None = Field(None, examples=["0 */6 * * *"])
@@ -71,8 +81,8 @@ class ScheduleFields(Body):
         description="Names and values to find it by; its jobs have them too.",
         examples=[{"team": "billing"}],
     )
-    metadata: Json | None = Field(None, description="Anything else to keep with it.")
-    job_policy: Json | None = Field(
+    metadata: PlainJson | None = Field(None, description="Anything else to keep with it.")
+    job_policy: PlainJson | None = Field(
         None,
         description="The policy of its jobs: lane, priority, retries …",
         examples=[{"lane": "gpu", "max_attempts": 5}],
@@ -233,4 +243,4 @@ class SchedulesSwitched(BaseModel):
 class ScheduleCursor(Body):
     """A launcher's cursor: any JSON that it keeps from one tick to the next."""
 
-    cursor: Any = Field(examples=[{"last_id": 4711}])
+    cursor: Annotated[Any, AfterValidator(plain)] = Field(examples=[{"last_id": 4711}])

@@ -32,7 +32,7 @@ from pgbeat.web.api.schedules.schedule_models import (
     SchedulePage,
     SchedulesSwitched,
 )
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 from pgbeat.web.calls import AdminCall, ViewerCall, WebCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
@@ -42,7 +42,7 @@ def _found(row: Schedule, health: Health) -> FoundSchedule:
     return FoundSchedule.model_validate(views.with_health(row, health))
 
 
-def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
+def healths(backend: WebBackend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
     """Returns the health of each schedule by its id."""
     patience = beats.patience(backend.settings)
     return schedule_health.of_schedules(connection, rows, patience)
@@ -219,7 +219,7 @@ def get_schedule(call: ViewerCall, name: Name) -> ScheduleDetail:
     return ScheduleDetail.model_validate(detail)
 
 
-def _next(backend: Backend, row: Schedule) -> datetime | None:
+def _next(backend: WebBackend, row: Schedule) -> datetime | None:
     """Returns when a schedule is due next, even before beat has computed it."""
     if not row.enabled or row.paused_at is not None:
         return None

@@ -10,7 +10,7 @@ from pgbeat.jobs.checks.permissions import may_run
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.schedules import launchers
-from pgbeat.web.backend import Backend
+from pgbeat.web.backend import WebBackend
 from pgbeat.web.identity import Caller
 from pgbeat.web.pages.forms import FormField, FormSection, text
 
@@ -107,7 +107,7 @@ _TABLES = {"lanes": tables.lanes, "templates": tables.templates, "calendars": ta
 
 def offers(
     connection: Connection,
-    backend: Backend,
+    backend: WebBackend,
     fields: Iterable[FormField],
     caller: Caller | None = None,
 ) -> dict[str, list[str]]:

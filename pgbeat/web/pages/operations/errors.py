@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.access.redaction import MASK
 from pgbeat.jobs.searching import query
 from pgbeat.monitoring.rollups.error_patterns import NO_ERROR
-from pgbeat.monitoring.rollups.errors import ErrorGroup, Errors, errors
+from pgbeat.monitoring.rollups.errors import ErrorPattern, ErrorReport, errors
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.load_chart import SPANS, stamp
 from pgbeat.web.pages.render import PageRoute, ViewerVisit, Visit, path
@@ -26,7 +26,7 @@ _HEIGHT = 20
 class ErrorRow(NamedTuple):
     """An error as it is shown."""
 
-    group: ErrorGroup
+    group: ErrorPattern
     #: A path of SVG; each step is one wide.
     bars: str
     tasks: list[str]
@@ -38,7 +38,7 @@ class ErrorRow(NamedTuple):
 class ErrorList(NamedTuple):
     """Errors of a span."""
 
-    errors: Errors
+    errors: ErrorReport
     rows: list[ErrorRow]
 
     @property
@@ -63,7 +63,7 @@ def error_list(
     return ErrorList(listed, [_row(listed, group, task) for group in listed.groups])
 
 
-def _row(listed: Errors, group: ErrorGroup, task: str) -> ErrorRow:
+def _row(listed: ErrorReport, group: ErrorPattern, task: str) -> ErrorRow:
     only = task or (group.tasks[0] if len(group.tasks) == 1 else "")
     is_known = MASK not in group.pattern and group.pattern != NO_ERROR
     glob = f"{group.pattern.rstrip('*')}*" if is_known else ""

@@ -2,6 +2,7 @@
 
 from argparse import REMAINDER, ArgumentParser
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 from celery.bin.base import CLIContext
@@ -43,10 +44,10 @@ class Command(BaseCommand):
 
 
 def _main(arguments: Sequence[str]) -> None:
-    from pgbeat.cli import pgbeat
-
+    # The command line stands above the integrations: it is found as Celery finds it.
+    [entry] = entry_points(group="celery.commands", name="pgbeat")
     context = CLIContext(app=databases.any_app(), no_color=False, workdir=None, quiet=False)
-    pgbeat.main(args=list(arguments), prog_name="manage.py pgbeat", obj=context)
+    entry.load().main(args=list(arguments), prog_name="manage.py pgbeat", obj=context)
 
 
 def _without_read(arguments: Sequence[str]) -> list[str]:
