@@ -94,9 +94,12 @@ def test_a_broker_that_is_away_is_no_failure_of_ours(database: str, sql: Sql) ->
     assert sql("SELECT 1 FROM pgbeat.audit") == []
 
 
-def test_arguments_are_json_that_can_be_shown(admin: Any, sql: Sql) -> None:
+@pytest.mark.parametrize(
+    ("path", "rest"), [("/jobs", ""), ("/admin/scheduled-jobs", '"name": "s", "every": 60, ')]
+)
+def test_arguments_are_json_that_can_be_shown(admin: Any, sql: Sql, path: str, rest: str) -> None:
     kind = {"Content-Type": "application/json"}
     for args, said in (("[" * 200 + "]" * 200, "nested"), ("[1e999]", "not JSON")):
-        order = f'{{"task": "jobs.add", "args": {args}}}'.encode()
-        assert said in problem(admin.post("/jobs", content=order, headers=kind), 422)
-    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+        order = f'{{{rest}"task": "jobs.add", "args": {args}}}'.encode()
+        assert said in problem(admin.post(path, content=order, headers=kind), 422)
+    assert sql("SELECT 1 FROM pgbeat.jobs") == sql("SELECT 1 FROM pgbeat.schedules") == []
