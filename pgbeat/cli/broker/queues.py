@@ -12,7 +12,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, sure
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.printing import Cell, counted, span
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.config import delays_in_table
 from pgbeat.database import connections
 from pgbeat.views import broker as views
@@ -70,8 +70,7 @@ def _remark(target: Target, about_stock: str) -> None:
 
 
 @queues_command.command("pause")
-@click.argument("name")
-@on_target
+@on_named
 def pause_command(target: Target, name: str) -> None:
     """Keep consumers from claiming a queue's messages. Claimed messages are finished."""
     with target.unit() as unit:
@@ -86,8 +85,7 @@ def pause_command(target: Target, name: str) -> None:
 
 
 @queues_command.command("resume")
-@click.argument("name")
-@on_target
+@on_named
 def resume_command(target: Target, name: str) -> None:
     """Let consumers claim a queue's messages again."""
     with target.unit() as unit:

@@ -16,7 +16,7 @@ from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import FLAG, SectionedCommand, in_zone, option
 from pgbeat.cli.terminal.target import Target
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs.checks.permissions import BulkVerb, Verb
+from pgbeat.jobs.checks.permissions import BulkVerb
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.model import Job
 from pgbeat.timetables import zone
@@ -27,14 +27,19 @@ def _apply(
     target: Target,
     actor: Actor,
     ids: tuple[str, ...],
-    verb: Verb,
+    verb: Any,
     done: Callable[[Job, Job], str],
-    **options: Any,
+    options: dict[str, Any],
+    selection: dict[str, Any] | None = None,
 ) -> None:
     """Applies a verb to each job in its own transaction, even if it fails for others.
 
-    Prints a sentence for each, from the job before and after, or the jobs as an array of JSON.
+    Prints a sentence for each, from the job before and after, or the jobs as an array of JSON. The
+    jobs are those of the ids, or else of the filter in `selection`.
     """
+    if selection is not None and bulk.is_asked(ids, selection):
+        bulk.apply(target, actor, verb, options, selection)
+        return
     target.require_app("the jobs' messages are in the app's broker")
     from pgbeat.jobs.verbs import changes, control
 
@@ -67,6 +72,10 @@ def _where(job: Job) -> str:
     return f"job {job.id}: {job_views.now_is(job)}"
 
 
+def _updated(before: Job, after: Job) -> str:
+    return f"Updated {_where(after)}"
+
+
 _some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _priority = click.IntRange(0, 255)
 
@@ -80,16 +89,13 @@ def cancel_command(
     target: Target, /, ids: tuple[str, ...], reason: str | None, actor: Actor, **selection: Any
 ) -> None:
     """Cancel jobs. Waiting jobs end now; workers end running jobs. Needs the app."""
-    if bulk.is_asked(ids, selection):
-        bulk.apply(target, actor, "cancel", {"reason": reason}, selection)
-        return
 
     def done(before: Job, after: Job) -> str:
         if after.state == "running":
             return f"Requested the end of job {after.id}, which runs on {after.worker}."
         return f"Cancelled job {after.id}, which was {before.state}."
 
-    _apply(target, actor, ids, "cancel", done, reason=reason)
+    _apply(target, actor, ids, "cancel", done, {"reason": reason}, selection)
 
 
 def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Command:
@@ -100,10 +106,7 @@ def _simple(verb: BulkVerb, done: Callable[[Job], str], text: str) -> click.Comm
     @bulk.filtered()
     @as_admin
     def command(target: Target, /, ids: tuple[str, ...], actor: Actor, **selection: Any) -> None:
-        if bulk.is_asked(ids, selection):
-            bulk.apply(target, actor, verb, {}, selection)
-        else:
-            _apply(target, actor, ids, verb, lambda _, after: done(after))
+        _apply(target, actor, ids, verb, lambda _, after: done(after), {}, selection)
 
     return command
 
@@ -123,7 +126,7 @@ resume_command = _simple(
 @as_admin
 def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Approve jobs that wait for it. Only for administrators. Needs the app."""
-    _apply(target, actor, ids, "approve", lambda _, job: f"Approved {_where(job)}")
+    _apply(target, actor, ids, "approve", lambda _, job: f"Approved {_where(job)}", {})
 
 
 @click.command("retry", cls=SectionedCommand)
@@ -138,15 +141,12 @@ def retry_command(
 
     With a filter but no --state, those that failed.
     """
-    options = {"job_source": "user_cli", "priority": priority}
-    if bulk.is_asked(ids, selection):
-        bulk.apply(target, actor, "retry", options, selection)
-        return
 
     def done(before: Job, after: Job) -> str:
         return f"Retried job {before.id}, which {job_views.HAS[before.state]}: {_where(after)}"
 
-    _apply(target, actor, ids, "retry", done, **options)
+    options = {"job_source": "user_cli", "priority": priority}
+    _apply(target, actor, ids, "retry", done, options, selection)
 
 
 @click.command("update", cls=SectionedCommand)
@@ -163,7 +163,7 @@ def update_command(
 ) -> None:
     """Change waiting jobs: priority, time, retries or lane. Needs the app."""
     selection = bulk.take(options)
-    is_bulk = bulk.is_asked(ids, selection)
+    bulk.is_asked(ids, selection)
     values = {name: value for name, value in options.items() if value is not None}
     if sum((now, "run_at" in values, "countdown" in values)) > 1:
         raise click.UsageError("--at, --in and --now exclude each other")
@@ -175,10 +175,7 @@ def update_command(
     values |= {"lane": None} if no_lane else {}
     if not values:
         raise click.UsageError("nothing to update; give at least one option (see --help)")
-    if is_bulk:
-        bulk.apply(target, actor, "update", {"values": values}, selection)
-        return
-    _apply(target, actor, ids, "update", lambda _, job: f"Updated {_where(job)}", values=values)
+    _apply(target, actor, ids, "update", _updated, {"values": values}, selection)
 
 
 _PLACES = ["front", "back", "before", "after"]

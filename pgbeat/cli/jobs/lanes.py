@@ -13,7 +13,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.options import FLAG, JSON_OBJECT, adding, option, whole
 from pgbeat.cli.terminal.printing import Cell, line, short_id, span
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes import concurrency, occupancy
@@ -279,8 +279,7 @@ def _remove(unit: UnitOfWork, name: str, *, force: bool) -> None:
 
 
 @lanes_command.command("pause")
-@click.argument("name")
-@on_target
+@on_named
 def pause_command(target: Target, name: str) -> None:
     """Dispatch no more jobs of a lane. Running jobs continue; schedules skip, with the reason."""
     with target.unit() as unit:
@@ -291,8 +290,7 @@ def pause_command(target: Target, name: str) -> None:
 
 
 @lanes_command.command("resume")
-@click.argument("name")
-@on_target
+@on_named
 def resume_command(target: Target, name: str) -> None:
     """Dispatch what waits: by this command if it has the app (-A), else by beat."""
     with target.unit() as unit:

@@ -10,7 +10,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.options import SectionedCommand, option
 from pgbeat.cli.terminal.printing import compact
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.verbs import template_control
 from pgbeat.views import definitions as views
@@ -49,16 +49,12 @@ def list_command(target: Target) -> None:
 
 
 @templates_command.command("show")
-@click.argument("name")
-@on_target
+@on_named
 def show_command(target: Target, name: str) -> None:
     """Show all about a template."""
     with target.reading() as (connection, now):
         row = templates.get(connection, name, namespace=target.namespace)
         users = templates.users(connection, namespace=target.namespace)
-    if printing.is_json():
-        printing.echo_json(views.template(row, users))
-        return
     printing.show_facts(
         row.name,
         ("about", row.description),
@@ -71,6 +67,7 @@ def show_command(target: Target, name: str) -> None:
         ("schedules", printing.shortened(users.get(name, [])) or "none"),
         ("made", printing.when_and_who(row.created_at, row.created_by, now)),
         ("changed", printing.when(row.updated_at, now)),
+        view=views.template(row, users),
     )
 
 

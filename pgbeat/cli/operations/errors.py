@@ -1,7 +1,7 @@
 """`pgbeat errors`: the errors of failed jobs, those alike as one."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -26,9 +26,7 @@ _WIDTH, _NAMES = 16, 3
 @since_option("24h")
 @option("--limit", whole(1, MOST), "Show that many errors, the most frequent.", default=USUAL)
 @as_onlooker
-def errors_command(
-    target: Target, task: str | None, since: timedelta, limit: int, actor: Actor
-) -> None:
+def errors_command(target: Target, /, actor: Actor, **options: Any) -> None:
     """Show why jobs failed: how often, since when, and which tasks and schedules.
 
     Errors that differ only in their values (numbers, ids, times, quoted text) are one, with * for
@@ -36,13 +34,11 @@ def errors_command(
     """
     redactor = target.redactor(actor)
     with target.transaction(dry_run=True) as connection:
-        result = errors(
-            connection, target.namespace, task=task, since=since, limit=limit, mask=redactor.error
-        )
+        result = errors(connection, target.namespace, mask=redactor.error, **options)
     if printing.is_json():
         printing.echo_json(_as_json(result))
         return
-    about = "" if task is None else f" of {line(task)}"
+    about = "" if options["task"] is None else f" of {line(options['task'])}"
     if not result.groups:
         click.echo(f"No job{about} failed since {utc(result.since)} UTC.")
         return
@@ -51,7 +47,7 @@ def errors_command(
     click.secho(f"{least}{jobs}{about} failed since {utc(result.since)} UTC", bold=True)
     _show(result)
     if result.has_more:
-        printing.note(f"there are more than these {limit} errors; --limit shows them.")
+        printing.note(f"there are more than these {options['limit']} errors; --limit shows them.")
 
 
 def _as_json(result: ErrorReport) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.options import duration, option, since_option
+from pgbeat.cli.terminal.options import length_option, option, since_option
 from pgbeat.cli.terminal.printing import span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.monitoring.rollups.load import Load, Point, load
@@ -21,37 +22,23 @@ _WIDTH = 45
 @option("--lane", "NAME", "Only jobs of this lane.")
 @option("--queue", "NAME", "Only jobs that go to this queue.")
 @since_option("1h")
-@option(
-    "--step",
-    "DURATION",
-    "Length of a step, whole minutes; further back than a day, whole hours.",
-    type=duration,
+@length_option(
+    "--step", text="Length of a step, whole minutes; further back than a day, whole hours."
 )
 @on_target
-def load_command(
-    target: Target,
-    task: str | None,
-    lane: str | None,
-    queue: str | None,
-    since: timedelta,
-    step: timedelta | None,
-) -> None:
+def load_command(target: Target, **options: Any) -> None:
     """Show what ended over time, how long it waited and ran, and how much waited.
 
     All jobs, or those of a task, a lane or a queue. The leading beat counts a minute when it is
     over.
     """
     with target.transaction(dry_run=True) as connection:
-        result = load(
-            connection, target.namespace, task=task, lane=lane, queue=queue, since=since, step=step
-        )
-    if printing.is_json():
-        printing.echo_json(_as_json(result))
-        return
+        result = load(connection, target.namespace, **options)
     what = f"{result.kind} {result.name}" if result.name else "all jobs"
     printing.show_facts(
         f"Load of {what}, {_clock(result.since)} to {_clock(result.until)} UTC",
         *[(label, _line(result, of, shown)) for label, of, shown in _LINES],
+        view=_as_json(result),
     )
 
 

@@ -1,6 +1,7 @@
 """`pgbeat prune`: delete history that is older than the retention."""
 
 import sys
+from typing import Any
 
 import click
 
@@ -33,7 +34,7 @@ _NOUNS = {
 )
 @dry_run_option
 @on_target
-def prune_command(target: Target, days: float | None, count: int | None, dry_run: bool) -> None:
+def prune_command(target: Target, /, dry_run: bool, **kept: Any) -> None:
     """Delete history that is older than the retention.
 
     That is ticks, jobs with their executions, groups and deliveries, and the audit log, which is
@@ -43,7 +44,7 @@ def prune_command(target: Target, days: float | None, count: int | None, dry_run
     Its JSON has `dry_run`, `kept` (`days`, `count`, `audit_days`) and `deleted` (`ticks`, `jobs`,
     `executions`, `groups`, `deliveries`, `audit`).
     """
-    done = _prune(target, days, count, dry_run=dry_run, quiet=printing.is_json())
+    done = _prune(target, dry_run=dry_run, quiet=printing.is_json(), **kept)
     if printing.is_json():
         printing.echo_json({"dry_run": dry_run, "kept": done.kept, "deleted": done.deleted})
         return
@@ -60,9 +61,7 @@ def prune_command(target: Target, days: float | None, count: int | None, dry_run
         )
 
 
-def _prune(
-    target: Target, days: float | None, count: int | None, *, dry_run: bool, quiet: bool
-) -> Pruned:
+def _prune(target: Target, *, dry_run: bool, quiet: bool, **kept: Any) -> Pruned:
     shows = sys.stderr.isatty() and not quiet
     shown = False
 
@@ -74,7 +73,7 @@ def _prune(
             shown = True
 
     with target.work() as unit:
-        done = control.prune(unit, days=days, count=count, dry_run=dry_run, progress=progress)
+        done = control.prune(unit, dry_run=dry_run, progress=progress, **kept)
     if shown:
         click.echo(err=True)
     return done

@@ -13,7 +13,7 @@ from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.printing import counted, line
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.views import webhooks as views
 from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
@@ -63,17 +63,13 @@ def _cells(row: Webhook, count: Mapping[str, int]) -> dict[str, printing.Cell]:
 
 
 @webhooks_command.command("show")
-@click.argument("name")
-@on_target
+@on_named
 def show_command(target: Target, name: str) -> None:
     """Show all about a webhook, except its secret."""
     with target.reading() as (connection, now):
         row = webhooks.get(connection, name, namespace=target.namespace)
         count = deliveries.counts(connection, namespace=target.namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)
-    if printing.is_json():
-        printing.echo_json(views.counted(row, count))
-        return
     until = row.previous_until
     old = until is not None and until > now
     printing.show_facts(
@@ -88,6 +84,7 @@ def show_command(target: Target, name: str) -> None:
         ("last event", printing.when(last[0].created_at, now) if last else None),
         ("created", printing.when_and_who(row.created_at, row.created_by, now)),
         ("changed", printing.when(row.updated_at, now)),
+        view=views.counted(row, count),
     )
 
 
@@ -202,8 +199,7 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
 
 
 @webhooks_command.command("enable")
-@click.argument("name")
-@on_target
+@on_named
 def enable_command(target: Target, name: str) -> None:
     """Enable a disabled webhook: events from now on are sent to it."""
     with target.unit() as unit:
@@ -238,8 +234,7 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
 
 
 @webhooks_command.command("test")
-@click.argument("name")
-@on_target
+@on_named
 def test_command(target: Target, name: str) -> None:
     """Send a signed `webhook.test` event now. The exit status is 1 if it isn't accepted."""
     with target.unit() as unit:

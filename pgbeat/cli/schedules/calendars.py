@@ -13,7 +13,7 @@ from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
 from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.options import FLAG, in_zone, option, read_moment
 from pgbeat.cli.terminal.printing import line
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.schedules.calendars import control as calendar_control
 from pgbeat.schedules.calendars import model as calendars
@@ -54,16 +54,12 @@ def list_command(target: Target) -> None:
 
 
 @calendars_command.command("show")
-@click.argument("name")
-@on_target
+@on_named
 def show_command(target: Target, name: str) -> None:
     """Show all about a calendar."""
     with target.reading() as (connection, now):
         row = calendars.get(connection, name, namespace=target.namespace)
         users = calendars.users(connection, namespace=target.namespace)
-    if printing.is_json():
-        printing.echo_json(views.calendar(row, users))
-        return
     printing.show_facts(
         row.name,
         ("rules", _rules(row)),
@@ -72,6 +68,7 @@ def show_command(target: Target, name: str) -> None:
         ("schedules", printing.shortened(users.get(name, [])) or "none"),
         ("created", printing.when(row.created_at, now)),
         ("changed", printing.when(row.updated_at, now)),
+        view=views.calendar(row, users),
     )
 
 

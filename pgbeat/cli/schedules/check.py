@@ -12,7 +12,7 @@ from pgbeat.beat.verbs.dry_run import DryRun, dry_run
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
 from pgbeat.cli.terminal.printing import line
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named
 from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules import model as schedules
@@ -28,8 +28,7 @@ _VERBS = {
 
 
 @click.command("check")
-@click.argument("name")
-@on_target
+@on_named
 def check_command(target: Target, name: str) -> None:
     """Say what would happen to a schedule now; launch nothing.
 

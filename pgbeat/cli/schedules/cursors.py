@@ -8,7 +8,7 @@ import click
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 
@@ -22,8 +22,7 @@ def cursor_command() -> None:
 
 
 @cursor_command.command("show")
-@click.argument("name")
-@on_target
+@on_named
 def show_command(target: Target, name: str) -> None:
     """Show a schedule's cursor."""
     with target.transaction() as connection:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.printing import line, relative, span, when
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.locks import advisory_locks
@@ -133,8 +133,7 @@ class _Situation:
 
 
 @click.command("explain")
-@click.argument("name")
-@on_target
+@on_named
 def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it.
 

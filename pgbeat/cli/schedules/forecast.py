@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 from rich.text import Text
@@ -37,12 +38,7 @@ _NAMED = 5
 @option("--limit", whole(0, 1_000_000), "How many times to list; all are counted.", default=50)
 @on_target
 def forecast_command(
-    target: Target,
-    names: tuple[str, ...],
-    hours: float,
-    start: datetime | None,
-    by_minute: bool,
-    limit: int,
+    target: Target, /, start: datetime | None, by_minute: bool, **options: Any
 ) -> None:
     """Show which schedules will be due, and when: all, or those named.
 
@@ -54,16 +50,8 @@ def forecast_command(
         start = in_zone(start, zone(target.timezone), "--from")
     with target.transaction() as connection:
         try:
-            stored = forecast_stored(
-                connection,
-                target.namespace,
-                target.timetable,
-                target.timezone,
-                names=names,
-                start=start,
-                hours=hours,
-                limit=limit,
-            )
+            zones = target.timetable, target.timezone
+            stored = forecast_stored(connection, target.namespace, *zones, start=start, **options)
         except InvalidInput as error:
             raise BadInput(f"--from: {error}") from None
     rows, forecast = stored.rows, stored.forecast
@@ -71,7 +59,7 @@ def forecast_command(
         minutes = {"minutes": [load._asdict() for load in forecast.minutes]} if by_minute else {}
         printing.echo_json(stored.as_dict() | minutes)
     else:
-        _show(stored, limit, by_minute=by_minute)
+        _show(stored, options["limit"], by_minute=by_minute)
     _remark(target, rows, forecast)
 
 

@@ -12,7 +12,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.terminal.options import FLAG, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, line, styled, utc
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
@@ -33,8 +33,7 @@ _STATES = {
 
 
 @click.command("trigger")
-@click.argument("name")
-@on_target
+@on_named
 def trigger_command(target: Target, name: str) -> None:
     """Evaluate a schedule now, whatever its timetable says; even a disabled or paused one.
 

@@ -12,7 +12,7 @@ from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.options import label_filter, option
 from pgbeat.cli.terminal.printing import Cell, compact, line, styled, when
 from pgbeat.cli.terminal.tables import glued
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target, on_named, on_target
 from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.names import NAMESPACE
@@ -127,8 +127,7 @@ def _what(row: Schedule) -> str:
 
 
 @click.command("status")
-@click.argument("name")
-@on_target
+@on_named
 def status_command(target: Target, name: str) -> None:
     """Show all about a schedule."""
     with target.reading() as (connection, now):

@@ -167,10 +167,13 @@ newest_option = option(
 )
 
 
+#: Adds an option of a report, a length of time.
+length_option = partial(option, kind=LENGTH, metavar="DURATION")
+
+
 def since_option(default: str) -> Callable[[F], F]:
     """Returns a decorator that adds how far a report looks back."""
-    text = "How far to look back: 2h, 7 days."
-    return option("--since", LENGTH, text, metavar="DURATION", default=default)
+    return length_option("--since", text="How far to look back: 2h, 7 days.", default=default)
 
 
 # -- help

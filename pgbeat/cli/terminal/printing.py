@@ -244,8 +244,14 @@ def shortened(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(map(line, names[:most])) + more
 
 
-def show_facts(title: str | None, *facts: tuple[str, Cell]) -> None:
-    """Prints names and their values below a title; leaves out facts without a value."""
+def show_facts(title: str | None, *facts: tuple[str, Cell], view: Any = None) -> None:
+    """Prints names and their values below a title; leaves out facts without a value.
+
+    With `--json`, it prints the `view` instead, if there is one.
+    """
+    if view is not None and is_json():
+        echo_json(view)
+        return
     if title is not None:
         click.secho(line(title), bold=True)
     table = Table.grid(padding=(0, 2))

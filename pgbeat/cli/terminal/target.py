@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 #: Adds `--json` to a command, and passes it the `Target`.
 on_target: Callable[[Any], Any] = adding(printing.json_option, pass_target)
+#: The same for a command on the thing of a name.
+on_named: Callable[[Any], Any] = adding(click.argument("name"), on_target)
 
 #: What a command's sessions and transactions set: how long they wait for a lock on a row.
 _LIMITS = {"lock_timeout": "5s", "jit": "off"}
