@@ -18,5 +18,5 @@ class _Api(APIRouter):
 
 
 router = _Api(dependencies=[Depends(only_known)])
-for _router in (*schedules.ROUTERS, *jobs.ROUTERS, *broker.ROUTERS, *operations.ROUTERS):
-    router.include_router(_router)
+for _noun in (*schedules.MODULES, *jobs.MODULES, *broker.MODULES, *operations.MODULES):
+    router.include_router(_noun.router)

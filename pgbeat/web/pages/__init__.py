@@ -20,17 +20,17 @@ from pgbeat.web.pages import (
 )
 
 router = APIRouter(include_in_schema=False)
-for _router in (
-    overview.router,  # first, for those who watch it: routes are tried one after another
-    sign_in.router,
-    *schedules.ROUTERS,
-    *jobs.ROUTERS,
-    *broker.ROUTERS,
-    *operations.ROUTERS,
-    changes.router,
-    reference.router,
+for _page in (
+    overview,  # first, for those who watch it: routes are tried one after another
+    sign_in,
+    *schedules.MODULES,
+    *jobs.MODULES,
+    *broker.MODULES,
+    *operations.MODULES,
+    changes,
+    reference,
 ):
-    router.include_router(_router)
+    router.include_router(_page.router)
 router.include_router(sign_in.nowhere)
 
 _STATIC = Path(__file__).parent / "static"

@@ -2,4 +2,4 @@
 
 from pgbeat.web.api.broker import dead, queues, workers
 
-ROUTERS = (queues.router, dead.router, workers.router)
+MODULES = (queues, dead, workers)

@@ -15,17 +15,18 @@ from pgbeat.web.api.jobs import (
     templates,
 )
 
-ROUTERS = (
-    events.router,  # before `jobs`, for which /jobs/events would be a job
-    bulk.router,
-    jobs.router,
-    job_trees.router,
-    job_traces.router,
-    job_logs.router,
-    executions.router,
-    results.router,
-    groups.router,
-    templates.router,
-    lanes.router,
-    direct.router,
+#: `events` is before `jobs`, for which /jobs/events would be a job.
+MODULES = (
+    events,
+    bulk,
+    jobs,
+    job_trees,
+    job_traces,
+    job_logs,
+    executions,
+    results,
+    groups,
+    templates,
+    lanes,
+    direct,
 )

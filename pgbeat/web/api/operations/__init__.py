@@ -2,12 +2,4 @@
 
 from pgbeat.web.api.operations import audit, errors, find, health, load, tasks, webhooks
 
-ROUTERS = (
-    webhooks.router,
-    health.router,
-    load.router,
-    errors.router,
-    tasks.router,
-    find.router,
-    audit.router,
-)
+MODULES = (webhooks, health, load, errors, tasks, find, audit)

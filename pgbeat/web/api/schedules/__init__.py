@@ -2,11 +2,5 @@
 
 from pgbeat.web.api.schedules import calendars, decisions, forecast, previews, schedules, timeline
 
-ROUTERS = (
-    previews.router,  # before `schedules`, for which it would be a name
-    schedules.router,
-    decisions.router,
-    calendars.router,
-    timeline.router,
-    forecast.router,
-)
+#: `previews` is before `schedules`, for which it would be a name.
+MODULES = (previews, schedules, decisions, calendars, timeline, forecast)

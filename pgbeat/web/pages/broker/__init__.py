@@ -2,4 +2,4 @@
 
 from pgbeat.web.pages.broker import queues, workers
 
-ROUTERS = (queues.router, workers.router)
+MODULES = (queues, workers)

@@ -2,13 +2,4 @@
 
 from pgbeat.web.pages.jobs import bulk, groups, job, job_templates, job_tree, jobs, lanes, new_job
 
-ROUTERS = (
-    jobs.router,
-    bulk.router,
-    job.router,
-    job_tree.router,
-    new_job.router,
-    groups.router,
-    job_templates.router,
-    lanes.router,
-)
+MODULES = (jobs, bulk, job, job_tree, new_job, groups, job_templates, lanes)

@@ -2,4 +2,4 @@
 
 from pgbeat.web.pages.operations import audits, beats, errors, find, task, webhooks
 
-ROUTERS = (errors.router, find.router, task.router, beats.router, webhooks.router, audits.router)
+MODULES = (errors, find, task, beats, webhooks, audits)

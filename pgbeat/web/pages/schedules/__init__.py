@@ -9,11 +9,4 @@ from pgbeat.web.pages.schedules import (
     schedules,
 )
 
-ROUTERS = (
-    schedules.router,
-    schedule.router,
-    schedule_preview.router,
-    new_schedule.router,
-    backfill.router,
-    calendars.router,
-)
+MODULES = (schedules, schedule, schedule_preview, new_schedule, backfill, calendars)
