@@ -2,7 +2,7 @@
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -30,8 +30,9 @@ from pgbeat.web.backend import cookie_options, root
 from pgbeat.web.calls import WebCall, by
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller, TheChanger, TheViewer
 from pgbeat.web.issuer import IssuerAway
+from pgbeat.web.pages import forms
 from pgbeat.web.pages import humanize as words
-from pgbeat.web.pages.forms import Form
+from pgbeat.web.pages.forms import Form, FormField
 
 T = TypeVar("T", bound=str)
 
@@ -126,6 +127,10 @@ class Visit(WebCall):
 
     #: The database's time when the page's rows were read.
     now = datetime.min.replace(tzinfo=UTC)
+    #: What a form has posted, by field.
+    posted: Mapping[str, str] = {}
+    #: The ids that were ticked in a list.
+    ids: Sequence[str] = ()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -133,6 +138,37 @@ class Visit(WebCall):
         with self.backend.transaction() as connection:
             self.now = connections.now(connection)
             yield connection
+
+    def verb(self, verbs: Iterable[T]) -> T:
+        """Returns the form's `do`, which must be one of the page's verbs."""
+        verb = self.posted.get("do", "")
+        for known in verbs:
+            if known == verb:
+                return known
+        raise HTTPException(422, f"{verb!r} can't be done here")
+
+    def given(self, fields: Iterable[FormField]) -> dict[str, str]:
+        """Returns what was posted in each of the fields."""
+        return forms.given(fields, self.posted)
+
+    def text(self, name: str, most: int | None = None) -> str:
+        """Returns what was posted in a field; of a longer text the first `most` characters."""
+        return self.posted.get(name, "").strip()[:most]
+
+    def reason(self, most: int = 500) -> str | None:
+        """Returns the reason that was posted, if there is one."""
+        return self.text("reason", most) or None
+
+    def changed(self, written: Mapping[str, str]) -> dict[str, str]:
+        """Returns those that differ from what the form was made with. Raises `InvalidJob`."""
+        return forms.changed(written, self.posted)
+
+    def refused(
+        self, error: Exception, written: Mapping[str, str], nothing: str, **more: Any
+    ) -> Form:
+        """Returns the form that an error refused, as `forms.refused` does."""
+        before = self.posted.get("before", "")
+        return forms.refused(self.request, error, written, nothing, before=before, **more)
 
     def page(
         self,
@@ -186,33 +222,28 @@ class Visit(WebCall):
         return response
 
 
+def _by(who: Any) -> Any:
+    """Returns the dependency on a visit, with what a form has posted."""
+
+    async def visit(made: Annotated[Visit, by(Visit, who)]) -> Visit:
+        if made.request.method == "POST":
+            form = await made.request.form()
+            texts = {key: text for key, text in form.items() if not isinstance(text, UploadFile)}
+            made.posted, made.ids = texts, [id for id in form.getlist("id") if isinstance(id, str)]
+        return made
+
+    return Depends(visit)
+
+
 #: A visit as an endpoint's parameter: by any caller, by a caller who may change something, by one
 #: who sees everything, and by an administrator.
-TheVisit = Annotated[Visit, by(Visit, TheCaller)]
-ChangeVisit = Annotated[Visit, by(Visit, TheChanger)]
-ViewerVisit = Annotated[Visit, by(Visit, TheViewer)]
-AdminVisit = Annotated[Visit, by(Visit, TheAdmin)]
-
-
-async def _fields(request: Request) -> dict[str, str]:
-    form = await request.form()
-    return {key: value for key, value in form.items() if not isinstance(value, UploadFile)}
-
+TheVisit = Annotated[Visit, _by(TheCaller)]
+ChangeVisit = Annotated[Visit, _by(TheChanger)]
+ViewerVisit = Annotated[Visit, _by(TheViewer)]
+AdminVisit = Annotated[Visit, _by(TheAdmin)]
 
 #: A name in a path.
 Name = Annotated[str, Path(max_length=200)]
-
-#: The fields that a form posts, as an endpoint's parameter.
-Fields = Annotated[dict[str, str], Depends(_fields)]
-
-
-def verb_of(fields: Mapping[str, str], verbs: Iterable[T]) -> T:
-    """Returns the form's `do`, which must be one of the page's verbs."""
-    verb = fields.get("do", "")
-    for known in verbs:
-        if known == verb:
-            return known
-    raise HTTPException(422, f"{verb!r} can't be done here")
 
 
 # -- errors

@@ -10,7 +10,7 @@ from pgbeat.monitoring import worker_usage
 from pgbeat.web.api.jobs.job_queries import queried
 from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, ViewerVisit, path, verb_of
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -67,9 +67,9 @@ def queue_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> 
 
 
 @router.post("/console/queues")
-def change_queue(visit: AdminVisit, fields: Fields) -> Response:
+def change_queue(visit: AdminVisit) -> Response:
     """Pauses, resumes or purges a queue, by the form's `do`."""
-    verb, name = verb_of(fields, ("purge", "pause", "resume")), fields.get("queue", "")
+    verb, name = visit.verb(("purge", "pause", "resume")), visit.posted.get("queue", "")
     with visit.work() as unit:
         visit.backend.require_broker(unit.connection)
         if verb == "purge":
@@ -80,16 +80,16 @@ def change_queue(visit: AdminVisit, fields: Fields) -> Response:
                 change = control.pause if verb == "pause" else control.resume
                 change(unit, name)
             message = f"Queue '{name}' {'is paused' if verb == 'pause' else 'continues'}."
-    here = path("queues", name) if fields.get("from") == "queue" else path("queues")
+    here = path("queues", name) if visit.posted.get("from") == "queue" else path("queues")
     return visit.redirect(here, message)
 
 
 @router.post("/console/dead")
-def change_dead(visit: AdminVisit, fields: Fields) -> Response:
+def change_dead(visit: AdminVisit) -> Response:
     """Requeues or drops a dead letter, by the form's `do`."""
-    verb, number = verb_of(fields, ("requeue", "drop")), forms.natural(fields.get("id", ""))
+    verb, number = visit.verb(("requeue", "drop")), forms.natural(visit.posted.get("id", ""))
     if number is None:
-        raise NotFound(f"there is no dead letter {fields.get('id', '')[:80]!r}")
+        raise NotFound(f"there is no dead letter {visit.posted.get('id', '')[:80]!r}")
     with visit.unit() as unit:
         visit.backend.require_broker(unit.connection)
         chosen = control.choose(unit.connection, ids=[number])

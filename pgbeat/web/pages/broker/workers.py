@@ -8,7 +8,7 @@ from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
 from pgbeat.monitoring import worker_usage
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, verb_of
+from pgbeat.web.pages.render import AdminVisit, PageRoute, ViewerVisit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -30,11 +30,11 @@ def workers_page(visit: ViewerVisit) -> Response:
 
 
 @router.post("/console/workers")
-def control_worker(visit: AdminVisit, fields: Fields) -> Response:
+def control_worker(visit: AdminVisit) -> Response:
     """Controls a worker, by the form's `do`."""
-    name = fields.get("worker", "")
-    verb = verb_of(fields, worker_control.VERBS)
-    order = WorkerCommand(verb, queue=fields.get("queue", "").strip() or None)
+    name = visit.posted.get("worker", "")
+    verb = visit.verb(worker_control.VERBS)
+    order = WorkerCommand(verb, queue=visit.text("queue") or None)
     try:
         with visit.work() as unit:
             reply = worker_control.send(unit, name, order)

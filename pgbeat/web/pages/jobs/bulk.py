@@ -1,11 +1,10 @@
 """`/console/bulk`: changes the ticked jobs of the list, or all that match."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from starlette.datastructures import UploadFile
 
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.verbs.bulk import MOST, Order, preview
@@ -13,7 +12,7 @@ from pgbeat.web.api.jobs import bulk as api
 from pgbeat.web.api.jobs.bulk import BulkOrder
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path, verb_of
+from pgbeat.web.pages.render import ChangeVisit, PageRoute, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -30,25 +29,14 @@ VERBS = {
 }
 
 
-async def _posted(request: Request) -> dict[str, list[str]]:
-    form = await request.form()
-    fields: dict[str, list[str]] = {}
-    for key, value in form.multi_items():
-        if not isinstance(value, UploadFile):
-            fields.setdefault(key, []).append(value)
-    return fields
-
-
 @router.post("/console/bulk")
-def change_jobs(
-    visit: ChangeVisit, posted: Annotated[dict[str, list[str]], Depends(_posted)]
-) -> Response:
+def change_jobs(visit: ChangeVisit) -> Response:
     """Shows which jobs it is about, and how many; with `sure`, changes some hundred of them."""
-    fields = {key: values[-1].strip() for key, values in posted.items() if values[-1].strip()}
-    verb_of(fields, VERBS)
+    fields = {key: text.strip() for key, text in visit.posted.items() if text.strip()}
+    visit.verb(VERBS)
     # A browser posts no ids if nothing is ticked, which must never mean everything.
     is_all = fields.get("which") == "all"
-    ids = [] if is_all else posted.get("id", [])
+    ids = [] if is_all else list(visit.ids)
     if not ids and not (is_all and fields.get("q")):
         advice = "Tick the jobs." if not is_all else "Filter the list."
         return visit.redirect(_list(fields), f"Nothing was done. {advice}", is_good=False)
@@ -81,18 +69,23 @@ def _ask(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]) 
     with visit.reading() as connection:
         which = api.which(connection, visit, body.filter)
         seen = preview(connection, visit.caller, order, which)
+    rows, others = visit.redactor.rows(seen.first), seen.of_others(body.verb)
+    return _page(visit, body, fields, ids, seen.number, rows=rows, others=others)
+
+
+def _page(
+    visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str], number: int, **more: Any
+) -> Response:
     return visit.page(
         "bulk.html",
         "jobs",
-        rows=visit.redactor.rows(seen.first),
-        number=seen.number,
+        number=number,
         most=MOST,
         verb=VERBS[body.verb][0],
         fields=fields,
         ids=ids,
         back=_list(fields),
-        progress=None,
-        others=seen.of_others(body.verb),
+        **{"rows": [], "progress": None, "others": ""} | more,
     )
 
 
@@ -103,21 +96,8 @@ def _go_on(visit: Visit, body: BulkOrder, fields: dict[str, str], ids: list[str]
     done = _number(fields, "done") + progress.done
     left = _number(fields, "left") + sum(progress.left.values())
     if following is not None:
-        with visit.reading():
-            return visit.page(
-                "bulk.html",
-                "jobs",
-                rows=[],
-                number=total,
-                most=MOST,
-                verb=VERBS[body.verb][0],
-                fields=fields
-                | {"next": following, "done": str(done), "left": str(left), "number": str(total)},
-                ids=ids,
-                back=_list(fields),
-                progress=(done + left, total),
-                others="",
-            )
+        fields |= {"next": following, "done": str(done), "left": str(left), "number": str(total)}
+        return _page(visit, body, fields, ids, total, progress=(done + left, total))
     message = f"{VERBS[body.verb][1]} {counted(done, 'job')}."
     if left:
         why = f": {progress.problems[0].message}" if progress.problems else ""

@@ -20,7 +20,7 @@ from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path, verb_of
+from pgbeat.web.pages.render import ChangeVisit, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -95,11 +95,11 @@ def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Re
 
 
 @router.post("/console/groups/{group_id}")
-def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response:
+def change_group(visit: TheVisit, group_id: GroupId) -> Response:
     """Cancels the group if the form's `do` is `cancel`."""
     with visit.reading() as connection:
         visible_group(connection, visit, group_id)
-    verb_of(fields, ("cancel",))
+    visit.verb(("cancel",))
     try:
         with visit.work() as unit:
             cancelled = submit_group.cancel(unit, group_id)
@@ -166,9 +166,9 @@ def _new(visit: Visit, form: Form) -> Response:
 
 
 @router.post("/console/new/group")
-def make_group(visit: TheVisit, posted: Fields) -> Response:
+def make_group(visit: TheVisit) -> Response:
     """Creates the group with all its jobs, or shows the form with its mistakes."""
-    written = forms.given(_FIELDS, posted)
+    written = visit.given(_FIELDS)
     try:
         values: dict[str, Any] = {key: value for key, value in written.items() if value}
         values["jobs"] = _parsed("jobs", written["jobs"])
@@ -178,7 +178,7 @@ def make_group(visit: TheVisit, posted: Fields) -> Response:
         with visit.unit() as unit:
             group = submit_group.submit(unit, **body.arguments(), job_source="user_api").group
     except forms.REFUSED as error:
-        return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
+        return _new(visit, visit.refused(error, written, "No group was created"))
     return visit.redirect(path("groups", group.id), "The group was created.")
 
 

@@ -1,13 +1,12 @@
 """`/console/jobs/ID`: one job, its executions, and its verbs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import Forbidden, NotFound, PgbeatError
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
@@ -27,7 +26,7 @@ from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.jobs import job_fields, trace_chart
-from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, verb_of
+from pgbeat.web.pages.render import PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -143,17 +142,18 @@ def _may_run_like(visit: Visit, job: Job) -> bool:
 
 
 @router.post("/console/jobs/{job_id}")
-def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
+def change_job(visit: TheVisit, job_id: str) -> Response:
     """Does what the form's `do` says."""
     with visit.reading() as connection:
         job = visible_job(connection, visit, job_id)
-    verb = verb_of(fields, ("update", *_VERBS))
+    verb = visit.verb(("update", *_VERBS))
     try:
         if verb == "update":
-            return _update(visit, job, fields)
+            return _update(visit, job)
         act, message = _VERBS[verb]
+        more = {"reason": visit.reason()} if verb == "cancel" else {}
         with visit.unit() as unit:
-            changed = act(unit, job.id, fields)
+            changed = act(unit, job.id, **more)
     except PgbeatError as error:
         return _show(visit, job_id, error=error)
     if verb == "delete":
@@ -180,10 +180,10 @@ def _written(job: Job) -> dict[str, str]:
     return {field.name: forms.text(field.kind, getattr(job, field.name)) for field in _FIELDS}
 
 
-def _update(visit: Visit, job: Job, posted: Fields) -> Response:
+def _update(visit: Visit, job: Job) -> Response:
     """Changes the fields that differ from the job, or shows the form with its mistakes."""
     fields = _fields(visit)
-    written, before = forms.given(fields, posted), _written(job)
+    written, before = visit.given(fields), _written(job)
     try:
         changed = {name: value for name, value in written.items() if value != before[name]}
         values = forms.read(fields, changed)
@@ -192,27 +192,20 @@ def _update(visit: Visit, job: Job, posted: Fields) -> Response:
         with visit.unit() as unit:
             job_changes.update(unit, job.id, values=values)
     except forms.REFUSED as error:
-        form = forms.refused(visit.request, error, written, "Nothing was changed")
+        form = visit.refused(error, written, "Nothing was changed")
         return _show(visit, str(job.id), form=form)
     return visit.redirect(path("jobs", job.id), "The job was changed.")
 
 
-def _cancel(unit: UnitOfWork, job_id: UUID, fields: Fields) -> Job:
-    return control.cancel(unit, job_id, reason=fields.get("reason", "").strip()[:500] or None)
-
-
 #: The verbs, and the message afterwards.
-_VERBS: dict[str, tuple[Callable[[UnitOfWork, UUID, Fields], Job], str]] = {
-    "cancel": (_cancel, "The job was cancelled."),
-    "pause": (lambda unit, job_id, _: control.pause(unit, job_id), "The job is paused."),
-    "resume": (lambda unit, job_id, _: control.resume(unit, job_id), "The job continues."),
-    "approve": (
-        lambda unit, job_id, _: control.approve(unit, job_id),
-        "The job was approved, and continues.",
-    ),
+_VERBS: dict[str, tuple[Callable[..., Job], str]] = {
+    "cancel": (control.cancel, "The job was cancelled."),
+    "pause": (control.pause, "The job is paused."),
+    "resume": (control.resume, "The job continues."),
+    "approve": (control.approve, "The job was approved, and continues."),
     "retry": (
-        lambda unit, job_id, _: control.retry(unit, job_id, job_source="user_api"),
+        partial(control.retry, job_source="user_api"),
         "This is the new job, which tries it again.",
     ),
-    "delete": (lambda unit, job_id, _: control.delete(unit, job_id), ""),
+    "delete": (control.delete, ""),
 }

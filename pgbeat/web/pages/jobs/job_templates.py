@@ -12,16 +12,7 @@ from pgbeat.jobs.verbs import template_control
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    Name,
-    PageRoute,
-    TheVisit,
-    Visit,
-    path,
-    verb_of,
-)
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -67,14 +58,14 @@ def _new(visit: Visit, form: Form) -> Response:
 
 
 @router.post("/console/new/template")
-def make_template(visit: AdminVisit, posted: Fields) -> Response:
+def make_template(visit: AdminVisit) -> Response:
     """Creates the template, or shows the form with its mistakes."""
-    written = forms.given((_NAME, *_ALL), posted)
+    written = visit.given((_NAME, *_ALL))
     try:
         with visit.unit() as unit:
             row = template_control.put(unit, only_new=True, **_values(written)).template
     except forms.REFUSED as error:
-        return _new(visit, forms.refused(visit.request, error, written, "No template was created"))
+        return _new(visit, visit.refused(error, written, "No template was created"))
     return visit.redirect(path("templates", row.name), f"Template '{row.name}' was created.")
 
 
@@ -136,11 +127,11 @@ def _written(row: Template) -> dict[str, str]:
 
 
 @router.post("/console/templates/{name}")
-def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+def change_template(visit: AdminVisit, name: Name) -> Response:
     """Changes or deletes the template, by the form's `do`."""
     try:
-        if verb_of(posted, ("edit", "delete")) == "edit":
-            return _edit(visit, name, posted)
+        if visit.verb(("edit", "delete")) == "edit":
+            return _edit(visit, name)
         with visit.unit() as unit:
             template_control.remove(unit, name)
     except PgbeatError as error:
@@ -148,11 +139,11 @@ def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     return visit.redirect(path("templates"), f"Template '{name}' deleted.")
 
 
-def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
+def _edit(visit: Visit, name: str) -> Response:
     with visit.reading() as connection:
         row = templates.get(connection, name, namespace=visit.namespace)
-    written = forms.given(_ALL, posted)
-    changed = forms.changed(written, posted)
+    written = visit.given(_ALL)
+    changed = visit.changed(written)
     if not changed:
         return visit.redirect(path("templates", name), "Nothing was changed.")
     try:
@@ -161,8 +152,5 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         with visit.unit() as unit:
             template_control.put(unit, name, **values)
     except forms.REFUSED as error:
-        before = posted["before"]
-        nothing = "Nothing was changed"
-        form = forms.refused(visit.request, error, written, nothing, before=before)
-        return _show(visit, name, form=form)
+        return _show(visit, name, form=visit.refused(error, written, "Nothing was changed"))
     return visit.redirect(path("templates", name), f"Template '{name}' was changed.")

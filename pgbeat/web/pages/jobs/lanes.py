@@ -18,16 +18,7 @@ from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms, load_chart
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.jobs import lane_form
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    Name,
-    PageRoute,
-    ViewerVisit,
-    Visit,
-    path,
-    verb_of,
-)
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -61,16 +52,16 @@ def _new(visit: Visit, form: Form) -> Response:
 
 
 @router.post("/console/new/lane")
-def make_lane(visit: AdminVisit, posted: Fields) -> Response:
+def make_lane(visit: AdminVisit) -> Response:
     """Creates the lane, or shows the form with its mistakes."""
-    written = forms.given((lane_form.NAME, *lane_form.FIELDS), posted)
+    written = visit.given((lane_form.NAME, *lane_form.FIELDS))
     name = written["name"]
     try:
         if not name:
             raise forms.Mistakes({"name": "the name is missing"})
         _save(visit, name, {key: text for key, text in written.items() if text}, only="new")
     except forms.REFUSED as error:
-        return _new(visit, forms.refused(visit.request, error, written, "No lane was created"))
+        return _new(visit, visit.refused(error, written, "No lane was created"))
     return visit.redirect(path("lanes", name), f"Lane '{name}' was created.")
 
 
@@ -134,31 +125,28 @@ def _neighbours(line: Sequence[InLine]) -> dict[str, tuple[str | None, str | Non
 
 
 @router.post("/console/lanes/{name}")
-def change_lane(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+def change_lane(visit: AdminVisit, name: Name) -> Response:
     """Does what the form's `do` says."""
-    verb = verb_of(posted, ("edit", *_VERBS))
+    verb = visit.verb(("edit", *_VERBS))
     if verb == "edit":
-        return _edit(visit, name, posted)
+        return _edit(visit, name)
     try:
         with visit.unit() as unit:
-            where, message = _VERBS[verb](visit, unit, name, posted)
+            where, message = _VERBS[verb](visit, unit, name)
     except PgbeatError as error:
         return _show(visit, name, error=error)
     return visit.redirect(where, message)
 
 
-def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
-    written = forms.given(lane_form.FIELDS, posted)
-    changed = forms.changed(written, posted)
+def _edit(visit: Visit, name: str) -> Response:
+    written = visit.given(lane_form.FIELDS)
+    changed = visit.changed(written)
     if not changed:
         return visit.redirect(path("lanes", name), "Nothing was changed.")
     try:
         _save(visit, name, changed, only="there")
     except forms.REFUSED as error:
-        before = posted["before"]
-        nothing = "Nothing was changed"
-        form = forms.refused(visit.request, error, written, nothing, before=before)
-        return _show(visit, name, form=form)
+        return _show(visit, name, form=visit.refused(error, written, "Nothing was changed"))
     return visit.redirect(path("lanes", name), f"Lane '{name}' was changed.")
 
 
@@ -169,31 +157,30 @@ def _save(visit: Visit, name: str, texts: Mapping[str, str], *, only: Any) -> No
         lane_control.save(unit, name, shown | changes, only=only)
 
 
-Posted = Mapping[str, str]
 #: The path of the next page, and its message.
 Done = tuple[str, str]
-LaneVerb = Callable[[Visit, UnitOfWork, str, Posted], Done]
+LaneVerb = Callable[[Visit, UnitOfWork, str], Done]
 
 
-def _pause(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
+def _pause(visit: Visit, unit: UnitOfWork, name: str) -> Done:
     lane_control.pause(unit, name)
     return path("lanes", name), f"Lane '{name}' is paused; running jobs continue."
 
 
-def _resume(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
+def _resume(visit: Visit, unit: UnitOfWork, name: str) -> Done:
     lane_control.resume(unit, name)
     return path("lanes", name), f"Lane '{name}' continues."
 
 
-def _delete(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
-    lane_control.remove(unit, name, force=posted.get("force") == "yes")
+def _delete(visit: Visit, unit: UnitOfWork, name: str) -> Done:
+    lane_control.remove(unit, name, force=visit.posted.get("force") == "yes")
     return path("lanes"), f"Lane '{name}' deleted."
 
 
-def _release(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
-    number = forms.natural(posted.get("direct", "").removeprefix("direct/"), 2**31 - 1)
+def _release(visit: Visit, unit: UnitOfWork, name: str) -> Done:
+    number = forms.natural(visit.text("direct").removeprefix("direct/"), 2**31 - 1)
     if number is None:
-        raise NotFound(f"there is no direct execution {posted.get('direct', '')[:80]!r}")
+        raise NotFound(f"there is no direct execution {visit.text('direct', 80)!r}")
     lane_control.release(unit, name, number)
     return path("lanes", name), f"Direct execution {number} released from lane '{name}'."
 
@@ -201,9 +188,9 @@ def _release(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
 def _move(where: Where, beside: str = "") -> LaneVerb:
     """Returns the verb that moves job `job`, next to the job in the field `beside` if given."""
 
-    def move(visit: Visit, unit: UnitOfWork, name: str, posted: Posted) -> Done:
-        job_id = ids.parse(posted.get("job", ""), "job")
-        other = ids.parse(posted.get(beside, ""), "job") if beside else None
+    def move(visit: Visit, unit: UnitOfWork, name: str) -> Done:
+        job_id = ids.parse(visit.text("job"), "job")
+        other = ids.parse(visit.text(beside), "job") if beside else None
         visible_job(unit.connection, visit, job_id)
         _, place = control.move(unit, job_id, where, other)
         message = f"Job {str(job_id)[:8]} is number {place} of the line."

@@ -13,7 +13,7 @@ from pgbeat.web.api.visible import visible_job
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import ChangeVisit, Fields, PageRoute, TheVisit, Visit, path
+from pgbeat.web.pages.render import ChangeVisit, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -72,9 +72,9 @@ def _show(visit: Visit, form: Form, *, like: str = "") -> Response:
 
 
 @router.post("/console/new/job")
-def run_job(visit: TheVisit, posted: Fields) -> Response:
+def run_job(visit: TheVisit) -> Response:
     """Creates the job, or shows the form with its mistakes."""
-    written = forms.given(_ALL, posted)
+    written = visit.given(_ALL)
     try:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
         body = JobOrder.model_validate(values)
@@ -82,6 +82,6 @@ def run_job(visit: TheVisit, posted: Fields) -> Response:
             submitted = control.submit(unit, body.spec(), job_source="user_api")
             permissions.require_own_key(visit.caller, submitted.job)
     except forms.REFUSED as error:
-        return _show(visit, forms.refused(visit.request, error, written, "No job was created"))
+        return _show(visit, visit.refused(error, written, "No job was created"))
     message = "The job was created." if submitted.is_new else "This unfinished job is the same."
     return visit.redirect(path("jobs", submitted.job.id), message)

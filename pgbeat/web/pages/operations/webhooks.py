@@ -13,7 +13,7 @@ from pgbeat.jobs.rows import ids
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, verb_of
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, Visit, path
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.events import EVENTS
@@ -62,9 +62,9 @@ def _new(visit: Visit, form: Form, events: list[str]) -> Response:
 
 
 @router.post("/console/new/webhook")
-def make_webhook(visit: AdminVisit, posted: Fields) -> Response:
+def make_webhook(visit: AdminVisit) -> Response:
     """Creates the webhook and shows its secret, only here, or the form with its mistakes."""
-    written, events = forms.given((_NAME, _URL), posted), _events(posted)
+    written, events = visit.given((_NAME, _URL)), _events(visit.posted)
     try:
         errors = {key: f"the {key} is missing" for key, value in written.items() if not value}
         if not events:
@@ -75,7 +75,7 @@ def make_webhook(visit: AdminVisit, posted: Fields) -> Response:
             row, secret = control.add(unit, events=events, **written)
     except forms.REFUSED as error:
         nothing = "No webhook was created"
-        form = forms.refused(visit.request, error, written, nothing, fields=("events",))
+        form = visit.refused(error, written, nothing, fields=("events",))
         return _new(visit, form, events)
     return _show(visit, row.name, secret=secret, status=201)
 
@@ -137,13 +137,13 @@ def _show(
 
 
 @router.post("/console/webhooks/{name}")
-def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+def change_webhook(visit: AdminVisit, name: Name) -> Response:
     """Does what the form's `do` says."""
-    verb = posted.get("do", "")
+    verb = visit.posted.get("do", "")
     here = path("webhooks", name)
     try:
         if verb == "edit":
-            return _edit(visit, name, posted)
+            return _edit(visit, name)
         if verb == "secret":
             changes = control.read_changes(renew_secret=True)
             with visit.unit() as unit:
@@ -156,38 +156,32 @@ def change_webhook(visit: AdminVisit, name: Name, posted: Fields) -> Response:
             return visit.redirect(here, _tested(answer), is_good=answer.is_delivered)
         if verb in ("redeliver", "redeliver-all"):
             with visit.unit() as unit:
-                count = _redeliver(unit, name, posted)
+                count = _redeliver(unit, name, visit)
             what = "1 delivery is" if count == 1 else f"{count} deliveries are"
             return visit.redirect(here, f"{what} tried again.")
-        act, past = _VERBS[verb_of(posted, _VERBS)]
+        act, past = _VERBS[visit.verb(_VERBS)]
+        more = {"reason": visit.reason()} if verb == "disable" else {}
         with visit.unit() as unit:
-            act(unit, name, posted)
+            act(unit, name, **more)
         where = path("webhooks") if verb == "delete" else here
         return visit.redirect(where, f"Webhook '{name}' {past}.")
     except PgbeatError as error:
         return _show(visit, name, error=error)
 
 
-Posted = Mapping[str, str]
-
-
-def _disable(unit: UnitOfWork, name: str, posted: Posted) -> object:
-    return control.disable(unit, name, posted.get("reason", "").strip()[:500] or None)
-
-
 #: The verbs, and what the webhook then is.
-_VERBS: dict[str, tuple[Callable[[UnitOfWork, str, Posted], object], str]] = {
-    "delete": (lambda unit, name, _: control.remove(unit, name), "deleted"),
-    "enable": (lambda unit, name, _: control.enable(unit, name), "enabled"),
-    "disable": (_disable, "disabled"),
+_VERBS: dict[str, tuple[Callable[..., object], str]] = {
+    "delete": (control.remove, "deleted"),
+    "enable": (control.enable, "enabled"),
+    "disable": (control.disable, "disabled"),
 }
 
 
-def _redeliver(unit: UnitOfWork, name: str, posted: Posted) -> int:
+def _redeliver(unit: UnitOfWork, name: str, visit: Visit) -> int:
     """Repeats the form's delivery, or all that failed, and returns how many."""
-    if posted["do"] == "redeliver-all":
+    if visit.text("do") == "redeliver-all":
         return control.redeliver_failed(unit, name)
-    delivery_id = ids.parse(posted.get("id", ""), "delivery")
+    delivery_id = ids.parse(visit.posted.get("id", ""), "delivery")
     return control.redeliver(unit, [delivery_id], webhook=name)
 
 
@@ -197,9 +191,9 @@ def _tested(answer: Reply) -> str:
     return f"The receiver did not accept the test: {answer.error or f'status {answer.status}'}."
 
 
-def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
-    written, events = forms.given((_URL,), posted), _events(posted)
-    before = forms.before(posted)
+def _edit(visit: Visit, name: str) -> Response:
+    written, events = visit.given((_URL,)), _events(visit.posted)
+    before = forms.before(visit.posted)
     now: dict[str, Any] = {**written, "events": events}
     changes = {key: value for key, value in now.items() if value != before.get(key)}
     if not changes:
@@ -210,13 +204,6 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
         with visit.unit() as unit:
             control.edit(unit, name, **changes)
     except forms.REFUSED as error:
-        form = forms.refused(
-            visit.request,
-            error,
-            written,
-            "Nothing was changed",
-            before=posted["before"],
-            fields=("events",),
-        )
+        form = visit.refused(error, written, "Nothing was changed", fields=("events",))
         return _show(visit, name, form=form, events=events)
     return visit.redirect(path("webhooks", name), f"Webhook '{name}' was changed.")

@@ -14,7 +14,7 @@ from pgbeat.web.api.schedules import decisions
 from pgbeat.web.api.schedules.decisions import BackfillSpan
 from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import AdminVisit, Fields, Name, PageRoute, Visit, path, verb_of
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -62,12 +62,12 @@ def _show(
 
 
 @router.post("/console/backfill/{name:path}")
-def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+def backfill(visit: AdminVisit, name: Name) -> Response:
     """Shows what was missed (`do`: `look`), or launches it (`launch`)."""
-    verb = verb_of(posted, ("look", "launch"))
+    verb = visit.verb(("look", "launch"))
     with visit.reading() as connection:  # NotFound has its own page, without the form
         schedules.get(connection, name, namespace=visit.namespace)
-    written = forms.given(_FIELDS, posted)
+    written = visit.given(_FIELDS)
     try:
         values = forms.read(_FIELDS, {key: value for key, value in written.items() if value})
         if "start" not in values:
@@ -77,7 +77,7 @@ def backfill(visit: AdminVisit, name: Name, posted: Fields) -> Response:
         body = BackfillSpan.model_validate(span | {"dry_run": verb == "look"})
         past, done = decisions.carry_out(visit, name, body)
     except forms.REFUSED as error:
-        form = forms.refused(visit.request, error, written, "Nothing was launched")
+        form = visit.refused(error, written, "Nothing was launched")
         return _show(visit, name, form)
     if verb == "look":
         sure = {

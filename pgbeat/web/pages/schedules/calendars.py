@@ -13,16 +13,7 @@ from pgbeat.views import View
 from pgbeat.views.definitions import calendar, calendar_check
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    Name,
-    PageRoute,
-    ViewerVisit,
-    Visit,
-    path,
-    verb_of,
-)
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -66,9 +57,9 @@ def _new(visit: Visit, form: Form) -> Response:
 
 
 @router.post("/console/new/calendar")
-def make_calendar(visit: AdminVisit, posted: Fields) -> Response:
+def make_calendar(visit: AdminVisit) -> Response:
     """Creates the calendar, or shows the form with its mistakes."""
-    written = forms.given((_NAME, _DEFINITION), posted)
+    written = visit.given((_NAME, _DEFINITION))
     try:
         if not written["name"]:
             raise forms.Mistakes({"name": "the name is missing"})
@@ -90,7 +81,7 @@ def _read(written: Mapping[str, str]) -> Any:
 
 def _refused(visit: Visit, error: Exception, written: Mapping[str, str], nothing: str) -> Form:
     """Returns the refused form; what is wrong as a whole is wrong with the definition."""
-    form = forms.refused(visit.request, error, written, nothing)
+    form = visit.refused(error, written, nothing)
     return form._replace(errors={key or "definition": why for key, why in form.errors.items()})
 
 
@@ -149,10 +140,10 @@ def _show(
 
 
 @router.post("/console/calendars/{name}")
-def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+def change_calendar(visit: AdminVisit, name: Name) -> Response:
     """Changes or deletes the calendar, by the form's `do`."""
-    if verb_of(posted, ("edit", "delete")) == "edit":
-        return _edit(visit, name, posted)
+    if visit.verb(("edit", "delete")) == "edit":
+        return _edit(visit, name)
     try:
         with visit.unit() as unit:
             calendar_control.remove(unit, name)
@@ -161,8 +152,8 @@ def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
     return visit.redirect(path("calendars"), f"Calendar '{name}' deleted.")
 
 
-def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
-    written = forms.given((_DEFINITION,), posted)
+def _edit(visit: Visit, name: str) -> Response:
+    written = visit.given((_DEFINITION,))
     with visit.reading() as connection:
         row = calendars.get(connection, name, namespace=visit.namespace)
     try:

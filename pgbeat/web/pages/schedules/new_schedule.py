@@ -7,7 +7,7 @@ from pgbeat.web.api.schedules.schedule_models import NewSchedule
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path
+from pgbeat.web.pages.render import AdminVisit, PageRoute, Visit, path
 from pgbeat.web.pages.schedules import schedule_form, schedule_preview
 from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
 
@@ -40,17 +40,17 @@ def _show(visit: Visit, form: Form, preview: ShownPreview | None = None) -> Resp
 
 
 @router.post("/console/new/schedule")
-def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
+def make_schedule(visit: AdminVisit) -> Response:
     """Creates the schedule, or shows the form with its mistakes."""
-    written = forms.given(_ALL, posted)
-    if posted.get("do") in ("preview", "test"):
-        return _show(visit, Form(written), schedule_preview.of_form(visit, posted, name=None))
+    written = visit.given(_ALL)
+    if visit.posted.get("do") in ("preview", "test"):
+        return _show(visit, Form(written), schedule_preview.of_form(visit, name=None))
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
         with visit.unit() as unit:
             row = checked.add(unit, body.model_dump(exclude_unset=True, exclude_none=True))
     except forms.REFUSED as error:
         nothing = "No schedule was created"
-        form = schedule_preview.refused(visit, error, None, written, posted, nothing)
+        form = schedule_preview.refused(visit, error, None, written, nothing)
         return _show(visit, form)
     return visit.redirect(path("schedules", row.name), f"Schedule '{row.name}' was created.")

@@ -1,6 +1,6 @@
 """`/console/schedules/NAME`: one schedule, its ticks, and its verbs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from pgbeat.access import audit
 from pgbeat.beat.verbs import control as beat_control
 from pgbeat.beat.verbs.dry_run import DryRun, dry_run
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import checked, control, ticks, timetable_words
@@ -23,19 +22,9 @@ from pgbeat.web.api.schedules.schedule_models import ScheduleChanges
 from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.jobs import job_fields
-from pgbeat.web.pages.render import (
-    AdminVisit,
-    Fields,
-    Name,
-    PageRoute,
-    ViewerVisit,
-    Visit,
-    path,
-    verb_of,
-)
+from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, Visit, path
 from pgbeat.web.pages.schedules import schedule_form, schedule_preview
 from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
-from pgbeat.web.pages.schedules.schedules import pause_reason
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(route_class=PageRoute)
@@ -120,9 +109,9 @@ def _forecast(
 
 
 @router.post("/console/schedules/{name:path}")
-def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
+def change_schedule(visit: AdminVisit, name: Name) -> Response:
     """Does what the form's `do` says."""
-    verb = fields.get("do", "")
+    verb = visit.posted.get("do", "")
     here = path("schedules", name)
     try:
         if verb == "check":
@@ -130,11 +119,11 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
                 would = dry_run(connection, visit.backend.celery, visit.backend.settings, name)
             return _show(visit, name, would=would)
         if verb in ("preview", "test"):
-            form = Form(forms.given(schedule_form.FIELDS, fields), before=fields.get("before", ""))
-            shown = schedule_preview.of_form(visit, fields, name=name)
+            form = Form(visit.given(schedule_form.FIELDS), before=visit.posted.get("before", ""))
+            shown = schedule_preview.of_form(visit, name=name)
             return _show(visit, name, form=form, preview=shown)
         if verb == "edit":
-            return _edit(visit, name, fields)
+            return _edit(visit, name)
         if verb == "trigger":
             with visit.work() as unit:
                 tick = beat_control.trigger(unit, name, job_source="user_api").tick
@@ -145,19 +134,20 @@ def change_schedule(visit: AdminVisit, name: Name, fields: Fields) -> Response:
                 row = control.remove(unit, name)
             note = checked.ADDED if row.source == "code" else ""
             return visit.redirect(path("schedules"), _sentence(name, "deleted", note))
-        switch, past = _SWITCHES[verb_of(fields, _SWITCHES)]
+        switch, past = _SWITCHES[visit.verb(_SWITCHES)]
+        more = {"reason": visit.reason(2000)} if verb == "pause" else {}
         with visit.unit() as unit:
-            switch(unit, name, fields)
+            switch(unit, name, **more)
         return visit.redirect(here, _sentence(name, past))
     except PgbeatError as error:
         return _show(visit, name, error=error)
 
 
-_SWITCHES: dict[str, tuple[Callable[[UnitOfWork, str, Mapping[str, str]], object], str]] = {
-    "pause": (lambda unit, name, fields: control.pause(unit, name, pause_reason(fields)), "paused"),
-    "resume": (lambda unit, name, _: control.resume(unit, name), "resumed"),
-    "enable": (lambda unit, name, _: control.enable(unit, name), "enabled"),
-    "disable": (lambda unit, name, _: control.disable(unit, name), "disabled"),
+_SWITCHES: dict[str, tuple[Callable[..., object], str]] = {
+    "pause": (control.pause, "paused"),
+    "resume": (control.resume, "resumed"),
+    "enable": (control.enable, "enabled"),
+    "disable": (control.disable, "disabled"),
 }
 
 
@@ -165,9 +155,9 @@ def _sentence(name: str, past: str, note: str = "") -> str:
     return f"Schedule '{name}' {past}." + (f" Note: {note}." if note else "")
 
 
-def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
-    written = forms.given(schedule_form.FIELDS, posted)
-    changed = forms.changed(written, posted)
+def _edit(visit: Visit, name: str) -> Response:
+    written = visit.given(schedule_form.FIELDS)
+    changed = visit.changed(written)
     with visit.reading() as connection:
         row = schedules.get(connection, name, namespace=visit.namespace)
     try:
@@ -179,7 +169,7 @@ def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
             row = checked.edit(unit, name, body.model_dump(exclude_unset=True)).after
     except forms.REFUSED as error:
         nothing = "Nothing was changed"
-        form = schedule_preview.refused(visit, error, name, written, posted, nothing)
+        form = schedule_preview.refused(visit, error, name, written, nothing)
         return _show(visit, name, form=form)
     is_reset = row.source == "code" and checked.CODE_OWNS & body.model_fields_set
     note = checked.RESET if is_reset else ""

@@ -15,7 +15,7 @@ from pgbeat.web.api.schedules.previews import SchedulePreview
 from pgbeat.web.api.schedules.schedule_models import NewSchedule, ScheduleChanges
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit
+from pgbeat.web.pages.render import AdminVisit, PageRoute, Visit
 from pgbeat.web.pages.schedules import schedule_form
 
 router = APIRouter(route_class=PageRoute)
@@ -39,34 +39,29 @@ class ShownPreview(NamedTuple):
 
 
 @router.post("/console/preview")
-def preview(visit: AdminVisit, posted: Fields) -> Response:
+def preview(visit: AdminVisit) -> Response:
     """Shows the preview of a form; `of` is the name of an existing schedule, `do` may be `test`."""
-    shown = of_form(visit, posted, name=posted.get("of") or None)
+    shown = of_form(visit, name=visit.posted.get("of") or None)
     return HTMLResponse(visit.fragment("preview.html", preview=shown, labels=LABELS))
 
 
-def of_form(visit: Visit, posted: Mapping[str, str], *, name: str | None) -> ShownPreview:
+def of_form(visit: Visit, *, name: str | None) -> ShownPreview:
     """Returns the preview of a new schedule, or of changes of an existing one."""
-    is_check = posted.get("do") == "test"
+    is_check = visit.posted.get("do") == "test"
     fields = schedule_form.FIELDS if name else (*schedule_form.NEW, *schedule_form.FIELDS)
-    written = forms.given(fields, posted)
+    written = visit.given(fields)
     try:
-        shown = _preview(visit, name, written, posted, is_check)
+        shown = _preview(visit, name, written, is_check)
         return ShownPreview(shown, [], name is not None, is_check)
     except forms.REFUSED as error:
-        wrong = refused(visit, error, name, written, posted, "").errors
+        wrong = refused(visit, error, name, written, "").errors
     times, also_wrong = _times(visit, written)
     problems = [(LABELS.get(key, key), message) for key, message in {**also_wrong, **wrong}.items()]
     return ShownPreview(times, problems, name is not None, is_check)
 
 
 def refused(
-    visit: Visit,
-    error: Exception,
-    name: str | None,
-    written: dict[str, str],
-    posted: Mapping[str, str],
-    nothing: str,
+    visit: Visit, error: Exception, name: str | None, written: dict[str, str], nothing: str
 ) -> Form:
     """Returns the form that an error refused, with all mistakes, as `forms.refused` does.
 
@@ -75,10 +70,7 @@ def refused(
     """
 
     def form_of(error: Exception) -> Form:
-        before = posted.get("before", "")
-        return forms.refused(
-            visit.request, error, written, nothing, before=before, others=schedule_form.OTHERS
-        )
+        return visit.refused(error, written, nothing, others=schedule_form.OTHERS)
 
     def note(error: Exception) -> Collection[str]:
         if not isinstance(error, forms.REFUSED):
@@ -89,39 +81,33 @@ def refused(
         return () if "" in fresh else fresh
 
     def without(rest: dict[str, str], fields: Collection[str]) -> dict[str, str]:
-        first = forms.before(posted) if name else schedule_form.HARMLESS
+        first = forms.before(visit.posted) if name else schedule_form.HARMLESS
         kind = {"kind": first["kind"]} if "timetable" in fields else {}
         return rest | {field: first.get(field, "") for field in fields} | kind
 
     form = form_of(error)
     errors = dict(form.errors)
     if "" not in errors:
-        again = partial(_preview, visit, name, posted=posted, is_check=False)
+        again = partial(_preview, visit, name, is_check=False)
         mistakes.retried(without(written, errors), again, note, without)
     return form._replace(errors=errors, alert=errors.get("") or form.alert)
 
 
 def _preview(
-    visit: Visit,
-    name: str | None,
-    written: dict[str, str],
-    posted: Mapping[str, str],
-    is_check: bool,
+    visit: Visit, name: str | None, written: dict[str, str], is_check: bool
 ) -> SchedulePreview:
     if name is not None:
-        return _changed(visit, name, written, posted, is_check)
+        return _changed(visit, name, written, is_check)
     body = NewSchedule.model_validate(schedule_form.values(written))
     values = body.model_dump(exclude_unset=True, exclude_none=True)
     with visit.work() as unit:
         return previews.of_new(unit, visit.backend, values, is_check=is_check)
 
 
-def _changed(
-    visit: Visit, name: str, written: dict[str, str], posted: Mapping[str, str], is_check: bool
-) -> SchedulePreview:
+def _changed(visit: Visit, name: str, written: dict[str, str], is_check: bool) -> SchedulePreview:
     with visit.reading() as connection:
         row = schedules.get(connection, name, namespace=visit.namespace)
-    changed = forms.changed(written, posted)
+    changed = visit.changed(written)
     changes: Any = schedule_form.changes(written, changed, row.job_policy)
     if not changes:  # the same owner again changes nothing
         changes = {"owner": row.owner}
@@ -142,5 +128,5 @@ def _times(
         with visit.work() as unit:
             return previews.due_times(unit, visit.backend, values | {"task": "-"}), {}
     except forms.REFUSED as error:
-        form = forms.refused(visit.request, error, when, "", others=schedule_form.OTHERS)
+        form = visit.refused(error, when, "", others=schedule_form.OTHERS)
         return None, {field: why for field, why in form.errors.items() if field in _WHEN}

@@ -1,6 +1,5 @@
 """`/console/schedules`: the list of schedules."""
 
-from collections.abc import Mapping
 from typing import get_args
 
 from fastapi import APIRouter, Response
@@ -13,7 +12,7 @@ from pgbeat.web.api.paging import read_one
 from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.pages import summaries
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, ViewerVisit, path, verb_of
+from pgbeat.web.pages.render import AdminVisit, PageRoute, ViewerVisit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -64,18 +63,13 @@ def schedules_page(
     )
 
 
-def pause_reason(fields: Mapping[str, str]) -> str | None:
-    """Returns the reason in the form of a pause."""
-    return fields.get("reason", "").strip()[:2000] or None
-
-
 @router.post("/console/schedules")
-def change_schedules(visit: AdminVisit, fields: Fields) -> Response:
+def change_schedules(visit: AdminVisit) -> Response:
     """Pauses or resumes all schedules, by the form's `do`."""
-    verb = verb_of(fields, ("pause", "resume"))
+    verb = visit.verb(("pause", "resume"))
     with visit.unit() as unit:
         if verb == "pause":
-            changes = control.pause_all(unit, pause_reason(fields))
+            changes = control.pause_all(unit, visit.reason(2000))
         else:
             changes = control.resume_all(unit)
     message = f"{verb.capitalize()}d {counted(len(changes), 'schedule')}."
