@@ -4,10 +4,8 @@ from pgbeat.web.api.jobs import (
     bulk,
     direct,
     events,
-    executions,
     groups,
-    job_logs,
-    job_traces,
+    job_history,
     job_trees,
     jobs,
     lanes,
@@ -16,17 +14,4 @@ from pgbeat.web.api.jobs import (
 )
 
 #: `events` is before `jobs`, for which /jobs/events would be a job.
-MODULES = (
-    events,
-    bulk,
-    jobs,
-    job_trees,
-    job_traces,
-    job_logs,
-    executions,
-    results,
-    groups,
-    templates,
-    lanes,
-    direct,
-)
+MODULES = (events, bulk, jobs, job_trees, job_history, results, groups, templates, lanes, direct)

@@ -1,13 +1,12 @@
 """`/audit`: the audit log, which records the changes that people make."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from pgbeat.access import audit
-from pgbeat.web.api.bodies import Next
+from pgbeat.web.api.bodies import Next, of_row
 from pgbeat.web.api.paging import After, Limit, number, read_one, split
 from pgbeat.web.calls import ViewerCall
 
@@ -16,13 +15,11 @@ router = APIRouter(tags=["audit"])
 Word = Annotated[str | None, Query(max_length=200)]
 
 
+@of_row(audit.AuditRecord)
 class AuditedChange(BaseModel):
     """A change. `before` and `after` leave out what is the same in both."""
 
-    id: int
-    at: datetime
     actor: str = Field(examples=["user:alice"])
-    origin: Literal["cli", "api", "page", "program"]
     verb: str = Field(examples=["pause"])
     kind: str = Field(examples=["schedule"])
     subject: str = Field(examples=["category_refresh"])

@@ -7,19 +7,20 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from pgbeat.schedules import entries
+from pgbeat.schedules.forecast import MinuteLoad
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.stored_forecast import forecast_stored
 from pgbeat.timetables import Timetable
+from pgbeat.web.api.bodies import of_row
 from pgbeat.web.calls import ViewerCall
 
 router = APIRouter(tags=["scheduler"])
 
 
+@of_row(MinuteLoad)
 class ForecastMinute(BaseModel):
     """How many schedules are due in a minute, without those that are skipped."""
 
-    minute: datetime
-    launches: int
     uncertain: int = Field(description="A condition or a launcher decides.")
 
 

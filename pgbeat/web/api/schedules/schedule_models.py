@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs.rows.model import State
-from pgbeat.monitoring.schedule_health import MEANINGS, Code, Severity
+from pgbeat.monitoring.schedule_health import MEANINGS, Code, Health, Severity
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
@@ -115,6 +115,7 @@ class ScheduleChanges(ScheduleFields):
     enabled: bool | None = None
 
 
+@of_row(Health, ("job_task",))
 class ScheduleHealth(BaseModel):
     """Whether a schedule and its jobs succeed, in service or not."""
 
@@ -124,9 +125,7 @@ class ScheduleHealth(BaseModel):
     severity: Severity
     summary: str = Field(examples=["6 jobs in a row failed, since 2026-11-21 04:54:00 UTC"])
     failures: int = Field(description="Failures in a row, counted up to 1,000.")
-    since: datetime | None
     error: str | None = Field(description="The error of the last failure.")
-    job_id: UUID | None
     reason: str | None = Field(description="Why the last tick was skipped, if it was.")
 
 

@@ -29,14 +29,15 @@ class TimelinePiece(BaseModel):
     said: str | None = Field(description="The error, or why it was skipped; of several, of one.")
 
 
+@of_row(timelines.Coming)
 class TimelineComing(BaseModel):
     """A due time to come."""
 
-    at: datetime
     is_certain: bool = Field(description="Whether time alone decides that it is launched.")
     skip: str | None = Field(description="Why it will be skipped, if that is known.")
 
 
+@of_row(timelines.ScheduleTimeline)
 class TimelineRow(BaseModel):
     """A schedule's part."""
 
@@ -46,7 +47,6 @@ class TimelineRow(BaseModel):
     complete_since: datetime = Field(description="Before that, there are only failed jobs.")
     pieces: list[TimelinePiece]
     coming: list[TimelineComing]
-    has_more_coming: bool
     trouble: str | None = Field(description="Why it is not known what comes.")
 
 

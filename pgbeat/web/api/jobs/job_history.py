@@ -1,0 +1,115 @@
+"""`/jobs/ID/trace`, `/jobs/ID/logs`, `/executions/ID`: what a job did when, and what it logged."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from pgbeat.database import connections
+from pgbeat.errors import NotFound
+from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.explaining.trace import Kind
+from pgbeat.jobs.running import executions, task_logs
+from pgbeat.jobs.running.executions import State
+from pgbeat.views import jobs as views
+from pgbeat.web.api.bodies import of_row
+from pgbeat.web.api.jobs.job_models import FoundExecution, JobId
+from pgbeat.web.api.visible import visible_job
+from pgbeat.web.calls import TheCall
+
+router = APIRouter(tags=["jobs"])
+
+
+class TracePhase(BaseModel):
+    """What a job did for some time; `created` and `ended` are moments."""
+
+    job_id: UUID
+    attempt: int = Field(description="The attempt that the job is.")
+    kind: Kind = Field(
+        description="`approval`, `paused`, `blocked`: it waits for a person or for other jobs "
+        "(parents, or earlier members of its group); `scheduled`, `backoff`, `snoozed`: for its "
+        "first time, that of a retry, or after a snooze; `lane`, `queue`: for a slot, then for a "
+        "worker, also for another one after a lost execution; `lane_or_queue`: for both, before "
+        "its first snooze, since a job keeps only its last dispatch; `unsent`: for beat to send "
+        "its message; `running`: one for each execution."
+    )
+    started_at: datetime
+    finished_at: datetime | None = Field(description="null if it lasts.")
+    duration_seconds: float = Field(description="Until now, if it lasts.")
+    state: str | None = Field(
+        description="How an execution ended, which may be `lost`, or the job."
+    )
+    execution: int | None = Field(description="Its number.")
+    where: str | None = Field(description="The lane, queue or worker.")
+
+
+class JobTrace(BaseModel):
+    """The phases of a job and its retries, in order."""
+
+    since: datetime
+    until: datetime
+    is_whole: bool = Field(description="False if there are more than 100 executions.")
+    phases: list[TracePhase]
+
+
+@of_row(task_logs.LogLine)
+class JobLogLine(BaseModel):
+    """What a task logged at one time."""
+
+    level: str = Field(examples=["INFO"])
+    logger: str = Field(examples=["shop.tasks"])
+
+
+@of_row(task_logs.ExecutionLog)
+class ExecutionLogs(BaseModel):
+    """The last lines of an execution."""
+
+    state: State
+    omitted: int = Field(description="Lines before them that were not kept.")
+    lines: list[JobLogLine]
+
+
+class JobLogs(BaseModel):
+    """The logs of a job's executions, the newest first."""
+
+    executions: list[ExecutionLogs]
+
+
+@router.get("/jobs/{job_id}/trace", summary="Get a job's trace")
+def job_trace(call: TheCall, job_id: JobId) -> JobTrace:
+    """Returns when a job and its retries waited, for what, and when they ran."""
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        now = connections.now(connection)
+        trace = trace_rows.of_job(connection, job, now)
+    return JobTrace.model_validate(views.trace(trace, now))
+
+
+@router.get("/jobs/{job_id}/logs", summary="Get what a job logged")
+def job_logs(
+    call: TheCall,
+    job_id: JobId,
+    execution: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Only that of this number.")
+    ] = None,
+) -> JobLogs:
+    """Returns the last lines that the newest 20 executions logged, of those that logged any."""
+    with call.backend.transaction() as connection:
+        job = visible_job(connection, call, job_id)
+        logs = task_logs.of_job(connection, call.redactor, job, number=execution)
+    return JobLogs(executions=[ExecutionLogs.model_validate(views.log(log)) for log in logs])
+
+
+@router.get("/executions/{execution_id}", summary="Get an execution")
+def get_execution(call: TheCall, execution_id: Annotated[UUID, Path()]) -> FoundExecution:
+    """Returns an execution."""
+    with call.backend.transaction() as connection:
+        run = executions.get(connection, execution_id)
+        try:
+            job = visible_job(connection, call, run.job_id)
+        except NotFound:
+            raise NotFound(f"there is no execution {execution_id}") from None
+    run = call.redactor.row(run, job.task)
+    return FoundExecution.model_validate(views.execution(run))
