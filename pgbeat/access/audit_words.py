@@ -5,21 +5,16 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from sqlalchemy import Interval
+
+from pgbeat.database.tables import metadata
 from pgbeat.timetables import span
 
 #: Durations, which are recorded in seconds.
 _LENGTHS = {
-    "every",
-    "grace",
-    "jitter",
-    "min_interval",
-    "probe_after",
-    "retry_base",
-    "retry_cap",
     "must_start_within",
     "must_end_within",
-    "rate_period",
-    "temporary_period",
+    *(c.name for t in metadata.tables.values() for c in t.c if isinstance(c.type, Interval)),
 }
 #: Times whose presence is all that matters, and what it means.
 _SWITCHES = {"paused_at": "paused"}

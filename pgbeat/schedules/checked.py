@@ -20,7 +20,6 @@ RESET = "the app's code has it, and beat resets it when it starts"
 ADDED = "the app's code has it, and beat adds it again when it starts; disable it instead"
 #: Fields that are checked against the app.
 _CHECKED = {"task", "launcher", "args", "kwargs", "options"}
-_CLEARABLE = {column.name for column in schedules.c if column.nullable} - {"next_run"}
 #: Those that are cleared by another value than `None`.
 _EMPTY: dict[str, Any] = {
     "jitter": timedelta(0),
@@ -31,6 +30,8 @@ _EMPTY: dict[str, Any] = {
     "labels": {},
     "metadata": {},
 }
+#: Those that can't be cleared.
+REQUIRED = {c.name for c in schedules.c if not c.nullable or c.name == "next_run"} - set(_EMPTY)
 
 
 def read_changes(values: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:
@@ -41,7 +42,7 @@ def read_changes(values: Mapping[str, Any]) -> tuple[dict[str, Any], Problems]:
     changes, problems = {**values}, Problems()
     for key in [key for key, value in values.items() if value is None]:
         changes[key] = _EMPTY.get(key)
-        if key not in _EMPTY and key not in _CLEARABLE:
+        if key in REQUIRED or key not in schedules.c:
             message = f"{key} can't be null; leave it out to keep it as it is"
             problems.add(key, "required", message)
     if not changes.keys().isdisjoint(TIMETABLES):

@@ -64,28 +64,17 @@ def detail(connection: Connection, row: Job, redactor: Redactor, *, limit: int) 
     }
 
 
+#: Columns of an execution that only pgbeat needs, and those of its progress.
+UNSHOWN = {"schedule_id", "worker_id", "progress_done", "progress_total", "progress_message"}
+
+
 def execution(run: Execution) -> View:
     """Returns an execution."""
     metadata = {} if is_deep(run.metadata) else run.metadata
-    return {
-        "id": run.id,
-        "job_id": run.job_id,
-        "number": run.number,
-        "state": run.state,
-        "lost": run.lost,
-        "retry_attempt": run.retry_attempt,
-        "worker": run.worker,
-        "pid": run.pid,
-        "acks_late": run.acks_late,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
+    return {name: value for name, value in run._asdict().items() if name not in UNSHOWN} | {
         "duration_ms": whole(run.duration_ms),
         "cpu_time_ms": whole(run.cpu_time_ms),
-        "memory_peak_mb": run.memory_peak_mb,
         "progress": progress_of(run),
-        "result": run.result,
-        "error": run.error,
-        "traceback": run.traceback,
         "artifacts": run.artifacts,
         "metadata": {key: value for key, value in metadata.items() if key != ARTIFACTS},
     }

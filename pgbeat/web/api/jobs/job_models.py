@@ -176,10 +176,7 @@ class JobPage(BaseModel):
     )
 
 
-_UNSHOWN = ("schedule_id", "worker_id", "progress_done", "progress_total", "progress_message")
-
-
-@of_row(executions.Execution, _UNSHOWN)
+@of_row(executions.Execution, views.UNSHOWN)
 class FoundExecution(BaseModel):
     """An attempt at a job on a worker."""
 

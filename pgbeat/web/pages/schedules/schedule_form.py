@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pgbeat.schedules import checked
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, read, text
 from pgbeat.web.pages.jobs import job_fields
@@ -104,17 +105,7 @@ SECTIONS = (
 FIELDS = all_of(SECTIONS)
 _KINDS = {field.name: field.kind for field in FIELDS}
 #: Fields that can't be empty.
-_ALWAYS = {
-    "overlap",
-    "catch_up",
-    "catch_up_limit",
-    "max_retries",
-    "retry_base",
-    "retry_factor",
-    "retry_cap",
-    "launcher",
-    "after_outcome",
-}
+_ALWAYS = checked.REQUIRED.intersection(_KINDS)
 _TIMETABLE = ("kind", "timetable")
 #: The values of a new schedule's form.
 START = {
