@@ -14,7 +14,7 @@ gap.
 
 from pgbeat.timetables.cron_fields import parse_cron, plain_cron
 from pgbeat.timetables.crons import Cron, cron
-from pgbeat.timetables.durations import parse_duration, span
+from pgbeat.timetables.durations import parse_duration, relative, span
 from pgbeat.timetables.intervals import Interval
 from pgbeat.timetables.rrule_parts import parse_rrule
 from pgbeat.timetables.rrules import RRule, rrule
@@ -41,6 +41,7 @@ __all__ = [
     "parse_rrule",
     "parse_solar",
     "plain_cron",
+    "relative",
     "rrule",
     "span",
     "zone",

@@ -1,7 +1,7 @@
 """Durations as people write them."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pgbeat.errors import InvalidTimetable
 
@@ -46,6 +46,11 @@ def parse_duration(text: str) -> timedelta:
 
 
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """Returns how far away a time is: `in 2 h` or `5 min ago`."""
+    return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
 def span(length: timedelta, units: int = 2) -> str:

@@ -21,6 +21,7 @@ from pgbeat.cli.terminal import tables
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Tick
+from pgbeat.timetables import relative as relative
 from pgbeat.timetables import span as span
 
 Row = TypeVar("Row")
@@ -307,11 +308,6 @@ def local_times(moment: datetime, zone: ZoneInfo) -> dict[str, Cell]:
 def code(row: str) -> str:
     """Returns a line of a traceback with its blanks, without characters that move the cursor."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in row)
-
-
-def relative(moment: datetime, now: datetime) -> str:
-    """Returns how far away a time is."""
-    return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
 def lasting(length: timedelta) -> str:

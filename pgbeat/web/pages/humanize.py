@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import span
+from pgbeat.timetables import relative, span
 
 
 def reason(row: Schedule, now: datetime) -> str:
@@ -11,11 +11,11 @@ def reason(row: Schedule, now: datetime) -> str:
     if not row.enabled:
         if row.completed is not None:
             return row.completed
-        again = "" if row.probe_at is None else f"; tried again {_near(row.probe_at, now)}"
+        again = "" if row.probe_at is None else f"; tried again {relative(row.probe_at, now)}"
         return f"{row.disabled_reason or 'no reason was given'}{again}"
     if row.paused_at is not None:
         why = "" if row.paused_reason is None else f": {first_line(row.paused_reason)}"
-        return f"since {_near(row.paused_at, now)}{why}; missed times are not caught up"
+        return f"since {relative(row.paused_at, now)}{why}; missed times are not caught up"
     if row.waiting_for is not None:
         return f"for its previous job, {row.waiting_for}, to end"
     if row.retry_count:
@@ -23,10 +23,6 @@ def reason(row: Schedule, now: datetime) -> str:
     if row.next_run is not None and (now - row.next_run).total_seconds() > 30:
         return f"due for {span(now - row.next_run)}, but no beat has decided it"
     return ""
-
-
-def _near(moment: datetime, now: datetime) -> str:
-    return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
 def length(seconds: float) -> str:

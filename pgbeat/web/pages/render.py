@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from pgbeat.access import audit_words
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
-from pgbeat.timetables import span
+from pgbeat.timetables import relative, span
 from pgbeat.version import __version__
 from pgbeat.web import problems
 from pgbeat.web.backend import cookie_options, root
@@ -307,7 +307,7 @@ def moment(value: datetime | None, now: datetime, *, exact: bool = False) -> Mar
         return Markup('<span class="none">–</span>')
     utc = value.astimezone(UTC)
     clock = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
-    near = f"in {span(value - now)}" if value > now else f"{span(now - value)} ago"
+    near = relative(value, now)
     if abs(value - now) < timedelta(seconds=1):
         near = "now" if value > now else "just now"
     shown = f"{clock}, {near}" if exact else near
