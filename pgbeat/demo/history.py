@@ -121,7 +121,7 @@ def _ticks(
             has_failed = chance.random() < (1.0 if is_away and habit.failures else habit.failures)
             yield common | {
                 "outcome": "launched",
-                "job_id": _id(chance),
+                "job_id": UUID(int=chance.getrandbits(128), version=4),
                 "state": "failed" if has_failed else "completed",
                 "error": habit.error if has_failed else None,
                 "started_at": begins,
@@ -154,7 +154,3 @@ def _job(tick: dict[str, Any]) -> Job:
         worker=tick["worker"],
         error=tick["error"],
     )
-
-
-def _id(chance: Random) -> UUID:
-    return UUID(int=chance.getrandbits(128), version=4)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 
 from pgbeat.config import Settings
 from pgbeat.version import __version__
@@ -68,7 +67,7 @@ def create_app(
         lifespan=lifespan,
         responses=problems.RESPONSES,
         openapi_tags=openapi.TAGS,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
         docs_url=None,  # pgbeat has its own page: FastAPI's load scripts from other servers
         redoc_url=None,
     )
@@ -80,7 +79,3 @@ def create_app(
     app.include_router(sign_in.router)
     pages.install(app)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,8 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "~", "yellow", f"calendar {line(name)}"
     for name, definition in plan.added.items():
         (when,) = timetables(definition)
-        what = definition.get("task") or definition.get("launcher") or _template(definition)
+        what = definition.get("task") or definition.get("launcher")
+        what = what or f"template {definition['job_policy']['template']}"
         yield "+", "green", f"{line(name)}: {line(what)}, {when} {line(definition[when])}"
     for name in dict.fromkeys((*plan.adopted, *plan.changed)):
         source = plan.adopted.get(name)
@@ -194,11 +195,6 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
             yield " ", "", f"    {_changed(change)}"
     for name in plan.removed:
         yield "-", "red", line(name)
-
-
-def _template(definition: Mapping[str, Any]) -> str:
-    """Names the template of a definition without a task and a launcher."""
-    return f"template {definition['job_policy']['template']}"
 
 
 def _changed(change: FieldChange) -> str:

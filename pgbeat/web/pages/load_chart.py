@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -67,23 +67,21 @@ class Chart(NamedTuple):
 
 
 def chart(
+    visit: Visit,
     connection: Connection,
-    namespace: str,
     span: str,
     *,
     here: Callable[[str], str],
-    task: str | None = None,
-    lane: str | None = None,
-    queue: str | None = None,
     filters: Mapping[str, str],
+    **of: Any,
 ) -> Chart:
-    """Reads the load of a span and draws it.
+    """Reads the load of a span, of all or `of` a task, a lane or a queue, and draws it.
 
     `here` returns the path of the page for another span. Bars lead to the list of jobs, with
     `filters`.
     """
     span = span if span in SPANS else USUAL
-    series = load(connection, namespace, task=task, lane=lane, queue=queue, since=SPANS[span])
+    series = load(connection, visit.namespace, since=SPANS[span], **of)
     most = max((point.ended for point in series.points), default=0)
     longest = max(
         (max(point.running_p95 or 0, point.waiting_p95 or 0) for point in series.points), default=0
@@ -108,14 +106,12 @@ def chart(
 
 def chart_of(visit: Visit, connection: Connection, kind: str, name: str, span: str) -> Chart:
     """Draws the load of one `task`, `lane` or `queue`, for its page."""
-    return chart(
-        connection,
-        visit.namespace,
-        span,
-        **{kind: name},
-        here=lambda chosen: path(f"{kind}s", name, span=chosen),
-        filters={kind: name},
-    )
+    of = {kind: name}
+
+    def here(span: str) -> str:
+        return path(f"{kind}s", name, span=span)
+
+    return chart(visit, connection, span, here=here, filters=of, **of)
 
 
 def _bars(series: Load, most: int, filters: Mapping[str, str]) -> list[Bar]:

@@ -5,6 +5,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -314,10 +315,6 @@ def moment(value: datetime | None, now: datetime, *, exact: bool = False) -> Mar
     return Markup('<time datetime="{}" title="{}">{}</time>').format(utc.isoformat(), clock, shown)
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
 def _breakable(name: str) -> Markup:
     """Returns a dotted name that may be broken after its dots, and inside of long parts."""
     parts = (
@@ -327,8 +324,7 @@ def _breakable(name: str) -> Markup:
     return Markup(".<wbr>").join(parts)
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+_compact = partial(json.dumps, ensure_ascii=False, default=str)
 
 
 def _milliseconds(value: float | None) -> str:
@@ -348,7 +344,7 @@ _environment = Environment(
 )
 _environment.filters |= {
     "breakable": _breakable,
-    "pretty": _pretty,
+    "pretty": partial(_compact, indent=2),
     "compact": _compact,
     "ms": _milliseconds,
     "number": "{:,.10g}".format,

@@ -87,12 +87,10 @@ class CheckedForm(forms.ModelForm):
         except PgbeatError as error:
             for problem in error.problems:
                 if problem.root not in wrong:
-                    self.add_error(self._field_of(problem.root), problem.message)
+                    name = problem.root if problem.root in self.fields else None
+                    self.add_error(name, problem.message)
         except changes.SHOWN as error:
             self.add_error(None, connections.first_line(error))
-
-    def _field_of(self, name: str) -> str | None:
-        return name if name in self.fields else None
 
     def save(self, commit: bool = True) -> Any:
         """Saves the values, and returns the model's instance."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
@@ -61,12 +61,7 @@ def _result(connection: Connection, visit: Visit, task_id: str) -> TaskResult | 
 
 
 def _show(
-    visit: Visit,
-    job_id: str,
-    *,
-    form: Form | None = None,
-    error: Exception | None = None,
-    log: int | None = None,
+    visit: Visit, job_id: str, *, form: Form | None = None, log: int | None = None, **more: Any
 ) -> Response:
     with visit.reading() as connection:
         job = visible_job(connection, visit, job_id)
@@ -91,7 +86,6 @@ def _show(
         "job.html",
         "jobs",
         form=(form or Form(_written(job))) if waits else None,
-        error=error,
         job=job,
         runs=runs,
         logged=logged,
@@ -109,6 +103,7 @@ def _show(
         fields=fields,
         offers=offers,
         flower=f"{flower.rstrip('/')}/task/{job.id}" if flower else None,
+        **more,
     )
 
 

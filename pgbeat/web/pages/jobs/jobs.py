@@ -112,8 +112,8 @@ def _chart(
     if len(named) > 1 or (named and is_glob(named[0][1])):
         named = []
     return load_chart.chart(
+        visit,
         connection,
-        visit.namespace,
         span,
         **dict(named),
         here=lambda chosen: path("jobs", q=asked, span=chosen),

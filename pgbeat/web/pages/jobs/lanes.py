@@ -75,12 +75,7 @@ def lane_page(visit: ViewerVisit, name: Name, span: str = load_chart.USUAL) -> R
 
 
 def _show(
-    visit: Visit,
-    name: str,
-    *,
-    form: Form | None = None,
-    error: Exception | None = None,
-    span: str = load_chart.USUAL,
+    visit: Visit, name: str, *, form: Form | None = None, span: str = load_chart.USUAL, **more: Any
 ) -> Response:
     with visit.reading() as connection:
         lane = lanes.get(connection, visit.namespace, name)
@@ -93,7 +88,6 @@ def _show(
         "lane.html",
         "lanes",
         form=form or forms.original(lane_form.written(lane)),
-        error=error,
         lane=lane,
         chart=chart,
         holders=holders,
@@ -102,6 +96,7 @@ def _show(
         shown=_SHOWN,
         fields=lane_form.FIELDS,
         offers=lane_form.offers(),
+        **more,
     )
 
 

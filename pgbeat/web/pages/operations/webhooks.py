@@ -102,9 +102,7 @@ def _show(
     after: str = "",
     form: Form | None = None,
     events: list[str] | None = None,
-    secret: str | None = None,
-    status: int = 200,
-    error: Exception | None = None,
+    **more: Any,
 ) -> Response:
     state = state if state in _STATES else ""
     before = read(after or None, moment, UUID)
@@ -119,9 +117,7 @@ def _show(
     return visit.page(
         "webhook.html",
         "webhooks",
-        status=status,
         form=form or Form(written, before=json.dumps(written | {"events": row.events})),
-        error=error,
         row=row,
         deliveries=summary,
         rows=rows,
@@ -132,7 +128,7 @@ def _show(
         events=row.events if events is None else events,
         fields=(_URL,),
         said_of=_WHEN,
-        secret=secret,
+        **{"secret": None} | more,
     )
 
 

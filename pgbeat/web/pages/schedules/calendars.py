@@ -116,8 +116,7 @@ def _show(
     form: Form | None = None,
     asked: Form | None = None,
     check: View | None = None,
-    status: int = 200,
-    error: Exception | None = None,
+    **more: Any,
 ) -> Response:
     with visit.reading() as connection:
         row = calendars.get(connection, name, namespace=visit.namespace)
@@ -126,9 +125,7 @@ def _show(
     return visit.page(
         "calendar.html",
         "calendars",
-        status=status,
         form=form or Form({"definition": definition}),
-        error=error,
         row=row,
         facts=calendar(row, {}),
         users=users,
@@ -136,6 +133,7 @@ def _show(
         asked=asked or Form({}),
         check=_CHECK,
         found=check,
+        **more,
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.beat.verbs import control as beat_control
-from pgbeat.beat.verbs.dry_run import DryRun, dry_run
+from pgbeat.beat.verbs.dry_run import dry_run
 from pgbeat.errors import PgbeatError
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import checked, control, ticks, timetable_words
@@ -24,7 +24,6 @@ from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, Visit, path
 from pgbeat.web.pages.schedules import schedule_form, schedule_preview
-from pgbeat.web.pages.schedules.schedule_preview import ShownPreview
 from pgbeat.webhooks import check_ins
 
 router = APIRouter(route_class=PageRoute)
@@ -41,14 +40,7 @@ def schedule_page(visit: ViewerVisit, name: Name, after: str = "") -> Response:
 
 
 def _show(
-    visit: Visit,
-    name: str,
-    *,
-    after: str = "",
-    form: Form | None = None,
-    error: Exception | None = None,
-    would: DryRun | None = None,
-    preview: ShownPreview | None = None,
+    visit: Visit, name: str, *, after: str = "", form: Form | None = None, **more: Any
 ) -> Response:
     before = read(after or None, moment, number)
     with visit.reading() as connection:
@@ -70,7 +62,6 @@ def _show(
         "schedule.html",
         "schedules",
         form=form or forms.original(schedule_form.written(row)),
-        error=error,
         row=row,
         timetable=timetable_words.timetable(row, visit.backend.timezone),
         history=[redactor.tick(tick) for tick in history],
@@ -84,10 +75,9 @@ def _show(
         trouble=trouble,
         sections=schedule_form.SECTIONS,
         offers=offers,
-        would=would,
-        shown_preview=preview,
         labels=schedule_preview.LABELS,
         history_of=[redactor.audited(change) for change in changed],
+        **{"would": None, "shown_preview": None} | more,
     )
 
 
@@ -121,7 +111,7 @@ def change_schedule(visit: AdminVisit, name: Name) -> Response:
         if verb in ("preview", "test"):
             form = Form(visit.given(schedule_form.FIELDS), before=visit.posted.get("before", ""))
             shown = schedule_preview.of_form(visit, name=name)
-            return _show(visit, name, form=form, preview=shown)
+            return _show(visit, name, form=form, shown_preview=shown)
         if verb == "edit":
             return _edit(visit, name)
         if verb == "trigger":
