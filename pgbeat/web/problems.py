@@ -18,29 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
+from pgbeat import errors
 from pgbeat.database import connections
-from pgbeat.errors import (
-    PROBLEM_CODES,
-    AlreadyExists,
-    BrokerUnavailable,
-    Busy,
-    ConditionError,
-    ConfigError,
-    Forbidden,
-    InvalidInput,
-    InvalidToken,
-    InvalidTransition,
-    NoReply,
-    NoSlot,
-    NotFound,
-    NotUnique,
-    PgbeatError,
-    Problem,
-    QueueLocked,
-    SchemaError,
-    TooMany,
-    WorkerRefused,
-)
 from pgbeat.web.guards import HEADERS
 from pgbeat.web.issuer import IssuerAway
 
@@ -50,24 +29,24 @@ MEDIA_TYPE = "application/problem+json"
 
 #: Statuses by class of errors, and of classes derived from it.
 STATUS: dict[type[Exception], int] = {
-    InvalidToken: 401,
-    Forbidden: 403,
-    NotFound: 404,
-    AlreadyExists: 409,
-    InvalidTransition: 409,
-    NotUnique: 409,
-    Busy: 409,
-    QueueLocked: 409,
-    WorkerRefused: 409,
-    TooMany: 429,
-    NoReply: 503,
-    InvalidInput: 422,
-    ConditionError: 422,
-    ConfigError: 500,
-    SchemaError: 503,
-    NoSlot: 503,
-    BrokerUnavailable: 503,
-    PgbeatError: 400,
+    errors.InvalidToken: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.AlreadyExists: 409,
+    errors.InvalidTransition: 409,
+    errors.NotUnique: 409,
+    errors.Busy: 409,
+    errors.QueueLocked: 409,
+    errors.WorkerRefused: 409,
+    errors.TooMany: 429,
+    errors.NoReply: 503,
+    errors.InvalidInput: 422,
+    errors.ConditionError: 422,
+    errors.ConfigError: 500,
+    errors.SchemaError: 503,
+    errors.NoSlot: 503,
+    errors.BrokerUnavailable: 503,
+    errors.PgbeatError: 400,
 }
 #: Codes by status, of errors that are not pgbeat's.
 _CODES = {
@@ -111,13 +90,13 @@ class FieldProblem(BaseModel):
     code: str = Field(
         examples=["malformed"],
         description="The kind of problem, for programs; it stays when the message is reworded. "
-        + "; ".join(f"`{code}`: {about}" for code, about in PROBLEM_CODES.items())
+        + "; ".join(f"`{code}`: {about}" for code, about in errors.PROBLEM_CODES.items())
         + "; or that of the response.",
     )
     message: str = Field(examples=["must be a string"], description="The problem, for people.")
 
     @classmethod
-    def of(cls, problem: Problem) -> "FieldProblem":
+    def of(cls, problem: errors.Problem) -> "FieldProblem":
         """Returns a problem as it can be sent."""
         field, code, message = problem
         return cls(field=readable(field)[:200], code=code, message=readable(message))
@@ -163,7 +142,7 @@ def problem(
     detail: str,
     *,
     code: str | None = None,
-    problems: Iterable[Problem] = (),
+    problems: Iterable[errors.Problem] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Returns the response to an error. By default, its code is that of the status."""
@@ -195,9 +174,9 @@ def described(request: Request, error: Exception) -> tuple[int, str, str]:
 
 def install(app: FastAPI) -> None:
     """Adds the handlers of errors to the app."""
-    app.add_exception_handler(PgbeatError, _ours)
+    app.add_exception_handler(errors.PgbeatError, _ours)
     app.add_exception_handler(IssuerAway, _away)
-    app.add_exception_handler(BrokerUnavailable, _broker)
+    app.add_exception_handler(errors.BrokerUnavailable, _broker)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     for lost in (DBAPIError, psycopg.Error, PoolTimeout):
@@ -210,10 +189,10 @@ def install(app: FastAPI) -> None:
 def _ours(request: Request, error: Exception) -> Response:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
-    if isinstance(error, TooMany):
+    if isinstance(error, errors.TooMany):
         headers = {"Retry-After": str(ceil(error.seconds))}
     code = getattr(error, "code", None)
-    problems = error.problems if isinstance(error, InvalidInput) and status < 500 else ()
+    problems = error.problems if isinstance(error, errors.InvalidInput) and status < 500 else ()
     return problem(request, status, str(error), code=code, problems=problems, headers=headers)
 
 
@@ -223,22 +202,24 @@ def _away(request: Request, error: Exception) -> Response:
 
 def _broker(request: Request, error: Exception) -> Response:
     logger.warning("%s", error)
-    return problem(request, 503, "the broker can't be reached now", code=BrokerUnavailable.code)
+    return problem(
+        request, 503, "the broker can't be reached now", code=errors.BrokerUnavailable.code
+    )
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    errors = error.errors() if isinstance(error, RequestValidationError) else ()
+    wrong = error.errors() if isinstance(error, RequestValidationError) else ()
     faults = [
         fault._replace(message=f"{fault.field}: {fault.message}") if fault.field else fault
-        for fault in of_pydantic(errors)
+        for fault in of_pydantic(wrong)
     ]
     message = "; ".join(fault.message for fault in faults[:5]) or "the request can't be understood"
     return problem(request, 422, message, code="invalid", problems=faults)
 
 
-def of_pydantic(errors: Iterable[Any], *, is_request: bool = True) -> Iterator[Problem]:
+def of_pydantic(wrong: Iterable[Any], *, is_request: bool = True) -> Iterator[errors.Problem]:
     """Yields pydantic's errors in a request, or in a model, as problems."""
-    for error in errors:
+    for error in wrong:
         path = ""
         for part in error["loc"][1 if is_request else 0 :]:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -246,7 +227,7 @@ def of_pydantic(errors: Iterable[Any], *, is_request: bool = True) -> Iterator[P
         code = _PYDANTIC_CODES.get(error["type"], "malformed")
         cause = context.get("error")
         message = str(cause if isinstance(cause, Exception) else error["msg"])
-        yield Problem(context.get("field", ""), code, message).within(path)
+        yield errors.Problem(context.get("field", ""), code, message).within(path)
 
 
 def _http(request: Request, error: Exception) -> Response:
@@ -282,7 +263,7 @@ def _database(request: Request, error: Exception) -> Response:
         return problem(request, 422, connections.first_line(error), code="invalid")
     if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock
         message = "another session is changing that at the same time; try again"
-        return problem(request, 409, message, code=Busy.code)
+        return problem(request, 409, message, code=errors.Busy.code)
     if state == "42501":  # insufficient privilege
         message = f"pgbeat web's database role may not do that: {connections.first_line(error)}"
         return problem(request, 403, message)
@@ -295,7 +276,7 @@ def _database(request: Request, error: Exception) -> Response:
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:
         text = "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`"
-        return problem(request, 503, text, code=SchemaError.code)
+        return problem(request, 503, text, code=errors.SchemaError.code)
     return problem(request, 500, "the database refused that; the log says why")
 
 

@@ -16,17 +16,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from pgbeat.errors import PgbeatError
-from pgbeat.schedules.importers import timetables
-from pgbeat.schedules.importers.imported import (
-    CLEANUP,
-    Arrival,
-    Inventory,
-    Unimportable,
-    arguments,
-    aware,
-    publishing,
-    task_name,
-)
+from pgbeat.schedules.importers import imported, timetables
 from pgbeat.schedules.importers.timetables import CRONTAB_FIELDS, Unmovable, When
 
 BEAT = "Celery"
@@ -142,9 +132,9 @@ def _file(path: str) -> str:
 
 def inventory(
     path: str, contents: Mapping[str, Any], *, timezone: str | None = None, from_code: bool = False
-) -> Inventory:
+) -> imported.Inventory:
     """Returns the file's entries as arrivals. `timezone` overrides the file's own."""
-    result = Inventory(BEAT, path)
+    result = imported.Inventory(BEAT, path)
     zone = timezone or _timezone(contents)
     entries = contents.get("entries")
     if not isinstance(entries, dict):
@@ -153,7 +143,7 @@ def inventory(
         try:
             result.arrivals.append(_arrival(str(name), entry, zone, from_code))
         except Unmovable as error:
-            result.refusals.append(Unimportable(str(name), str(error)))
+            result.refusals.append(imported.Unimportable(str(name), str(error)))
     return result
 
 
@@ -166,17 +156,17 @@ def _timezone(contents: Mapping[str, Any]) -> str | None:
     return key if isinstance(zone, str | tzinfo) else None
 
 
-def _arrival(name: str, entry: Any, zone: str | None, from_code: bool) -> Arrival:
+def _arrival(name: str, entry: Any, zone: str | None, from_code: bool) -> imported.Arrival:
     if not isinstance(entry, Named) or len(entry.args) != 8:
         raise Unmovable(f"it is {_shown(entry)}, and no entry of Celery's own kind")
     _, task, last_run, count, schedule, args, kwargs, options = entry.args
-    arrival = Arrival(
+    arrival = imported.Arrival(
         origin=name,
-        what={"task": task_name(task)},
+        what={"task": imported.task_name(task)},
         when=When({}),
-        last_run=aware(last_run) if isinstance(last_run, datetime) else None,
+        last_run=imported.aware(last_run) if isinstance(last_run, datetime) else None,
         run_count=count if isinstance(count, int) else 0,
-        from_code=from_code or task == CLEANUP,
+        from_code=from_code or task == imported.CLEANUP,
     )
     if arrival.from_code:  # the app's code has the rest
         return arrival
@@ -184,7 +174,7 @@ def _arrival(name: str, entry: Any, zone: str | None, from_code: bool) -> Arriva
         raise Unmovable(f"it is a {_path(entry)}, and no entry of Celery's own kind")
     for value in (args, kwargs, options):
         _refuse_code(value)
-    what = {**arguments(list(args or ()), kwargs), **publishing(options or {})}
+    what = {**imported.arguments(list(args or ()), kwargs), **imported.publishing(options or {})}
     return replace(arrival, what={**arrival.what, **what}, when=_when(schedule, zone))
 
 

@@ -26,20 +26,7 @@ from pgbeat import config
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.jobs.preparing.details import LONGEST_DESCRIPTION
-from pgbeat.schedules.importers import timetables
-from pgbeat.schedules.importers.imported import (
-    CLEANUP,
-    Arrival,
-    Inventory,
-    Unimportable,
-    arguments,
-    aware,
-    before,
-    disabled_in,
-    publishing,
-    task_name,
-    text_of_json,
-)
+from pgbeat.schedules.importers import imported, timetables
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.timetables import zone
 
@@ -132,44 +119,48 @@ def rows(
 
 def inventory(
     beat: str, where: str, task_rows: list[dict[str, Any]], *, timezone: str = "UTC"
-) -> Inventory:
+) -> imported.Inventory:
     """Returns rows as arrivals. `timezone` is for times that the database keeps without one."""
-    result = Inventory(beat, where)
+    result = imported.Inventory(beat, where)
     for row in task_rows:
         try:
             result.arrivals.append(_arrival(beat, _aware(row, timezone)))
         except Unmovable as error:
-            result.refusals.append(Unimportable(str(row["name"]), str(error)))
+            result.refusals.append(imported.Unimportable(str(row["name"]), str(error)))
     return result
 
 
 def _aware(row: Mapping[str, Any], timezone: str) -> dict[str, Any]:
     local = zone(timezone)
     return {
-        name: aware(value, local) if isinstance(value, datetime) else value
+        name: imported.aware(value, local) if isinstance(value, datetime) else value
         for name, value in row.items()
     }
 
 
-def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
+def _arrival(beat: str, row: Mapping[str, Any]) -> imported.Arrival:
     when = _when(row)
     once_at, start, ends = when.columns.get("once_at"), row.get("start_time"), row.get("expires")
     last_run, count = row.get("last_run_at"), int(row.get("total_run_count") or 0)
     columns = dict(when.columns)
-    args = text_of_json("args", row["args"], "[]")
-    kwargs = text_of_json("kwargs", row["kwargs"], "{}")
-    what = {"task": task_name(row["task"]), **arguments(args, kwargs), **publishing(_options(row))}
+    args = imported.text_of_json("args", row["args"], "[]")
+    kwargs = imported.text_of_json("kwargs", row["kwargs"], "{}")
+    what = {
+        "task": imported.task_name(row["task"]),
+        **imported.arguments(args, kwargs),
+        **imported.publishing(_options(row)),
+    }
     if start is not None and once_at is not None:
         columns["once_at"] = once_at = max(once_at, start)
     elif start is not None:
         columns["starts_at"] = start
     if ends is not None:
-        what["ends_at"] = before(ends)  # it is over at that time already
+        what["ends_at"] = imported.before(ends)  # it is over at that time already
     if row.get("one_off") and once_at is None:
         what["max_runs"] = 1
     if row.get("description"):
         what["description"] = str(row["description"]).replace("\0", "")[:LONGEST_DESCRIPTION]
-    return Arrival(
+    return imported.Arrival(
         origin=str(row["name"]),
         what=what,
         when=replace(when, columns=columns),
@@ -179,7 +170,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
         disabled_reason=_disabled(beat, row, last_run, count),
         is_done=bool(row["enabled"] and row.get("one_off") and count),
         is_over_at_end=True,
-        from_code=row["task"] == CLEANUP,
+        from_code=row["task"] == imported.CLEANUP,
     )
 
 
@@ -188,13 +179,13 @@ def _since(
 ) -> datetime | None:
     """Returns since when a task that never ran is due: its time, its start or its last change."""
     if once_at is not None:
-        return before(once_at)
-    return before(start) if start is not None else row.get("date_changed")
+        return imported.before(once_at)
+    return imported.before(start) if start is not None else row.get("date_changed")
 
 
 def _disabled(beat: str, row: Mapping[str, Any], last_run: Any, count: int) -> str | None:
     if not row["enabled"]:
-        return disabled_in(beat)
+        return imported.disabled_in(beat)
     if row.get("one_off") and count:
         return f"done: it was a one-off, and ran{f' at {last_run}' if last_run else ''}"
     return None
@@ -207,7 +198,7 @@ def _options(row: Mapping[str, Any]) -> dict[str, Any]:
     expires = row.get("expires") or row.get("expire_seconds")
     if expires:
         options["expires"] = expires
-    headers = text_of_json("headers", row.get("headers"), "{}")
+    headers = imported.text_of_json("headers", row.get("headers"), "{}")
     if not isinstance(headers, dict):
         raise Unmovable(f"its headers are no JSON object: {headers!r}")
     options["headers"] = {**headers, "periodic_task_name": row["name"]}

@@ -7,18 +7,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from pgbeat.errors import ConfigError, PgbeatError
-from pgbeat.schedules.importers import timetables
-from pgbeat.schedules.importers.imported import (
-    CLEANUP,
-    Arrival,
-    Inventory,
-    Unimportable,
-    arguments,
-    aware,
-    disabled_in,
-    publishing,
-    task_name,
-)
+from pgbeat.schedules.importers import imported, timetables
 from pgbeat.schedules.importers.timetables import Unmovable, When
 
 BEAT = "RedBeat"
@@ -90,9 +79,9 @@ def place(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def inventory(where: str, contents: Contents, *, timezone: str | None = None) -> Inventory:
+def inventory(where: str, contents: Contents, *, timezone: str | None = None) -> imported.Inventory:
     """Returns the definitions as arrivals. `timezone` is the app's, for RedBeat's crontabs."""
-    result = Inventory(BEAT, where)
+    result = imported.Inventory(BEAT, where)
     for key, definition, meta in contents.definitions:
         name = key
         try:
@@ -101,7 +90,7 @@ def inventory(where: str, contents: Contents, *, timezone: str | None = None) ->
             is_static = name in contents.statics
             result.arrivals.append(_arrival(name, fields, _decoded(meta), timezone, is_static))
         except Unmovable as error:
-            result.refusals.append(Unimportable(name, str(error)))
+            result.refusals.append(imported.Unimportable(name, str(error)))
     if contents.is_running:
         result.notes.append("a RedBeat holds its lock now: stop it before pgbeat's beat starts")
     return result
@@ -140,27 +129,27 @@ def _arrival(
     meta: Mapping[str, Any],
     app_timezone: str | None,
     is_static: bool,
-) -> Arrival:
+) -> imported.Arrival:
     if not fields:
         raise Unmovable("its definition is gone; RedBeat drops it, too")
-    task = task_name(fields.get("task"))
+    task = imported.task_name(fields.get("task"))
     when, ends_at = _when(fields.get("schedule"), app_timezone)
     what = {
         "task": task,
-        **arguments(fields.get("args"), fields.get("kwargs")),
-        **publishing(fields.get("options") or {}),
+        **imported.arguments(fields.get("args"), fields.get("kwargs")),
+        **imported.publishing(fields.get("options") or {}),
     }
     if ends_at is not None:
         what["ends_at"] = ends_at
     last_run = meta.get("last_run_at")
-    return Arrival(
+    return imported.Arrival(
         origin=name,
         what=what,
         when=when,
-        last_run=aware(last_run) if isinstance(last_run, datetime) else None,
+        last_run=imported.aware(last_run) if isinstance(last_run, datetime) else None,
         run_count=int(meta.get("total_run_count") or 0),
-        disabled_reason=None if fields.get("enabled", True) else disabled_in(BEAT),
-        from_code=is_static or task == CLEANUP,
+        disabled_reason=None if fields.get("enabled", True) else imported.disabled_in(BEAT),
+        from_code=is_static or task == imported.CLEANUP,
         remarks=when.remarks,
     )
 

@@ -24,20 +24,7 @@ from pgbeat.jobs.verbs import control
 from pgbeat.monitoring import statistics
 from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, Done, Length, example
-from pgbeat.web.api.jobs.job_models import (
-    ExecutionFigures,
-    ExecutionPage,
-    FoundExecution,
-    FoundJob,
-    JobDetail,
-    JobId,
-    JobIds,
-    JobLike,
-    JobMade,
-    JobOrders,
-    JobPage,
-    ListedJob,
-)
+from pgbeat.web.api.jobs import job_models as models
 from pgbeat.web.api.jobs.job_queries import Searched, queried
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
@@ -87,7 +74,7 @@ class JobMove(Body):
     )
 
 
-class JobMoved(FoundJob):
+class JobMoved(models.FoundJob):
     """A job with its new place."""
 
     place: int = Field(description="1 for the job that gets the next slot.")
@@ -119,7 +106,7 @@ def list_jobs(
     q: Searched = None,
     limit: Limit = 50,
     after: After = None,
-) -> JobPage:
+) -> models.JobPage:
     """Lists the caller's jobs, the newest first; for administrators, all jobs."""
     fields = {
         "state": state,
@@ -140,30 +127,30 @@ def list_jobs(
 
 def _page(
     connection: Connection, which: Filter, limit: int, after: str | None, redactor: Redactor
-) -> JobPage:
+) -> models.JobPage:
     """Returns the jobs of one page, and where the next begins."""
     page = search.page(connection, which, after=read(after, moment, UUID), limit=limit)
     rows = views.listed(connection, redactor.rows(page.rows), redactor)
-    return JobPage(
-        jobs=[ListedJob.model_validate(row) for row in rows],
+    return models.JobPage(
+        jobs=[models.ListedJob.model_validate(row) for row in rows],
         next=cursor(*page.next) if page.next else None,
         is_cut=page.is_cut,
     )
 
 
 @router.get("/{job_id}", summary="Get a job")
-def get_job(call: TheCall, job_id: JobId) -> JobDetail:
+def get_job(call: TheCall, job_id: models.JobId) -> models.JobDetail:
     """Returns a job with its explanation, its ten newest executions and its retries."""
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         detail = views.detail(connection, job, call.redactor, limit=10)
-    return JobDetail.model_validate(detail)
+    return models.JobDetail.model_validate(detail)
 
 
 @router.get("/{job_id}/executions", summary="List a job's executions")
 def list_executions(
-    call: TheCall, job_id: JobId, limit: Limit = 50, after: After = None
-) -> ExecutionPage:
+    call: TheCall, job_id: models.JobId, limit: Limit = 50, after: After = None
+) -> models.ExecutionPage:
     """Lists a job's executions, the newest first."""
     before = read_one(after, number)
     with call.backend.transaction() as connection:
@@ -174,20 +161,20 @@ def list_executions(
     page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
     redactor = call.redactor
     shown = [
-        FoundExecution.model_validate(views.execution(redactor.row(run, job.task)))
+        models.FoundExecution.model_validate(views.execution(redactor.row(run, job.task)))
         for run in runs
         if run in page
     ]
-    return ExecutionPage(executions=shown, total=total, limit=limit, next=following)
+    return models.ExecutionPage(executions=shown, total=total, limit=limit, next=following)
 
 
 @router.get("/{job_id}/stats", summary="Get a job's statistics")
-def job_stats(call: TheCall, job_id: JobId) -> ExecutionFigures:
+def job_stats(call: TheCall, job_id: models.JobId) -> models.ExecutionFigures:
     """Summarizes the newest 1,000 executions of a job and its chain of retries."""
     with call.backend.transaction() as connection:
         job = visible_job(connection, call, job_id)
         figures = statistics.of_job(connection, job.id, namespace=call.namespace)
-    return ExecutionFigures.model_validate(views.figures(figures))
+    return models.ExecutionFigures.model_validate(views.figures(figures))
 
 
 # -- creating
@@ -197,9 +184,9 @@ def job_stats(call: TheCall, job_id: JobId) -> ExecutionFigures:
     "",
     status_code=201,
     summary="Create a job",
-    responses={200: {"model": JobMade, "description": "Another job has its unique key."}},
+    responses={200: {"model": models.JobMade, "description": "Another job has its unique key."}},
 )
-def create_job(call: TheCall, body: JobLike, response: Response) -> JobMade:
+def create_job(call: TheCall, body: models.JobLike, response: Response) -> models.JobMade:
     """Creates a job of a task, from a template or like another job. It belongs to the caller."""
     spec = body.spec()
     with call.work() as unit:
@@ -214,30 +201,32 @@ def create_job(call: TheCall, body: JobLike, response: Response) -> JobMade:
         job = _now(unit.connection, call, new.job)
     if not new.is_new:
         response.status_code = 200
-    return JobMade.model_validate(views.job(job) | {"is_new": new.is_new})
+    return models.JobMade.model_validate(views.job(job) | {"is_new": new.is_new})
 
 
 @router.post("/many", status_code=201, summary="Create many jobs")
-def create_jobs(call: TheCall, body: JobOrders) -> JobIds:
+def create_jobs(call: TheCall, body: models.JobOrders) -> models.JobIds:
     """Creates jobs that are the caller's, all or none, in one transaction."""
     orders = [order if isinstance(order, str) else order.member() for order in body.jobs]
     with call.work() as unit, unit.transaction():
         ids = submit_many.submit(unit, orders, JobPolicy(), job_source="user_api")
         if not call.caller.is_admin and jobs.any_of_others(unit.connection, ids, call.caller.name):
             raise NotUnique("a job of somebody else has the same unique key")
-    return JobIds(ids=[UUID(job_id) for job_id in ids])
+    return models.JobIds(ids=[UUID(job_id) for job_id in ids])
 
 
 # -- changing
 
 
-def _change(call: WebCall, job_id: UUID, verb: Callable[..., Job], **options: Any) -> FoundJob:
+def _change(
+    call: WebCall, job_id: UUID, verb: Callable[..., Job], **options: Any
+) -> models.FoundJob:
     """Applies one of `control`'s verbs to a job that the caller may see, and returns the job."""
     with call.work() as unit:
         with unit.transaction():
             visible_job(unit.connection, call, job_id)
             job = verb(unit, job_id, **options)
-        return FoundJob.model_validate(views.job(_now(unit.connection, call, job)))
+        return models.FoundJob.model_validate(views.job(_now(unit.connection, call, job)))
 
 
 def _now(connection: Connection, call: WebCall, job: Job) -> Job:
@@ -250,7 +239,9 @@ def _now(connection: Connection, call: WebCall, job: Job) -> Job:
 
 
 @router.post("/{job_id}/cancel", summary="Cancel a job")
-def cancel_job(call: TheCall, job_id: JobId, body: JobCancel | None = None) -> FoundJob:
+def cancel_job(
+    call: TheCall, job_id: models.JobId, body: JobCancel | None = None
+) -> models.FoundJob:
     """Ends a job. A waiting one ends at once. The worker of a running one is asked to end it.
 
     Until it does, the job is `running`, with `cancel_requested_at`.
@@ -259,7 +250,7 @@ def cancel_job(call: TheCall, job_id: JobId, body: JobCancel | None = None) -> F
 
 
 @router.post("/{job_id}/retry", summary="Retry a job")
-def retry_job(call: TheCall, job_id: JobId, body: JobRetry | None = None) -> FoundJob:
+def retry_job(call: TheCall, job_id: models.JobId, body: JobRetry | None = None) -> models.FoundJob:
     """Retries a failed, cancelled or skipped job, and returns the new job.
 
     Its `retry_of` is the old job. If a retry waits for its time already, that one runs now.
@@ -269,19 +260,19 @@ def retry_job(call: TheCall, job_id: JobId, body: JobRetry | None = None) -> Fou
 
 
 @router.post("/{job_id}/pause", summary="Pause a job")
-def pause_job(call: TheCall, job_id: JobId) -> FoundJob:
+def pause_job(call: TheCall, job_id: models.JobId) -> models.FoundJob:
     """Holds a job that has not started until it is resumed."""
     return _change(call, job_id, control.pause)
 
 
 @router.post("/{job_id}/resume", summary="Resume a job")
-def resume_job(call: TheCall, job_id: JobId) -> FoundJob:
+def resume_job(call: TheCall, job_id: models.JobId) -> models.FoundJob:
     """Lets a paused job continue: to its queue, to its place in its lane, or until its time."""
     return _change(call, job_id, control.resume)
 
 
 @router.patch("/{job_id}", summary="Change a waiting job")
-def update_job(call: TheCall, job_id: JobId, body: JobChanges) -> FoundJob:
+def update_job(call: TheCall, job_id: models.JobId, body: JobChanges) -> models.FoundJob:
     """Changes the given fields of a job that has not started; only administrators change its lane.
 
     Responds with 409 once a worker has the job.
@@ -291,13 +282,13 @@ def update_job(call: TheCall, job_id: JobId, body: JobChanges) -> FoundJob:
 
 
 @router.post("/{job_id}/approve", summary="Approve a job")
-def approve_job(call: TheCall, job_id: JobId) -> FoundJob:
+def approve_job(call: TheCall, job_id: models.JobId) -> models.FoundJob:
     """Lets a job run that waits for approval. For administrators."""
     return _change(call, job_id, control.approve)
 
 
 @router.post("/{job_id}/move", summary="Move a job in its lane's line")
-def move_job(call: TheCall, job_id: JobId, body: JobMove) -> JobMoved:
+def move_job(call: TheCall, job_id: models.JobId, body: JobMove) -> JobMoved:
     """Moves a job to the front or back of its priority, or next to another job."""
     with call.unit() as unit:
         visible_job(unit.connection, call, job_id)
@@ -307,7 +298,7 @@ def move_job(call: TheCall, job_id: JobId, body: JobMove) -> JobMoved:
 
 
 @router.delete("/{job_id}", summary="Delete a job")
-def delete_job(call: TheCall, job_id: JobId) -> Done:
+def delete_job(call: TheCall, job_id: models.JobId) -> Done:
     """Deletes a job that has ended, with its executions."""
     with call.unit() as unit:
         visible_job(unit.connection, call, job_id)

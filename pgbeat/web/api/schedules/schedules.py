@@ -20,26 +20,15 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.views import schedules as views
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, read_one, split
-from pgbeat.web.api.schedules.schedule_models import (
-    FoundSchedule,
-    Name,
-    NewSchedule,
-    PauseReason,
-    ScheduleChanges,
-    ScheduleCursor,
-    ScheduleDetail,
-    ScheduleDone,
-    SchedulePage,
-    SchedulesSwitched,
-)
+from pgbeat.web.api.schedules import schedule_models as models
 from pgbeat.web.backend import WebBackend
 from pgbeat.web.calls import AdminCall, ViewerCall, WebCall
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
-def _found(row: Schedule, health: Health) -> FoundSchedule:
-    return FoundSchedule.model_validate(views.with_health(row, health))
+def _found(row: Schedule, health: Health) -> models.FoundSchedule:
+    return models.FoundSchedule.model_validate(views.with_health(row, health))
 
 
 def healths(backend: WebBackend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
@@ -97,7 +86,7 @@ def list_schedules(
     ] = "name",
     limit: Limit = 50,
     after: After = None,
-) -> SchedulePage:
+) -> models.SchedulePage:
     """Lists schedules by name, or those first that fail or are late."""
     more = {"state": state, "after": read_one(after, str), "labels": labels_of(label)}
     by_health = sort == "health"
@@ -107,11 +96,11 @@ def list_schedules(
     with call.backend.transaction() as connection:
         page = listed(call, connection, search, limit, by_health=by_health, **more)
     shown = [_found(row, page.healths[row.id]) for row in page.rows]
-    return SchedulePage(schedules=shown, next=page.next)
+    return models.SchedulePage(schedules=shown, next=page.next)
 
 
 @router.post("", status_code=201, summary="Create a schedule")
-def create_schedule(call: AdminCall, body: NewSchedule) -> FoundSchedule:
+def create_schedule(call: AdminCall, body: models.NewSchedule) -> models.FoundSchedule:
     """Creates a schedule, once its task, launcher, arguments and condition are checked."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
     with call.unit() as unit:
@@ -121,93 +110,105 @@ def create_schedule(call: AdminCall, body: NewSchedule) -> FoundSchedule:
 
 
 @router.patch("/{name}", summary="Change a schedule")
-def update_schedule(call: AdminCall, name: Name, body: ScheduleChanges) -> ScheduleDone:
+def update_schedule(
+    call: AdminCall, name: models.Name, body: models.ScheduleChanges
+) -> models.ScheduleDone:
     """Changes the given fields. A new timetable replaces the old one, and starts now."""
     with call.unit() as unit:
         row = checked.edit(unit, name, body.model_dump(exclude_unset=True)).after
     is_reset = row.source == "code" and checked.CODE_OWNS & body.model_fields_set
     note = checked.RESET if is_reset else None
-    return ScheduleDone(
+    return models.ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(call.backend, row), note=note
     )
 
 
 @router.delete("/{name}", summary="Delete a schedule")
-def delete_schedule(call: AdminCall, name: Name) -> ScheduleDone:
+def delete_schedule(call: AdminCall, name: models.Name) -> models.ScheduleDone:
     """Deletes a schedule. Its history stays for its retention."""
     with call.unit() as unit:
         row = schedule_control.remove(unit, name)
-    return ScheduleDone(
+    return models.ScheduleDone(
         message=f"Schedule '{name}' deleted", note=checked.ADDED if row.source == "code" else None
     )
 
 
 def _switched(
     call: WebCall, name: str, switch: Callable[..., Switched], past: str, *reason: str | None
-) -> ScheduleDone:
+) -> models.ScheduleDone:
     with call.unit() as unit:
         row = switch(unit, name, *reason).after
-    return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(call.backend, row))
+    return models.ScheduleDone(
+        message=f"Schedule '{name}' {past}", next_run=_next(call.backend, row)
+    )
 
 
 @router.post("/{name}/enable", summary="Enable a schedule")
-def enable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
+def enable_schedule(call: AdminCall, name: models.Name) -> models.ScheduleDone:
     """Enables a schedule."""
     return _switched(call, name, schedule_control.enable, "enabled")
 
 
 @router.post("/{name}/disable", summary="Disable a schedule")
-def disable_schedule(call: AdminCall, name: Name) -> ScheduleDone:
+def disable_schedule(call: AdminCall, name: models.Name) -> models.ScheduleDone:
     """Disables a schedule."""
     return _switched(call, name, schedule_control.disable, "disabled")
 
 
 @router.post("/{name}/pause", summary="Pause a schedule")
-def pause_schedule(call: AdminCall, name: Name, body: PauseReason | None = None) -> ScheduleDone:
+def pause_schedule(
+    call: AdminCall, name: models.Name, body: models.PauseReason | None = None
+) -> models.ScheduleDone:
     """Holds a schedule. Due times in the pause are not caught up."""
     reason = body.reason if body else None
     return _switched(call, name, schedule_control.pause, "paused", reason)
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
-def resume_schedule(call: AdminCall, name: Name) -> ScheduleDone:
+def resume_schedule(call: AdminCall, name: models.Name) -> models.ScheduleDone:
     """Lets a paused schedule continue."""
     return _switched(call, name, schedule_control.resume, "resumed")
 
 
 @router.post("/pause", summary="Pause all schedules")
-def pause_schedules(call: AdminCall, body: PauseReason | None = None) -> SchedulesSwitched:
+def pause_schedules(
+    call: AdminCall, body: models.PauseReason | None = None
+) -> models.SchedulesSwitched:
     """Holds all existing schedules. Later ones are not paused."""
     with call.unit() as unit:
         changes = schedule_control.pause_all(unit, body.reason if body else None)
-    return SchedulesSwitched(schedules=[change.after.name for change in changes])
+    return models.SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.post("/resume", summary="Resume all schedules")
-def resume_schedules(call: AdminCall, body: PauseReason | None = None) -> SchedulesSwitched:
+def resume_schedules(
+    call: AdminCall, body: models.PauseReason | None = None
+) -> models.SchedulesSwitched:
     """Lets all paused schedules continue, or only those that were paused for this reason."""
     with call.unit() as unit:
         changes = schedule_control.resume_all(unit, body.reason if body else None)
-    return SchedulesSwitched(schedules=[change.after.name for change in changes])
+    return models.SchedulesSwitched(schedules=[change.after.name for change in changes])
 
 
 @router.get("/{name}/cursor", summary="Get a launcher's cursor")
-def get_cursor(call: ViewerCall, name: Name) -> ScheduleCursor:
+def get_cursor(call: ViewerCall, name: models.Name) -> models.ScheduleCursor:
     """Returns what the schedule's launcher keeps from one tick to the next."""
     with call.backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=call.namespace)
-    return ScheduleCursor(cursor=row.cursor)
+    return models.ScheduleCursor(cursor=row.cursor)
 
 
 @router.put("/{name}/cursor", summary="Set a launcher's cursor")
-def set_cursor(call: AdminCall, name: Name, body: ScheduleCursor) -> ScheduleCursor:
+def set_cursor(
+    call: AdminCall, name: models.Name, body: models.ScheduleCursor
+) -> models.ScheduleCursor:
     """Sets the cursor of the schedule's launcher; null clears it."""
     with call.unit() as unit:
-        return ScheduleCursor(cursor=schedule_control.set_cursor(unit, name, body.cursor))
+        return models.ScheduleCursor(cursor=schedule_control.set_cursor(unit, name, body.cursor))
 
 
 @router.get("/{name}", summary="Get a schedule")
-def get_schedule(call: ViewerCall, name: Name) -> ScheduleDetail:
+def get_schedule(call: ViewerCall, name: models.Name) -> models.ScheduleDetail:
     """Returns a schedule with its newest jobs."""
     with call.backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=call.namespace)
@@ -216,7 +217,7 @@ def get_schedule(call: ViewerCall, name: Name) -> ScheduleDetail:
         row, health = redactor.row(row, row.task), redactor.health(health, row.task)
         last = next(map(redactor.tick, ticks.history(connection, row.id, limit=1)), None)
         detail = views.detail(connection, row, health, last)
-    return ScheduleDetail.model_validate(detail)
+    return models.ScheduleDetail.model_validate(detail)
 
 
 def _next(backend: WebBackend, row: Schedule) -> datetime | None:
