@@ -1,4 +1,4 @@
-"""`/console/jobs/ID`: one job, its executions, and its verbs."""
+"""`/console/jobs/ID`: one job, its executions, its verbs, and the tree that it is a part of."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from pgbeat.errors import Forbidden, NotFound, PgbeatError
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.checks.permissions import Verb
 from pgbeat.jobs.explaining import explain as whereabouts
-from pgbeat.jobs.explaining import trace_rows
+from pgbeat.jobs.explaining import trace_rows, tree
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.rows import model as jobs
@@ -53,6 +53,18 @@ def job_page(
             raise
         result = visit.redactor.row(result, result.task)
         return visit.page("result.html", "jobs", result=result)
+
+
+@router.get("/console/jobs/{job_id}/tree")
+def tree_page(visit: TheVisit, job_id: str) -> Response:
+    """Shows the canvas, group and retries of a job, and what blocks what."""
+    with visit.reading() as connection:
+        job = visible_job(connection, visit, job_id)
+        prefix = lookup.prefix_of(visit.backend.celery.conf)
+        whole = tree.of_job(connection, visit.caller, job, prefix=prefix)
+    visit.redactor.mask_errors(whole.root.all())
+    is_over = all(node.finished_at or node.kind != "job" for node in whole.root.all())
+    return visit.page("job_tree.html", "jobs", job=job, tree=whole, is_over=is_over)
 
 
 def _result(connection: Connection, visit: Visit, task_id: str) -> TaskResult | None:

@@ -1,5 +1,5 @@
 """The pages of operators: beats, errors, tasks, webhooks and the audit log."""
 
-from pgbeat.web.pages.operations import audits, beats, errors, find, task, webhooks
+from pgbeat.web.pages.operations import errors, find, system, task, webhooks
 
-MODULES = (errors, find, task, beats, webhooks, audits)
+MODULES = (errors, find, task, system, webhooks)

@@ -1,14 +1,24 @@
-"""`/console/audit`: the audit log."""
+"""`/console/beats` and `/console/audit`: how far behind the beats are, and who changed what."""
 
 from fastapi import APIRouter, Response
 
 from pgbeat.access import audit
+from pgbeat.monitoring import beats
+from pgbeat.schedules import model as schedules
 from pgbeat.web.api.paging import number, read_one, split
 from pgbeat.web.pages.render import PageRoute, ViewerVisit
 
 router = APIRouter(route_class=PageRoute)
 
 _PAGE = 50
+
+
+@router.get("/console/beats")
+def beats_page(visit: ViewerVisit) -> Response:
+    """Shows the beats of the namespace."""
+    with visit.reading() as connection:
+        status = beats.status(connection, visit.backend.settings)
+    return visit.page("beats.html", "beats", found=status, most=schedules.MOST_DUE)
 
 
 @router.get("/console/audit")
