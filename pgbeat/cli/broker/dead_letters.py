@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 from rich.text import Text
@@ -80,13 +81,11 @@ _selecting = adding(
 @_selecting
 @dry_run_option
 @on_target
-def requeue_command(
-    target: Target, ids: tuple[int, ...], queue: str | None, everything: bool, dry_run: bool
-) -> None:
+def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
     """Put dead letters back into their queues. Their deliveries count from zero again."""
     with target.unit(dry_run=dry_run) as unit:
         target.require_broker(unit.connection)
-        chosen = control.choose(unit.connection, ids=ids, queue=queue, everything=everything)
+        chosen = control.choose(unit.connection, **which)
         count = control.requeue(unit, chosen)
     with_queue = [name for name in chosen.values() if name]
     homeless = len(chosen) - len(with_queue)
@@ -96,7 +95,7 @@ def requeue_command(
         verb = "Would put back" if dry_run else "Put back"
         click.echo(f"{verb} {_what(with_queue)}.")
     elif not homeless:
-        click.echo(f"There are no dead letters{_scope(queue)}.")
+        click.echo(f"There are no dead letters{_scope(which['queue'])}.")
     if homeless:
         printing.note(
             f"{counted(homeless, 'dead letter')} can't be put back: the queue no longer exists."
@@ -108,24 +107,15 @@ def requeue_command(
 @option("--older-than", LENGTH, "Only those that died longer ago: 7d, '12 hours'.")
 @asking
 @on_target
-def drop_command(
-    target: Target,
-    ids: tuple[int, ...],
-    queue: str | None,
-    everything: bool,
-    older_than: timedelta | None,
-    yes: bool,
-    dry_run: bool,
-) -> None:
+def drop_command(target: Target, /, yes: bool, dry_run: bool, **which: Any) -> None:
     """Delete dead letters for good."""
     with target.transaction() as connection:
         target.require_broker(connection)
-        chosen = control.choose(
-            connection, ids=ids, queue=queue, older_than=older_than, everything=everything
-        )
+        chosen = control.choose(connection, **which)
     what, count, as_json = _what(chosen.values()), 0, printing.is_json()
     if not chosen:
-        click.echo(f"There are no dead letters{_scope(queue, older_than)}.", err=as_json)
+        scope = _scope(which["queue"], which["older_than"])
+        click.echo(f"There are no dead letters{scope}.", err=as_json)
     elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run):
         with target.unit() as unit:
             count = control.drop(unit, chosen)

@@ -43,19 +43,15 @@ def tokens_command() -> None:
 )
 @option("--note", "TEXT", "What it is for.")
 @on_target
-def create_command(
-    target: Target, actor: str, scope: Scope, expires: timedelta, note: str | None
-) -> None:
+def create_command(target: Target, /, expires: timedelta, **options: Any) -> None:
     """Make a token, and print it: this once, on standard output."""
     with target.unit() as unit:
         row, written = tokens.create(
             unit.connection,
             namespace=unit.namespace,
-            actor=actor,
-            scope=scope,
             lifetime=None if expires == timedelta.max else expires,
-            note=note,
             created_by=unit.actor.name,
+            **options,
         )
         unit.record("create", None, row)
         now = connections.now(unit.connection)

@@ -49,7 +49,7 @@ _TIMES = 5
 @option("--schema", FLAG, "Print the JSON Schema of files, for editors.")
 @on_target
 def sync_command(
-    target: Target, path: str | None, is_plan: bool, prune: bool, adopt: bool, schema: bool
+    target: Target, /, path: str | None, is_plan: bool, schema: bool, **ways: bool
 ) -> None:
     """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
 
@@ -69,7 +69,6 @@ def sync_command(
         raise click.UsageError("which file? Name one, or - for standard input")
     file = _file(target, path)
     namespace = file.namespace or target.namespace
-    ways = {"prune": prune, "adopt": adopt}
     for _ in range(_TIMES):
         plan = _plan(target, file, namespace, ways)
         if not printing.is_json():
