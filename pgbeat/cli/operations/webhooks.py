@@ -95,16 +95,14 @@ def _state(row: Webhook) -> Text:
     return printing.styled("active" if row.slots > 1 else "failing")
 
 
+def _read(ctx: click.Context, param: click.Parameter, file: Any) -> str | None:
+    return None if file is None else str(file.read()).strip()
+
+
 def _definition(*, required: bool) -> Callable[[F], F]:
     """Returns a decorator that adds the options that define a webhook."""
     return adding(
-        option(
-            "--url",
-            "URL",
-            "Where to send events, normally https://.",
-            "webhook_url",
-            required=required,
-        ),
+        option("--url", "URL", "Where to send events, normally https://.", required=required),
         option(
             "--event",
             "EVENT",
@@ -118,6 +116,8 @@ def _definition(*, required: bool) -> Callable[[F], F]:
             click.File(),
             "A file with the secret (- is standard input), as whsec_ and base64; "
             "by default a random one is made.",
+            "secret",
+            callback=_read,
         ),
     )
 
@@ -127,18 +127,10 @@ def _definition(*, required: bool) -> Callable[[F], F]:
 @_definition(required=True)
 @dry_run_option
 @on_target
-def add_command(
-    target: Target,
-    name: str,
-    webhook_url: str,
-    events: tuple[str, ...],
-    secret_file: Any,
-    dry_run: bool,
-) -> None:
+def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> None:
     """Add a webhook. Prints its secret once: the receiver needs it to check signatures."""
     with target.unit(dry_run=dry_run) as unit:
-        secret = _read(secret_file)
-        row, secret = control.add(unit, name, webhook_url, events, secret=secret)
+        row, secret = control.add(unit, name, **values)
     if dry_run:
         click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
         return
@@ -147,7 +139,7 @@ def add_command(
         printing.echo_json(views.counted(row, count) | {"secret": secret})
         return
     click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
-    if secret_file is None:
+    if values["secret"] is None:
         click.echo(f"Its secret, which is not shown again: {secret}")
 
 
@@ -158,18 +150,11 @@ def add_command(
 @dry_run_option
 @on_target
 def update_command(
-    target: Target,
-    name: str,
-    webhook_url: str | None,
-    events: tuple[str, ...],
-    secret_file: Any,
-    new_secret: bool,
-    dry_run: bool,
+    target: Target, /, name: str, new_secret: bool, dry_run: bool, **values: Any
 ) -> None:
     """Change a webhook. After a change of the secret, the old one signs too for a day."""
-    changes = control.read_changes(
-        webhook_url, events or None, _read(secret_file), renew_secret=new_secret
-    )
+    values["events"] = values["events"] or None
+    changes = control.read_changes(**values, renew_secret=new_secret)
     with target.unit(dry_run=dry_run) as unit:
         row = control.edit(unit, name, **changes)
         count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
@@ -179,10 +164,6 @@ def update_command(
     printing.result(shown, message)
     if is_new and not printing.is_json():
         click.echo(f"Its new secret, which is not shown again: {changes['secret']}")
-
-
-def _read(secret_file: Any) -> str | None:
-    return None if secret_file is None else str(secret_file.read()).strip()
 
 
 @webhooks_command.command("remove")
