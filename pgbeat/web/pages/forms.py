@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fastapi import Request
@@ -31,6 +32,15 @@ class FormField(NamedTuple):
     #: The key of the names that the page offers for it.
     offer: str = ""
     is_wide: bool = False
+
+
+#: Makes a field that takes the whole width of the form.
+wide = partial(FormField, is_wide=True)
+
+
+def choice(name: str, label: str, options: Iterable[str], hint: str = "") -> FormField:
+    """Returns a field with one of several words."""
+    return FormField(name, label, "choice", hint, tuple(options))
 
 
 class FormSection(NamedTuple):

@@ -17,7 +17,7 @@ from pgbeat.web.api.jobs.groups import NewGroup
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.api.visible import visible_group
 from pgbeat.web.pages import forms
-from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.forms import Form, FormField, choice, wide
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import ChangeVisit, PageRoute, TheVisit, Visit, path
@@ -115,38 +115,34 @@ def change_group(visit: TheVisit, group_id: GroupId) -> Response:
 
 _FIELDS = (
     FormField("name", "Name", hint="optional"),
-    FormField(
+    choice(
         "mode",
         "The jobs run",
-        "choice",
-        options=groups.MODES,
-        hint="parallel: all at once; sequential: one after the other",
+        groups.MODES,
+        "parallel: all at once; sequential: one after the other",
     ),
-    FormField(
+    choice(
         "on_failure",
         "Once one has failed",
-        "choice",
-        options=groups.ON_FAILURE,
-        hint="stop: cancels the others; continue: runs them; skip_remaining: skips the others",
+        groups.ON_FAILURE,
+        "stop: cancels the others; continue: runs them; skip_remaining: skips the others",
     ),
     FormField(
         "callback",
         "Callback",
         hint="a job that runs once, at the end: the name of a task, or an object as below",
     ),
-    FormField(
+    choice(
         "callback_outcome",
         "Runs once the group has",
-        "choice",
-        options=groups.CALLBACK_OUTCOMES,
-        hint="finished: completed or failed",
+        groups.CALLBACK_OUTCOMES,
+        "finished: completed or failed",
     ),
-    FormField(
+    wide(
         "jobs",
         "Jobs",
         "long",
-        is_wide=True,
-        hint='one in each line: the name of a task, or {"task": "…", "args": […], "lane": "…"}, '
+        'one in each line: the name of a task, or {"task": "…", "args": […], "lane": "…"}, '
         'or {"template": "…"}; with "key" and "depends_on": ["…"], they wait for each other',
     ),
 )

@@ -12,37 +12,25 @@ from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.schedules import launchers
 from pgbeat.web.backend import WebBackend
 from pgbeat.web.identity import Caller
-from pgbeat.web.pages.forms import FormField, FormSection, text
+from pgbeat.web.pages.forms import FormField, FormSection, text, wide
 
 if TYPE_CHECKING:
     from celery import Celery
 
 TEMPLATE = FormField("template", "Template", offer="templates", hint="for what is left empty here")
-TASK = FormField("task", "Task", offer="tasks", is_wide=True)
-ARGS = FormField("args", "Arguments", "json", 'a JSON list: [1, "a"]', is_wide=True)
-KWARGS = FormField("kwargs", "Keyword arguments", "json", 'a JSON object: {"day": 1}', is_wide=True)
+TASK = wide("task", "Task", offer="tasks")
+ARGS = wide("args", "Arguments", "json", 'a JSON list: [1, "a"]')
+KWARGS = wide("kwargs", "Keyword arguments", "json", 'a JSON object: {"day": 1}')
 QUEUE = FormField("queue", "Queue", hint="empty: as the app routes it")
-OPTIONS = FormField("options", "Publish options", "json", "Celery's, a JSON object", is_wide=True)
+OPTIONS = wide("options", "Publish options", "json", "Celery's, a JSON object")
 
 PUBLISHING = FormSection("How it is published", (QUEUE, OPTIONS), "queue, options")
 ABOUT = FormSection(
     "What it is for",
     (
-        FormField("description", "Description", "long", "what it is for", is_wide=True),
-        FormField(
-            "labels",
-            "Labels",
-            "json",
-            'to find it by, a JSON object: {"team": "billing"}',
-            is_wide=True,
-        ),
-        FormField(
-            "metadata",
-            "Metadata",
-            "json",
-            "anything else to keep with it, a JSON object",
-            is_wide=True,
-        ),
+        wide("description", "Description", "long", "what it is for"),
+        wide("labels", "Labels", "json", 'to find it by, a JSON object: {"team": "billing"}'),
+        wide("metadata", "Metadata", "json", "anything else to keep with it, a JSON object"),
     ),
     "description, labels, metadata",
 )

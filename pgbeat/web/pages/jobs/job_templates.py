@@ -10,19 +10,14 @@ from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
 from pgbeat.web.pages import forms, summaries
-from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.forms import Form, FormField, wide
 from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, TheVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
 _NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
-_WHAT = (
-    job_fields.TASK,
-    job_fields.ARGS,
-    job_fields.KWARGS,
-    FormField("description", "Description", is_wide=True),
-)
+_WHAT = (job_fields.TASK, job_fields.ARGS, job_fields.KWARGS, wide("description", "Description"))
 _SECTIONS = (*job_fields.sections("job_policy."), job_fields.PUBLISHING)
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 

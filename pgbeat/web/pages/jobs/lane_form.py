@@ -6,7 +6,7 @@ from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.model import Lane, parse_rate
 from pgbeat.timetables import span
 from pgbeat.web.pages import forms
-from pgbeat.web.pages.forms import FormField
+from pgbeat.web.pages.forms import FormField, wide
 
 NAME = FormField("name", "Name", hint="such as gpu; no slash")
 _RATE = "such as 10/minute or 100/15 minutes; empty: any"
@@ -22,7 +22,7 @@ FIELDS = (
     FormField("fair_by", "Fair by", hint=_FAIR, offer="keys"),
     FormField("max_per_key", "Slots of each key", "number", "how many run at once; empty: any"),
     FormField("policy", "Policy", hint="decides which run together; empty: none", offer="policies"),
-    FormField("options", "The policy's options", "json", 'a JSON object: {"gpu": 2}', is_wide=True),
+    wide("options", "The policy's options", "json", 'a JSON object: {"gpu": 2}'),
 )
 
 

@@ -12,7 +12,7 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.rows import ids
 from pgbeat.web.api.paging import moment, read, split
 from pgbeat.web.pages import forms, summaries
-from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.forms import Form, FormField, wide
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, Visit, path
 from pgbeat.webhooks import control, deliveries, outbox
 from pgbeat.webhooks import model as webhooks
@@ -24,7 +24,7 @@ router = APIRouter(route_class=PageRoute)
 _PAGE = 25
 _STATES = ("pending", "delivered", "failed")
 _NAME = FormField("name", "Name", hint="such as ops; without a slash")
-_URL = FormField("url", "URL", hint="https, where the receiver listens", is_wide=True)
+_URL = wide("url", "URL", hint="https, where the receiver listens")
 _NO_EVENTS = {"events": "choose one or more"}
 #: The events in words.
 _WHEN = {name: event.when.replace("`", "") for name, event in EVENTS.items()}

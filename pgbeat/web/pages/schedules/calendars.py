@@ -12,18 +12,17 @@ from pgbeat.schedules.calendars import model as calendars
 from pgbeat.views import View
 from pgbeat.views.definitions import calendar, calendar_check
 from pgbeat.web.pages import forms
-from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.forms import Form, FormField, wide
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, ViewerVisit, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
 _NAME = FormField("name", "Name", hint="such as office; without a slash")
-_DEFINITION = FormField(
+_DEFINITION = wide(
     "definition",
     "Definition",
     "long",
-    is_wide=True,
-    hint='a JSON object: {"weekdays": ["sat", "sun"], "holidays": {"country": "NO"}}',
+    'a JSON object: {"weekdays": ["sat", "sun"], "holidays": {"country": "NO"}}',
 )
 _CHECK = (
     FormField("at", "Time", "moment", "UTC; empty: now"),

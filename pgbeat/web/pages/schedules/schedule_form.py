@@ -5,7 +5,8 @@ from typing import Any
 
 from pgbeat.schedules import checked
 from pgbeat.schedules.model import TIMETABLES, Schedule
-from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, read, text
+from pgbeat.web.pages import forms
+from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, choice, wide
 from pgbeat.web.pages.jobs import job_fields
 
 NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
@@ -14,17 +15,16 @@ _STATES: dict[str, dict[str, bool]] = {
     "paused": {"paused": True},
     "disabled": {"enabled": False},
 }
-STATE = FormField("state", "At first", "choice", options=tuple(_STATES))
+STATE = choice("state", "At first", tuple(_STATES))
 #: Fields that only a new schedule's form has.
 NEW = (NAME, STATE)
 _WHEN = (
-    FormField("kind", "Kind of timetable", "choice", options=tuple(TIMETABLES)),
-    FormField(
+    choice("kind", "Kind of timetable", tuple(TIMETABLES)),
+    wide(
         "timetable",
         "Timetable",
         hint="cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset "
         "59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
-        is_wide=True,
     ),
     FormField("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
 )
@@ -32,24 +32,17 @@ _BOUNDS = (
     FormField("starts_at", "Not before", "moment", "UTC"),
     FormField("ends_at", "Not after", "moment", "UTC"),
     FormField("max_runs", "Maximum runs", "number", "then it is done"),
-    FormField(
+    choice(
         "after_outcome",
         "After another schedule: when its job has",
-        "choice",
-        options=("completed", "failed", "finished"),
+        ("completed", "failed", "finished"),
     ),
 )
 _WHAT = (
     job_fields.TASK,
     job_fields.ARGS,
     job_fields.KWARGS,
-    FormField(
-        "condition_sql",
-        "Condition in SQL",
-        "long",
-        "it launches if the first value is true",
-        is_wide=True,
-    ),
+    wide("condition_sql", "Condition in SQL", "long", "it launches if the first value is true"),
     FormField(
         "job_policy.template", "Template", offer="templates", hint="for arguments and policy"
     ),
@@ -61,13 +54,12 @@ _HOW = (
     job_fields.OPTIONS,
 )
 _BETWEEN = (
-    FormField(
+    choice(
         "overlap",
         "While the previous job runs",
-        "choice",
-        options=("allow", "skip", "queue_one", "buffer_all", "cancel_previous"),
+        ("allow", "skip", "queue_one", "buffer_all", "cancel_previous"),
     ),
-    FormField("catch_up", "Missed times", "choice", options=("latest", "all", "none")),
+    choice("catch_up", "Missed times", ("latest", "all", "none")),
     FormField("catch_up_limit", "Catch up at most", "number"),
     FormField("grace", "Grace", "length", "how late it may launch: 15 min; empty: however late"),
     FormField("min_interval", "Minimum interval", "length", "between two launches: 1 h"),
@@ -102,7 +94,7 @@ SECTIONS = (
         for section in job_fields.sections("job_policy.")
     ),
 )
-FIELDS = all_of(SECTIONS)
+FIELDS = forms.all_of(SECTIONS)
 _KINDS = {field.name: field.kind for field in FIELDS}
 #: Fields that can't be empty.
 _ALWAYS = checked.REQUIRED.intersection(_KINDS)
@@ -125,11 +117,11 @@ def written(row: Schedule) -> dict[str, str]:
     """Returns a schedule as the texts of the fields."""
     kind = next((column for column in TIMETABLES if getattr(row, column) is not None), "")
     texts = {
-        name: text(of, getattr(row, name))
+        name: forms.text(of, getattr(row, name))
         for name, of in _KINDS.items()
         if name not in _TIMETABLE and not name.startswith("job_policy.")
     }
-    texts |= {"kind": kind, "timetable": text("text", getattr(row, kind)) if kind else ""}
+    texts |= {"kind": kind, "timetable": forms.text("text", getattr(row, kind)) if kind else ""}
     return texts | job_fields.written(row.job_policy, "job_policy.")
 
 
@@ -168,7 +160,7 @@ def _read(
         fields[texts["kind"]] = texts["timetable"]
     others = {name: value for name, value in which.items() if name not in _TIMETABLE}
     try:
-        fields |= read((NAME, *FIELDS), others)
+        fields |= forms.read((NAME, *FIELDS), others)
     except Mistakes as mistakes:
         errors |= mistakes.errors
     if errors:
