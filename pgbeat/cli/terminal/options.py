@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import isfinite
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 import click
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs.preparing import details
+from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
 from pgbeat.timetables import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -288,7 +289,7 @@ _OPTIONS = [
     _when("--after", "NAME", "Whenever a job of that schedule ends."),
     _when(
         "--after-outcome",
-        click.Choice(["completed", "failed", "finished"]),
+        click.Choice(get_args(AfterOutcome)),
         "After which outcome of that job; by default completed.",
     ),
     _when("--timezone", "ZONE", "The time zone, as Europe/Oslo; by default the app's."),
@@ -299,14 +300,14 @@ _OPTIONS = [
     _limits("--jitter", LENGTH, "Delay each due time by a random time up to this."),
     _policies(
         "--catch-up",
-        click.Choice(["latest", "all", "none"]),
+        click.Choice(get_args(CatchUp)),
         "Which missed times to launch; by default the latest.",
     ),
     _policies("--catch-up-limit", whole(1, 10_000), "How many, with `all`; by default 100."),
     _policies("--grace", LENGTH, "How late a launch may be; later times are skipped."),
     _policies(
         "--overlap",
-        click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
+        click.Choice(get_args(Overlap)),
         "While its last job is unfinished; by default allow.",
     ),
     _policies("--min-interval", LENGTH, "The shortest time between two launches."),

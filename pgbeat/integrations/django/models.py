@@ -5,11 +5,12 @@ functions change them, so the models are unmanaged and refuse to be saved or del
 """
 
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from django.db import models
 
 from pgbeat.integrations.django import databases, schema
+from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
 
 #: The permissions of the console's administrators, and of its viewers. Others of the staff see and
 #: control their own jobs.
@@ -118,7 +119,7 @@ class Schedule(Row):
     solar = _text(help_text="sunset 59.91 10.75")
     rrule = _text(help_text="FREQ=WEEKLY;BYDAY=MO")
     after = _text(help_text="another schedule, whose jobs launch this one when they end")
-    after_outcome = _choice("completed", "failed", "finished", default="completed")
+    after_outcome = _choice(*get_args(AfterOutcome), default="completed")
     timezone = _text(verbose_name="time zone", help_text="such as Europe/Oslo; empty: the app's")
     starts_at = _moment("not before")
     ends_at = _moment("not after")
@@ -127,17 +128,11 @@ class Schedule(Row):
     jitter = _length(null=False, default=timedelta(0), help_text="delays it by up to: 2 min")
     calendar = _text(help_text="for times to skip")
 
-    catch_up = _choice("latest", "all", "none", default="latest", help_text="of missed times")
+    catch_up = _choice(*get_args(CatchUp), default="latest", help_text="of missed times")
     catch_up_limit = models.IntegerField("of all, at most", default=100, blank=True)
     grace = _length(help_text="how late it may launch")
     overlap = _choice(
-        "allow",
-        "skip",
-        "queue_one",
-        "buffer_all",
-        "cancel_previous",
-        default="allow",
-        help_text="while its previous job is unfinished",
+        *get_args(Overlap), default="allow", help_text="while its previous job is unfinished"
     )
     min_interval = _length(help_text="between two launches")
     max_retries = _whole(null=False, help_text="then it is disabled; empty: as the settings say")

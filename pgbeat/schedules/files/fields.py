@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
+from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
 from pgbeat.schedules.files.job_policies import Policy
 from pgbeat.schedules.files.kinds import (
     Choice,
@@ -58,7 +59,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("rrule", Text("FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"), "When: a rule of RFC 5545."),
     ("after", Text("nightly", 200), "When a job of the schedule of that name has ended."),
     (
-        "after_outcome", Choice(("completed", "failed", "finished")),
+        "after_outcome", Choice(get_args(AfterOutcome)),
         "Which end of that job launches; finished is either.", "completed",
     ),
     (
@@ -91,13 +92,13 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ),
     ("calendar", Text("holidays", 200), "The calendar whose excluded times it skips."),
     (
-        "catch_up", Choice(("latest", "all", "none")),
+        "catch_up", Choice(get_args(CatchUp)),
         "Which due times that passed while no beat ran are launched.", "latest",
     ),
     ("catch_up_limit", Whole(1, 10_000), "For catch_up all: how many at most.", 100),
     ("grace", Duration("10 minutes"), "How late a due time may be decided."),
     (
-        "overlap", Choice(("allow", "skip", "queue_one", "buffer_all", "cancel_previous")),
+        "overlap", Choice(get_args(Overlap)),
         "What happens while the previous job is unfinished.", "allow",
     ),
     ("min_interval", Duration("1 hour"), "Launches are never closer together."),

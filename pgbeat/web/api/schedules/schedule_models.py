@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs.rows.model import State
 from pgbeat.monitoring.schedule_health import MEANINGS, Code, Health, Severity
-from pgbeat.schedules import ticks
+from pgbeat.schedules import AfterOutcome, CatchUp, Overlap, ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Outcome, Trigger
 from pgbeat.views import schedules as views
@@ -46,17 +46,17 @@ class ScheduleFields(Body):
     solar: str | None = Field(None, examples=["sunset 59.91 10.75"])
     rrule: str | None = Field(None, examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"])
     after: str | None = Field(None, description="The schedule whose jobs it follows.")
-    after_outcome: Literal["completed", "failed", "finished"] | None = None
+    after_outcome: AfterOutcome | None = None
     timezone: str | None = Field(None, examples=["Europe/Oslo"])
     starts_at: AwareDatetime | None = None
     ends_at: AwareDatetime | None = None
     max_runs: int | None = Field(None, ge=1, le=2**31 - 1)
     jitter: Length | None = None
     calendar: str | None = None
-    catch_up: Literal["latest", "all", "none"] | None = None
+    catch_up: CatchUp | None = None
     catch_up_limit: int | None = Field(None, ge=1, le=10_000)
     grace: Length | None = None
-    overlap: Literal["allow", "skip", "queue_one", "buffer_all", "cancel_previous"] | None = None
+    overlap: Overlap | None = None
     min_interval: Length | None = None
     max_retries: int | None = Field(None, ge=0, le=2**31 - 1)
     retry_base: Length | None = None

@@ -1,9 +1,9 @@
 """The forms of new and existing schedules."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from pgbeat.schedules import checked
+from pgbeat.schedules import AfterOutcome, CatchUp, Overlap, checked
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, choice, wide
@@ -32,11 +32,7 @@ _BOUNDS = (
     FormField("starts_at", "Not before", "moment", "UTC"),
     FormField("ends_at", "Not after", "moment", "UTC"),
     FormField("max_runs", "Maximum runs", "number", "then it is done"),
-    choice(
-        "after_outcome",
-        "After another schedule: when its job has",
-        ("completed", "failed", "finished"),
-    ),
+    choice("after_outcome", "After another schedule: when its job has", get_args(AfterOutcome)),
 )
 _WHAT = (
     job_fields.TASK,
@@ -54,12 +50,8 @@ _HOW = (
     job_fields.OPTIONS,
 )
 _BETWEEN = (
-    choice(
-        "overlap",
-        "While the previous job runs",
-        ("allow", "skip", "queue_one", "buffer_all", "cancel_previous"),
-    ),
-    choice("catch_up", "Missed times", ("latest", "all", "none")),
+    choice("overlap", "While the previous job runs", get_args(Overlap)),
+    choice("catch_up", "Missed times", get_args(CatchUp)),
     FormField("catch_up_limit", "Catch up at most", "number"),
     FormField("grace", "Grace", "length", "how late it may launch: 15 min; empty: however late"),
     FormField("min_interval", "Minimum interval", "length", "between two launches: 1 h"),
