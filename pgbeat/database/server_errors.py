@@ -2,8 +2,10 @@
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pgbeat.database import connections
+from pgbeat.errors import Busy, Forbidden, InvalidInput, SchemaError
 
 #: Classes and codes of SQLSTATE that say nothing of the statement: it may succeed a moment later,
 #: or on another server. https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -15,6 +17,30 @@ _PASSING = {
     "58": "system error: input and output",
     "XX": "internal error, corrupted data",
 }
+#: The kind of an error that means that there is no connection.
+UNAVAILABLE = "database_unavailable"
+#: Kinds of errors, as programs are told them, by SQLSTATE or its class.
+_CODES = {
+    "22": InvalidInput.code,
+    "23": InvalidInput.code,
+    # A lock timeout, a serialization failure, a deadlock.
+    **dict.fromkeys(("55P03", "40001", "40P01"), Busy.code),
+    "42501": Forbidden.code,
+    "57014": "timeout",
+    # There is no such schema, table, column or function: it is missing, or another version's.
+    **dict.fromkeys(("3F000", "42P01", "42703", "42883"), SchemaError.code),
+}
+
+
+def code_of(error: BaseException) -> str:
+    """Returns the kind of a database's error, for programs; an empty text if it has none."""
+    state = connections.sqlstate(error)
+    code = _CODES.get(state) or _CODES.get(state[:2], "")
+    if not code and isinstance(getattr(error, "orig", None) or error, psycopg.DataError):
+        return InvalidInput.code
+    if not code and (isinstance(error, PoolTimeout) or connections.is_lost(error)):
+        return UNAVAILABLE
+    return code
 
 
 def is_passing(error: BaseException) -> bool:

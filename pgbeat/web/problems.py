@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
 from pgbeat import errors
-from pgbeat.database import connections
+from pgbeat.database import connections, server_errors
 from pgbeat.web.guards import HEADERS
 from pgbeat.web.issuer import IssuerAway
 
@@ -76,8 +76,19 @@ _PYDANTIC_CODES = {
 }
 #: The most problems in a response.
 MOST_PROBLEMS = 50
-#: SQLSTATEs of a schema, table, column or function that doesn't exist.
-_OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
+#: Statuses and details of the database's errors, by their code.
+_OF_DATABASE = {
+    errors.InvalidInput.code: (422, "{}"),
+    errors.Busy.code: (409, "another session is changing that at the same time; try again"),
+    errors.Forbidden.code: (403, "pgbeat web's database role may not do that: {}"),
+    "timeout": (503, "the database took too long; ask for less"),
+    server_errors.UNAVAILABLE: (503, "the database can't be reached now"),
+    errors.SchemaError.code: (
+        503,
+        "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`",
+    ),
+    "": (500, "the database refused that; the log says why"),
+}
 
 
 class FieldProblem(BaseModel):
@@ -257,27 +268,13 @@ def _allowed(request: Request) -> str:
 
 
 def _database(request: Request, error: Exception) -> Response:
-    cause = getattr(error, "orig", None) or error
-    state = connections.sqlstate(error)
-    if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
-        return problem(request, 422, connections.first_line(error), code="invalid")
-    if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock
-        message = "another session is changing that at the same time; try again"
-        return problem(request, 409, message, code=errors.Busy.code)
-    if state == "42501":  # insufficient privilege
-        message = f"pgbeat web's database role may not do that: {connections.first_line(error)}"
-        return problem(request, 403, message)
-    if state == "57014":
-        return problem(request, 503, "the database took too long; ask for less", code="timeout")
-    if isinstance(error, PoolTimeout) or connections.is_lost(error):
-        logger.warning("The database can't be reached: %s", connections.first_line(error))
-        message = "the database can't be reached now"
-        return problem(request, 503, message, code="database_unavailable")
-    logger.error("The database refused a statement", exc_info=error)
-    if state in _OTHER_SCHEMA:
-        text = "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`"
-        return problem(request, 503, text, code=errors.SchemaError.code)
-    return problem(request, 500, "the database refused that; the log says why")
+    code, reason = server_errors.code_of(error), connections.first_line(error)
+    if code == server_errors.UNAVAILABLE:
+        logger.warning("The database can't be reached: %s", reason)
+    elif code in ("", errors.SchemaError.code):
+        logger.error("The database refused a statement", exc_info=error)
+    status, detail = _OF_DATABASE[code]
+    return problem(request, status, detail.format(reason), code=code or None)
 
 
 def _unfit(request: Request, error: Exception) -> Response:

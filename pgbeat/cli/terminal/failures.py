@@ -1,5 +1,6 @@
 """Turns errors into sentences and exit statuses."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -9,20 +10,20 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.cli.terminal.printing import harmless
 from pgbeat.config import place
 from pgbeat.database import connections
+from pgbeat.database.server_errors import code_of, is_read_only
 from pgbeat.errors import (
+    Busy,
     ConfigError,
     Forbidden,
     InvalidCalendar,
     InvalidInput,
     PgbeatError,
     Problem,
+    SchemaError,
 )
 
 #: Exit statuses: the command failed; its input is invalid; a condition said no.
 FAILED, REFUSED, SKIPPED = 1, 2, 3
-
-#: SQLSTATEs that a missing or different schema leads to: no schema, table, column, function.
-_OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
 
 
 class BadInput(click.ClickException):
@@ -65,30 +66,31 @@ def _listed(error: InvalidInput) -> str:
 
 def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
     """Returns an error as `--json` prints it: its code, its message, and each problem."""
-    code, problems = "error", [Problem("", "error", sentence.message)]
+    code = InvalidInput.code if isinstance(sentence, BadInput) else code_of(error) or "error"
+    problems: Iterable[Problem] = [Problem("", code, sentence.message)]
     if isinstance(error, PgbeatError):
-        code, problems = error.code, list(error.problems)
+        code, problems = error.code, error.problems
     listed = [problem._asdict() for problem in problems]
     return {"error": {"code": code, "message": sentence.message, "problems": listed}}
 
 
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
-    state = connections.sqlstate(error)
-    if state == "25006":
+    code = code_of(error)
+    if is_read_only(error):
         return (
             f"database {place(target.settings.url)} is read-only: it is a standby, or "
             "default_transaction_read_only is on; give the primary's URL"
         )
     if connections.is_lost(error):
         return unreachable(error, target)
-    if state in _OTHER_SCHEMA:
+    if code == SchemaError.code:
         problem = _schema_problem(target)
         if problem is not None:
             return problem
-    if state == "55P03":
+    if code == Busy.code:
         return "another session is changing that; try again"
     return f"the database refused: {connections.first_line(error)}" + (
-        "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
+        "; `pgbeat doctor` lists the missing permissions" if code == Forbidden.code else ""
     )
 
 

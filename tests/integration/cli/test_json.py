@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import click
+import psycopg
 import pytest
 
 from pgbeat.cli import program
@@ -20,6 +21,20 @@ def test_every_command_has_it() -> None:
     }
     # A server, a show, a file and another format.
     assert without == {"web", "demo", "export", "metrics"}
+
+
+def test_an_error_of_the_database_has_the_code_that_the_api_gives_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(dsn: str, *arguments: str) -> str:
+        return str(json.loads(run(dsn, *arguments, "--json").stdout)["error"]["code"])
+
+    assert code("postgresql://127.0.0.1:1/nothing", "queues") == "database_unavailable"
+    assert code(database, "status", "\udcff") == "invalid"
+    monkeypatch.setattr("pgbeat.cli.terminal.target._LIMITS", {"lock_timeout": "50ms"})
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE kombu_queue SET used_at = now()")
+        assert code(database, "queues", "pause", "celery") == "busy"
 
 
 POLICY = ("--job-retry-base", "60", "--job-retry-cap", "59", "--tag", "")

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database.connections import sqlstate
-from pgbeat.database.server_errors import is_passing, is_read_only
+from pgbeat.database.server_errors import code_of, is_passing, is_read_only
 
 
 def error(code: str) -> Exception:
@@ -27,6 +27,31 @@ def test_errors_of_the_server_pass(code: str) -> None:
 def test_errors_of_a_statement_do_not(code: str) -> None:
     assert not is_passing(error(code))
     assert not is_passing(psycopg.errors.lookup(code)())
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("22P02", "invalid"),
+        ("23505", "invalid"),
+        ("55P03", "busy"),
+        ("40P01", "busy"),
+        ("42501", "forbidden"),
+        ("57014", "timeout"),
+        ("57P01", "database_unavailable"),
+        ("25006", "database_unavailable"),
+        ("42P01", "wrong_schema"),
+        ("P0001", ""),
+    ],
+)
+def test_the_code_of_an_error(state: str, code: str) -> None:
+    assert code_of(error(state)) == code_of(psycopg.errors.lookup(state)()) == code
+
+
+def test_the_code_of_an_error_without_sqlstate() -> None:
+    assert code_of(psycopg.DataError("a text can't contain NUL")) == "invalid"
+    assert code_of(psycopg.OperationalError("no route")) == "database_unavailable"
+    assert code_of(OSError("no such file")) == ""
 
 
 def test_other_errors_do_not() -> None:
