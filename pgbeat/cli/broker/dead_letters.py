@@ -12,7 +12,7 @@ from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import asking, dry_run_option, sure
+from pgbeat.cli.terminal.asking import asking, changing, sure
 from pgbeat.cli.terminal.options import FLAG, LENGTH, adding, newest_option, option
 from pgbeat.cli.terminal.printing import Cell, counted, line, span
 from pgbeat.cli.terminal.target import Target, on_target
@@ -79,8 +79,7 @@ _selecting = adding(
 
 @dead_command.command("requeue")
 @_selecting
-@dry_run_option
-@on_target
+@changing
 def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
     """Put dead letters back into their queues. Their deliveries count from zero again."""
     with target.unit(dry_run=dry_run) as unit:
@@ -106,7 +105,6 @@ def requeue_command(target: Target, /, dry_run: bool, **which: Any) -> None:
 @_selecting
 @option("--older-than", LENGTH, "Only those that died longer ago: 7d, '12 hours'.")
 @asking
-@on_target
 def drop_command(target: Target, /, yes: bool, dry_run: bool, **which: Any) -> None:
     """Delete dead letters for good."""
     with target.transaction() as connection:

@@ -98,7 +98,6 @@ def resume_command(target: Target, name: str) -> None:
 @queues_command.command("purge")
 @click.argument("name")
 @asking
-@on_target
 def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a queue's waiting and delayed messages. Claimed and dead ones stay."""
     with target.transaction() as connection:

@@ -74,7 +74,6 @@ def _send(target: Target, name: str, order: WorkerCommand) -> None:
 @workers_command.command("shutdown")
 @click.argument("name")
 @asking
-@on_target
 def shutdown_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Shut a worker down: it ends its tasks, and takes no new ones. Needs the app."""
     target.require_app("workers are reached through the app's broker")

@@ -10,7 +10,7 @@ from rich.text import Text
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.options import FLAG, JSON_OBJECT, adding, option, whole
 from pgbeat.cli.terminal.printing import Cell, line, short_id, span
 from pgbeat.cli.terminal.target import Target, on_named, on_target
@@ -182,8 +182,7 @@ _limits = adding(
 @lanes_command.command("set")
 @click.argument("name")
 @_limits
-@dry_run_option
-@on_target
+@changing
 def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a lane, or change what the options name.
 
@@ -264,7 +263,6 @@ def _words(lane: Lane) -> str:
 @click.argument("name")
 @option("--force", FLAG, "Even if jobs wait in it: dispatch them all.")
 @asking
-@on_target
 def remove_command(target: Target, name: str, force: bool, yes: bool, dry_run: bool) -> None:
     """Delete a lane that no job waits in, and that no schedule or template names."""
     remove(target, "lane", name, partial(_remove, force=force), yes=yes, dry_run=dry_run)

@@ -7,7 +7,7 @@ import click
 from pgbeat.cli import Noun
 from pgbeat.cli.jobs.job_options import call_options, given_policy, in_words, policy_options
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.options import SectionedCommand, option
 from pgbeat.cli.terminal.printing import compact
 from pgbeat.cli.terminal.target import Target, on_named, on_target
@@ -77,8 +77,7 @@ def show_command(target: Target, name: str) -> None:
 @call_options
 @option("--description", "TEXT", "What it is for.")
 @policy_options(template=False)
-@dry_run_option
-@on_target
+@changing
 def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Make a template, or replace the one of that name.
 
@@ -101,7 +100,6 @@ def set_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> 
 @templates_command.command("remove")
 @click.argument("name")
 @asking
-@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a template that no schedule names. Jobs that were made from it continue."""
     remove(target, "template", name, template_control.remove, yes=yes, dry_run=dry_run)

@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.options import newest_option, option
 from pgbeat.cli.terminal.printing import Cell, line, styled
 from pgbeat.cli.terminal.target import Target, on_target
@@ -71,8 +71,7 @@ def _entry(entry: dict[str, Any]) -> str:
 @click.command("redeliver")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @option("--failed", "NAME", "All failed ones of this webhook.", "failed_of")
-@dry_run_option
-@on_target
+@changing
 def redeliver_command(
     target: Target, ids: tuple[str, ...], failed_of: str | None, dry_run: bool
 ) -> None:

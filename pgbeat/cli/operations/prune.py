@@ -8,10 +8,10 @@ import click
 from pgbeat.beat.verbs import control
 from pgbeat.beat.verbs.control import Pruned
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.options import option, whole
 from pgbeat.cli.terminal.printing import counted
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 
 #: The nouns of tables whose rows are not called like the table.
 _NOUNS = {
@@ -32,8 +32,7 @@ _NOUNS = {
     whole(0, 1_000_000),
     "Keep each schedule's newest N; by default pgbeat_retention_count.",
 )
-@dry_run_option
-@on_target
+@changing
 def prune_command(target: Target, /, dry_run: bool, **kept: Any) -> None:
     """Delete history that is older than the retention.
 

@@ -9,7 +9,7 @@ from pgbeat.access import tokens
 from pgbeat.access.tokens import LIFETIME, Scope, Token
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.options import FLAG, duration, option
 from pgbeat.cli.terminal.printing import Cell, line, styled, utc
 from pgbeat.cli.terminal.target import Target, on_target
@@ -100,8 +100,7 @@ def _cells(row: Token, now: datetime) -> dict[str, Cell]:
 
 @tokens_command.command("revoke")
 @click.argument("token_id", metavar="TOKEN")
-@dry_run_option
-@on_target
+@changing
 def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
     """Revoke a token for good. TOKEN is what `list` shows, or the whole token."""
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]

@@ -9,7 +9,7 @@ from rich.text import Text
 from pgbeat.cli import Noun
 from pgbeat.cli.operations.deliveries import deliveries_command, redeliver_command
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.failures import FAILED
 from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.printing import counted, line
@@ -125,8 +125,7 @@ def _definition(*, required: bool) -> Callable[[F], F]:
 @webhooks_command.command("add")
 @click.argument("name")
 @_definition(required=True)
-@dry_run_option
-@on_target
+@changing
 def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> None:
     """Add a webhook. Prints its secret once: the receiver needs it to check signatures."""
     with target.unit(dry_run=dry_run) as unit:
@@ -147,8 +146,7 @@ def add_command(target: Target, /, name: str, dry_run: bool, **values: Any) -> N
 @click.argument("name")
 @_definition(required=False)
 @option("--new-secret", FLAG, "Replace the secret by a new random one.")
-@dry_run_option
-@on_target
+@changing
 def update_command(
     target: Target, /, name: str, new_secret: bool, dry_run: bool, **values: Any
 ) -> None:
@@ -169,7 +167,6 @@ def update_command(
 @webhooks_command.command("remove")
 @click.argument("name")
 @asking
-@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a webhook with its deliveries."""
     with target.transaction() as connection:

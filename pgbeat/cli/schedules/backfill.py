@@ -17,11 +17,11 @@ from pgbeat.beat.verbs.control import BackfillRun
 from pgbeat.beat.verbs.missed import Missed
 from pgbeat.cli import INTERRUPTED
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.failures import FAILED, SKIPPED
 from pgbeat.cli.terminal.options import MOMENT, in_zone, option
 from pgbeat.cli.terminal.printing import Cell, counted, styled, utc
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
@@ -39,8 +39,7 @@ from pgbeat.views.schedules import made
 )
 @option("--to", MOMENT, "The last; by default now.", "end")
 @option("--limit", click.IntRange(1), "Refuse to launch more.", default=1000)
-@dry_run_option
-@on_target
+@changing
 def backfill_command(
     target: Target, name: str, start: datetime, end: datetime | None, limit: int, dry_run: bool
 ) -> None:

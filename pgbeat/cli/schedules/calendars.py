@@ -9,7 +9,7 @@ from rich.text import Text
 from pgbeat.cli import Noun
 from pgbeat.cli.schedules.calendar_options import clearing, given_definition, rules
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import asking, dry_run_option, remove
+from pgbeat.cli.terminal.asking import asking, changing, remove
 from pgbeat.cli.terminal.failures import SKIPPED
 from pgbeat.cli.terminal.options import FLAG, in_zone, option, read_moment
 from pgbeat.cli.terminal.printing import line
@@ -110,8 +110,7 @@ def check_command(target: Target, name: str, at: datetime | None, timezone: str 
 @click.argument("name")
 @rules
 @option("--if-not-exists", FLAG, "Leave an existing one as it is.")
-@dry_run_option
-@on_target
+@changing
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
@@ -136,8 +135,7 @@ def add_command(
 @click.argument("name")
 @rules
 @clearing
-@dry_run_option
-@on_target
+@changing
 def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a calendar. Other rules stay; --file replaces all."""
     with target.unit(dry_run=dry_run) as unit:
@@ -161,7 +159,6 @@ def _json_now(target: Target, row: Calendar) -> dict[str, Any]:
 @calendars_command.command("remove")
 @click.argument("name")
 @asking
-@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a calendar that no schedule names."""
     remove(target, "calendar", name, calendar_control.remove, yes=yes, dry_run=dry_run)

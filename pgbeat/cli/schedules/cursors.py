@@ -7,8 +7,8 @@ import click
 
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
-from pgbeat.cli.terminal.target import Target, on_named, on_target
+from pgbeat.cli.terminal.asking import changing
+from pgbeat.cli.terminal.target import Target, on_named
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 
@@ -41,8 +41,7 @@ def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
 @cursor_command.command("set")
 @click.argument("name")
 @click.argument("value", metavar="JSON", callback=_read)
-@dry_run_option
-@on_target
+@changing
 def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
     """Set a schedule's cursor, from which its launcher continues."""
     _set(target, name, value, dry_run=dry_run)
@@ -50,8 +49,7 @@ def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
 
 @cursor_command.command("clear")
 @click.argument("name")
-@dry_run_option
-@on_target
+@changing
 def clear_command(target: Target, name: str, dry_run: bool) -> None:
     """Clear a schedule's cursor: its launcher starts over."""
     _set(target, name, None, dry_run=dry_run)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.cli.jobs.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.schedules.switches import next_line
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.options import (
     CLEARABLE,
     FLAG,
@@ -23,7 +23,7 @@ from pgbeat.cli.terminal.options import (
     option,
     wrong_values,
 )
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound, Problems
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies as job_policies
@@ -46,8 +46,7 @@ _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 @option("--disabled", FLAG, "Disable it until `pgbeat enable`.")
 @option("--paused", FLAG, "Pause it until `pgbeat resume`.")
 @option("--if-not-exists", FLAG, "Leave an existing one as it is.")
-@dry_run_option
-@on_target
+@changing
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **options: Any
 ) -> None:
@@ -93,8 +92,7 @@ def add_command(
 @policy_options(of_schedule=True)
 @clearing
 @policy_clearing
-@dry_run_option
-@on_target
+@changing
 def update_command(target: Target, /, name: str, dry_run: bool, **options: Any) -> None:
     """Change a schedule. A new timetable counts from now on.
 

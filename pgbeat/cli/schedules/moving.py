@@ -9,12 +9,12 @@ import click
 from pgbeat.access import audit
 from pgbeat.cli import Noun
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.asking import dry_run_option
+from pgbeat.cli.terminal.asking import changing
 from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import FLAG, F, adding, option
 from pgbeat.cli.terminal.printing import Cell, counted, line, when
 from pgbeat.cli.terminal.tables import glued
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules import entries, sync, writes
@@ -62,8 +62,7 @@ def _importing(metavar: str, default: str) -> Callable[[F], F]:
             callback=_zone_name,
         ),
         option("--overwrite", FLAG, "Replace rows of an earlier import."),
-        dry_run_option,
-        on_target,
+        changing,
     )
 
 

@@ -7,9 +7,9 @@ import click
 
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.actors import as_admin
-from pgbeat.cli.terminal.asking import asking, remove, sure
+from pgbeat.cli.terminal.asking import asking, dry_run_option, remove, sure, yes_option
 from pgbeat.cli.terminal.options import FLAG, F, adding, option
-from pgbeat.cli.terminal.target import Target, on_target
+from pgbeat.cli.terminal.target import Target
 from pgbeat.database import connections
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
@@ -25,7 +25,8 @@ def _switch(whole: str, reason: str) -> Callable[[F], F]:
         click.argument("name", required=False),
         option("--all", FLAG, f"{whole}; needs --admin.", "everything"),
         option("--reason", "TEXT", reason),
-        asking,
+        yes_option,
+        dry_run_option,
         as_admin,
     )
 
@@ -141,7 +142,6 @@ def resume_command(target: Target, name: str | None, reason: str | None, **optio
 @click.command("remove")
 @click.argument("name")
 @asking
-@on_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. Its ticks and jobs stay for as long as history is kept."""
     with target.transaction() as connection:

@@ -1,6 +1,7 @@
 """Asks before something is deleted: `--yes` and `--dry-run`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -9,12 +10,14 @@ from pgbeat.cli import INTERRUPTED
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import BadInput
 from pgbeat.cli.terminal.options import FLAG, adding, option
-from pgbeat.cli.terminal.target import Target
+from pgbeat.cli.terminal.target import Target, on_target
 
 dry_run_option = option("--dry-run", FLAG, "Say what would be done.")
 yes_option = option("--yes", FLAG, "Don't ask.")
-#: Adds both options.
-asking = adding(yes_option, dry_run_option)
+#: Adds `--dry-run` and `--json` to a command, and passes it the `Target`.
+changing: Callable[[Any], Any] = adding(dry_run_option, on_target)
+#: The same for a command that asks first: adds `--yes`, too.
+asking: Callable[[Any], Any] = adding(yes_option, changing)
 
 
 def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
