@@ -190,7 +190,8 @@ def test_the_tests_that_the_documentation_names_exist() -> None:
 
 def raised_codes() -> set[str]:
     """The codes of errors and their problems, by how the code makes them."""
-    found = {"not_ready"} | set(problems._CODES.values()) | set(problems._PYDANTIC_CODES.values())
+    found = {"not_ready", *problems._CODES.values(), *problems._PYDANTIC_CODES.values()}
+    found |= set(filter(None, problems._OF_DATABASE))
     for path, nodes in sources.nodes().items():
         for node in nodes:
             code: ast.expr | None = None
