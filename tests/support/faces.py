@@ -68,6 +68,7 @@ OPTIONS = {
     "limit": ("max_running", "limit"),
     "for": ("rate_for",),
     "tag": ("tags",),
+    "label": ("labels",),
     "resource": ("resources",),
     "event": ("events",),
     "from": ("start",),
@@ -99,7 +100,8 @@ def options(noun: str, values: dict[str, Any]) -> list[str]:
             }
             words += options("job", policy)
             continue
-        items = [f"{key}={each}" for key, each in value.items()] if name == "resources" else [value]
+        is_map = name in ("resources", "labels")
+        items = [f"{key}={each}" for key, each in value.items()] if is_map else [value]
         if value is True:
             words.append(f"--{name.replace('_', '-')}")
             continue

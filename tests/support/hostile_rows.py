@@ -1,11 +1,20 @@
 """Writes a thing of each kind whose texts are what somebody hostile would write."""
 
-import json
-from typing import Any
-
 from psycopg.types.json import Jsonb
 
-from tests.support.rows import Sql, insert, make_job, make_lane, make_schedule
+from tests.support.rows import (
+    Sql,
+    insert,
+    make_calendar,
+    make_delivery,
+    make_execution,
+    make_job,
+    make_lane,
+    make_schedule,
+    make_template,
+    make_tick,
+    make_webhook,
+)
 
 
 def write(sql: Sql, text: str, name: str) -> dict[str, str]:
@@ -13,7 +22,7 @@ def write(sql: Sql, text: str, name: str) -> dict[str, str]:
 
     Returns the ids of a job and a group.
     """
-    insert(sql, "calendars", {"name": "c", "definition": {"weekdays": ["sat"]}})
+    make_calendar(sql, "c", weekdays=["sat"])
     make_lane(sql, "lane", 0)
     make_lane(sql, name)
     task = text if text.isprintable() else "tests.add"
@@ -30,8 +39,7 @@ def write(sql: Sql, text: str, name: str) -> dict[str, str]:
         last_failure="now",
         retry_count=1,
     )
-    tick = {"schedule_id": key, "schedule": name, "due_at": "now", "outcome": "skipped"}
-    insert(sql, "ticks", tick | {"reason": text, "note": text}, "id")
+    make_tick(sql, key, schedule=name, reason=text, note=text)
     group = {"name": text, "job_source": "user_api", "created_by": text}
     group_id = insert(sql, "groups", group, "id")
     of_job = ("task", "error", "schedule", "queue", "unique_key", "worker", "template")
@@ -50,26 +58,15 @@ def write(sql: Sql, text: str, name: str) -> dict[str, str]:
     )
     make_job(sql, task=text, created_by=text, lane="lane")
     of_run = ("worker", "error", "traceback", "result", "progress_message")
-    run = {"job_id": job, "number": 1, "state": "failed", "finished_at": "now"}
-    log = Jsonb({"lines": [[1, text, text, text]]})
-    run |= dict.fromkeys(of_run, text) | {"metadata": {"a": text}, "log": log}
-    insert(sql, "executions", run, "id")
+    log = {"lines": [[1, text, text, text]]}
+    run = dict.fromkeys(of_run, text)
+    make_execution(sql, job, "failed", **run, metadata={"a": text}, log=log)
     change = dict.fromkeys(("actor", "verb", "kind", "subject"), text)
     insert(sql, "audit", change | {"origin": "cli", "after": {"a": text}}, "id")
-    template = {"name": "t", "task": task, "description": text, "kwargs": {text: 1}}
-    insert(sql, "templates", template | {"queue": text, "created_by": text})
-    hook: dict[str, Any] = {
-        "name": "h",
-        "url": "https://a.b/<script>",
-        "secret": "whsec_" + "a" * 40,
-    }
-    hook |= {"enabled": False, "disabled_reason": text, "created_by": text}
-    hook_id = insert(sql, "webhooks", hook | {"events": ["job.failed"]}, "id")
-    sql(
-        "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, log, finished_at, "
-        "next_at) VALUES (%s, 'job.failed', %s, 'failed', %s, now(), NULL)",
-        hook_id,
-        json.dumps({"a": text}),
-        json.dumps([{"at": "2026-01-01T00:00:00Z", "error": text}]),
-    )
+    by = {"created_by": text}
+    make_template(sql, task=task, description=text, kwargs={text: 1}, queue=text, **by)
+    off = {"enabled": False, "disabled_reason": text}
+    hook_id = make_webhook(sql, "h", url="https://a.b/<script>", **off, **by)
+    tried = Jsonb([{"at": "2026-01-01T00:00:00Z", "error": text}])
+    make_delivery(sql, hook_id, "failed", payload={"a": text}, log=tried)
     return {"job": job, "group": str(group_id)}

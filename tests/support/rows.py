@@ -26,6 +26,12 @@ def insert(sql: Sql, table: str, values: dict[str, Any], returning: str = "name"
     return key
 
 
+def ago(sql: Sql, length: str) -> Any:
+    """Returns the database's time that long ago."""
+    [(at,)] = sql("SELECT now() - %s::interval", length)
+    return at
+
+
 def make_schedule(
     sql: Sql, name: str = "s", *, due: Any = None, in_turn: Any = False, **values: Any
 ) -> int:
@@ -64,6 +70,56 @@ def make_job(sql: Sql, state: Any = "pending", **values: Any) -> str:
 def make_lane(sql: Sql, name: str = "l", limit: int | None = 1, **values: Any) -> None:
     """Writes a lane with that many slots."""
     insert(sql, "lanes", {"name": name, "max_running": limit} | values)
+
+
+def make_execution(sql: Sql, job_id: Any, state: str = "running", **values: Any) -> str:
+    """Writes an execution of a job, by worker `w` unless told otherwise; returns its id."""
+    given = {"job_id": job_id, "number": 1, "worker": "w", "state": state} | values
+    if state != "running":
+        given.setdefault("finished_at", "now")
+    return str(insert(sql, "executions", given, "id"))
+
+
+def make_tick(sql: Sql, schedule_id: int, outcome: str = "skipped", **values: Any) -> int:
+    """Writes a decision on schedule `s`, due now unless told otherwise; returns its id."""
+    given = {"schedule_id": schedule_id, "schedule": "s", "outcome": outcome, "due_at": "now"}
+    why = {"skipped": {"reason": "no work"}, "failed": {"error": "no"}}
+    return int(insert(sql, "ticks", given | why.get(outcome, {}) | values, "id"))
+
+
+def make_calendar(sql: Sql, name: str = "office", **definition: Any) -> None:
+    """Writes a calendar with these rules."""
+    insert(sql, "calendars", {"name": name, "definition": definition})
+
+
+def make_template(sql: Sql, name: str = "t", **values: Any) -> None:
+    """Writes a template of `tests.add`, unless told otherwise."""
+    insert(sql, "templates", {"name": name, "task": "tests.add"} | values)
+
+
+def make_webhook(sql: Sql, name: str = "w", **values: Any) -> int:
+    """Writes a webhook of jobs that fail, unless told otherwise; returns its id."""
+    given = {"url": "https://example.com", "events": ["job.failed"], "secret": f"whsec_{'a' * 40}"}
+    return int(insert(sql, "webhooks", {"name": name} | given | values, "id"))
+
+
+def make_delivery(sql: Sql, webhook_id: int, state: str = "pending", **values: Any) -> str:
+    """Writes a delivery of an event to a webhook; returns its id."""
+    given = {"webhook_id": webhook_id, "event": "job.failed", "payload": {}, "state": state}
+    if state != "pending":
+        given |= {"next_at": None, "finished_at": "now"}
+    return str(insert(sql, "deliveries", given | values, "id"))
+
+
+def make_dead_letter(sql: Sql, queue: str = "celery", **values: Any) -> int:
+    """Writes a dead letter of a queue; returns its id."""
+    [(letter_id,)] = sql("SELECT nextval('message_id_sequence')")
+    given = {"id": letter_id, "queue": queue, "payload": "{}", "reason": "rejected"}
+    given |= {"deliveries": 3, "priority": 0, "enqueued_at": "now", "died_at": "now"} | values
+    marks = ", ".join(["%s"] * len(given))
+    columns = ", ".join(given)
+    sql(f"INSERT INTO kombu_message_dead ({columns}) VALUES ({marks})", *given.values())
+    return int(letter_id)
 
 
 def unit_on(connection: Connection) -> UnitOfWork:

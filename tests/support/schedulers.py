@@ -5,12 +5,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from pgbeat.beat import scheduler as beat
 from pgbeat.schedules.ticks import Tick
 from pgbeat.testing import Scheduler
 from tests.support.rows import Sql, make_schedule
 
 #: Makes schedulers at a time; `START` unless told otherwise.
 At = Callable[..., Scheduler]
+#: Makes schedulers of the test's app, on the real clock.
+Beat = Callable[..., beat.Scheduler]
 
 #: A Monday.
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)

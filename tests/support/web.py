@@ -1,11 +1,14 @@
 """Serves the web side on the test's database to clients with different tokens."""
 
+import socket
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+import uvicorn
 from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -18,7 +21,10 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.web import create_app
 from pgbeat.web.backend import WebBackend
+from tests.support.processes import until
 
+#: Seconds until what is awaited has to be there; the machine may be busy.
+PATIENCE = 60.0
 #: What browsers and clients call it.
 HOST = "http://pgbeat.test"
 
@@ -165,6 +171,24 @@ def opened(celery: Celery, **options: Any) -> Iterator[Web]:
         yield web
     finally:
         web.close()
+
+
+@contextmanager
+def served(web: Web) -> Iterator[str]:
+    """Serves the app on a server of its own; yields its address."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1000)
+        config = uvicorn.Config(web.app, log_config=None, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
+        thread.start()
+        try:
+            until(lambda: server.started, PATIENCE, "the server answers")
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
 
 
 def problem(response: Response, status: int) -> str:

@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from pgbeat.jobs.policy.policies import parse
 from tests.support.command_line import Sql, run_with
 from tests.support.faces import NOUNS, ask_api, ask_cli, ask_page
-from tests.support.rows import insert, make_lane
-from tests.support.web import Web
+from tests.support.pages import after
+from tests.support.rows import make_calendar, make_lane
+from tests.support.web import Web, opened
 
 POLICY: dict[str, Any] = {
     "lane": "gpu",
@@ -29,7 +31,11 @@ CALL: dict[str, Any] = {
     "queue": "slow",
     "options": {"expires": 60},
 }
-ABOUT: dict[str, Any] = {"description": "Adds.", "metadata": {"a": [1]}}
+ABOUT: dict[str, Any] = {
+    "description": "Adds.",
+    "labels": {"team": "billing", "tier": "1"},
+    "metadata": {"a": [1]},
+}
 #: All that one may have, as the API takes it and as the row has it.
 ALL: dict[str, dict[str, Any]] = {
     "schedule": {
@@ -77,6 +83,7 @@ CLEARED = (
     "condition_sql",
     "owner",
     "queue",
+    *ABOUT,
 )
 #: Columns that tell which one it is, or when and by whom it was made.
 OWN = {
@@ -89,7 +96,7 @@ OWN = {
 def named(sql: Sql) -> None:
     """Writes what the fields name."""
     make_lane(sql, "gpu")
-    insert(sql, "calendars", {"name": "office", "definition": {"weekdays": ["sat"]}})
+    make_calendar(sql, weekdays=["sat"])
 
 
 def rows(sql: Sql, noun: str) -> list[dict[str, Any]]:
@@ -117,6 +124,46 @@ def test_each_face_gives_it_the_same_fields(web: Web, sql: Sql, noun: str) -> No
     assert others == [first, first]
 
 
+#: A timetable of each kind, which takes the place of the one before.
+TIMETABLES = {
+    "once_at": "2030-12-24T18:00:00Z",
+    "cron": "@daily",
+    "solar": "sunset 59.91 10.75",
+    "rrule": "FREQ=WEEKLY;BYDAY=MO",
+    "after": "t",
+    "every": "15 min",
+}
+
+
+def test_each_face_takes_one_timetable_for_another(web: Web, sql: Sql) -> None:
+    """And the form of each is as it was made."""
+    of = NOUNS["schedule"]
+    for number in range(3):
+        ask_api(web, of.api[0], of.good | {"name": f"n-{number}"})
+    for kind, value in TIMETABLES.items():
+        changed = ask_api(web, "PATCH /admin/scheduled-jobs/n-0", {kind: value})
+        assert changed.status_code == 200, changed.text
+        result = ask_cli(web, "schedule", "update n-1", {kind: value})
+        assert result.exit_code == 0, result.output
+        assert ask_page(web, "schedules/n-2", {kind: value}).status_code == 303
+        first, *others = rows(sql, "schedule")
+        assert others == [first, first]
+        assert [name for name in TIMETABLES if first[name] is not None] == [kind]
+        again = ask_page(web, "schedules/n-2", {})
+        assert "Nothing was changed" in after(web.admins_browser, again), kind
+
+
+def test_each_face_gives_the_defaults_of_the_settings(app: Celery, sql: Sql) -> None:
+    of = NOUNS["schedule"]
+    with opened(app, max_retries=2, retry_base=7, retry_cap=70) as web:
+        ask_api(web, of.api[0], of.good | {"name": "n-0"})
+        ask_cli(web, "schedule", of.cli[0], of.good | {"name": "n-1"})
+        ask_page(web, of.pages[0], of.good | {"name": "n-2"})
+    first, *others = rows(sql, "schedule")
+    assert others == [first, first]
+    assert (first["max_retries"], first["retry_base"], first["retry_cap"]) == (2, "PT7S", "PT1M10S")
+
+
 def test_each_face_clears_the_same_fields(web: Web, sql: Sql) -> None:
     cleared = [*CLEARED, *POLICY]
     flags = {"condition_sql": "condition", "tags": "tag", "resources": "resource"}
@@ -132,5 +179,5 @@ def test_each_face_clears_the_same_fields(web: Web, sql: Sql) -> None:
     assert ask_page(web, "schedules/n-2", form).status_code == 303
     first, *others = rows(sql, "schedule")
     assert others == [first, first]
-    assert {first[name] for name in CLEARED} == {None, "PT0S"}
+    assert [name for name in CLEARED if first[name] not in (None, "PT0S", {})] == []
     assert first["job_policy"] == parse({})

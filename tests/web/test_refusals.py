@@ -14,7 +14,14 @@ from tests.support.databases import rows_of
 from tests.support.faces import KINDS, NOUNS, OPTIONS, ask_api, ask_cli, ask_page
 from tests.support.jobs import make_app
 from tests.support.pages import Page, html
-from tests.support.rows import insert, make_job, make_lane, make_schedule
+from tests.support.rows import (
+    make_calendar,
+    make_job,
+    make_lane,
+    make_schedule,
+    make_template,
+    make_webhook,
+)
 from tests.support.web import Web, errors, opened, problem
 from tests.web.api.made_jobs import NOBODY as ID
 from tests.web.api.test_permissions import TABLE
@@ -37,15 +44,14 @@ def sql(dsn: str) -> Iterator[Sql]:
         def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
             return rows_of(connection.execute(statement.encode(), parameters or None))
 
-        insert(run, "calendars", {"name": "there", "definition": {"weekdays": ["sat"]}})
+        make_calendar(run, "there", weekdays=["sat"])
         make_schedule(run, "there", cron="0 * * * *", next_run="9999-01-01Z", timezone="UTC")
         make_lane(run, "there")
-        insert(run, "templates", {"name": "there", "task": "tests.add"})
+        make_template(run, "there")
         policy = {"template": "there", "lane": "there"}
         make_schedule(run, "user", after="there", calendar="there", job_policy=policy)
         run("INSERT INTO kombu_queue (name) VALUES ('there')")
-        hook = {"name": "there", "url": "https://example.com", "events": ["job.failed"]}
-        insert(run, "webhooks", hook | {"secret": "whsec_" + "a" * 40})
+        make_webhook(run, "there")
         yield run
 
 
@@ -112,6 +118,7 @@ CASES: dict[str, list[Case]] = {
         Case({"job_policy": {"resources": {"gpu": -1}}}, "job_policy.resources"),
         Case({"next_run": "2026-01-01T00:00:00Z"}, "next_run", "unknown_field", "api"),
         Case({"owner": "a\0b"}, "", "invalid", "api page"),
+        Case({"labels": {"a b": "c"}}, "labels"),
         Case({"cron": None}, "", "required", "api cli"),
         Case({"kwargs": {"x": "\0"}}, "", "invalid_schedule"),
     ],
@@ -210,6 +217,9 @@ for noun in ("schedule", "template", "webhook"):
     CASES[noun] += [
         Case({"name": "a/b"}, "name"),
         Case({"name": " a"}, "name", faces="api cli"),
+        # Browsers take these out of an address.
+        Case({"name": "."}, "name"),
+        Case({"name": ".."}, "name"),
         Case({"name": ""}, "name", "too_short", "api page"),
         Case({"name": "x" * 201}, "name", "too_long"),
         Case({"name": "there"}, "", "already_exists", "api cli" * (noun != "template")),

@@ -6,13 +6,14 @@ import pty
 import signal
 import subprocess
 from functools import partial
+from uuid import uuid4
 
 from celery import Celery
 
 from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, refused, run, run_with
 from tests.support.processes import ROOT, until
-from tests.support.rows import make_schedule
+from tests.support.rows import make_calendar, make_schedule, make_tick
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-01T05:00Z")
 
@@ -38,15 +39,9 @@ def test_dry_run_needs_no_app(database: str, sql: Sql) -> None:
 
 
 def test_dry_run_tells_what_is_left_as_it_is(database: str, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('nights', '{"windows": [{"from": "00:00", "to": "02:00"}]}')"""
-    )
-    add(sql, calendar="nights", next_run="2026-01-01T04:00Z")
-    sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
-        "SELECT id, name, '2026-01-01T02:00Z', 'launched', uid FROM pgbeat.schedules"
-    )
+    make_calendar(sql, "nights", windows=[{"from": "00:00", "to": "02:00"}])
+    schedule = add(sql, calendar="nights", next_run="2026-01-01T04:00Z")
+    make_tick(sql, schedule, "launched", due_at="2026-01-01T02:00Z", job_id=uuid4())
     assert run(database, "backfill", "s", *PERIOD, "--dry-run").stdout.splitlines()[0] == (
         "Would launch 's' for 1 due time, but not for 1 launched before, "
         "2 left out by its calendar, 2 for the beat to decide."

@@ -11,7 +11,7 @@ from click.testing import Result
 
 from pgbeat import Context, JobRequest, Launcher, launcher
 from tests.support.command_line import Sql, refused, run, run_with
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import make_calendar, make_job, make_lane, make_schedule
 
 #: Adds a schedule that is due in an hour.
 add = partial(make_schedule, due="1 hour", timezone="UTC")
@@ -144,10 +144,7 @@ def test_what_stays_in_code(app: Celery, checked: Check, database: str, sql: Sql
 
 
 def test_a_calendar_that_says_no(checked: Check, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('always', '{"dates": ["2000-01-01/2999-12-31"]}')"""
-    )
+    make_calendar(sql, "always", dates=["2000-01-01/2999-12-31"])
     add(sql, calendar="always", condition_sql="SELECT false")
     shown = checked()
     assert shown.exit_code == 3

@@ -23,6 +23,7 @@ from pgbeat.cli import COMMANDS, SCHEDULES, program
 from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, commands, read, refused, run, run_with
 from tests.support.processes import ROOT, until
+from tests.support.rows import make_schedule
 
 PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
 
@@ -83,13 +84,6 @@ def test_commands_on_schedules_have_short_forms() -> None:
     for path, command in found.items():
         if path and path[0] in SCHEDULES:
             assert found["schedules", *path] is command
-
-
-def test_a_schedule_by_the_short_and_the_whole_name(database: str) -> None:
-    run(database, "schedules", "add", "s", "--task", "t", "--every", "1h")
-    assert run(database, "schedules", "pause", "s", "--reason", "why").exit_code == 0
-    assert read(database, "schedules", "list") == read(database, "list")
-    assert read(database, "list")[0]["paused_reason"] == "why"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +350,7 @@ def test_a_closed_pipe_is_no_error(database: str) -> None:
     assert (shown.returncode, shown.stderr) == (141, "")
 
 
-def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_path: Path) -> None:
+def test_the_apps_of_the_docs_find_their_tasks_and_launchers(database: str, tmp_path: Path) -> None:
     blocks = re.findall(
         r"```python\n# proj/(\w+).py\n(.*?)```", (ROOT / "README.md").read_text(), re.S
     )
@@ -364,18 +358,13 @@ def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_
     task = "from proj.celery import app\n@app.task\ndef consolidate(strategy): ...\n"
     for name, content in [*blocks, ("tasks", task), ("__init__", "")]:
         (tmp_path / f"proj/{name}.py").write_text(content)
-    command = [*PGBEAT, "-A", "proj", "--url", database, "add", "s", "--every", "1h"]
-    shown = shell(*command, "--launcher", "Consolidate", cwd=tmp_path)
-    assert (shown.returncode, shown.stderr) == (0, "")
-
-
-def test_the_app_of_the_tutorial_finds_its_launcher(database: str, tmp_path: Path) -> None:
     page = (ROOT / "docs/tutorial/index.md").read_text()
     for name, content in re.findall(r'```python title="([\w.]+)".*?\n(.*?)```', page, re.S):
         (tmp_path / name).write_text(content)  # the app again, once it has launchers
-    command = [*PGBEAT, "-A", "shop", "--url", database, "add", "restock", "--every", "10 seconds"]
-    shown = shell(*command, "--launcher", "Restock", cwd=tmp_path)
-    assert (shown.returncode, shown.stderr) == (0, "")
+    for app, launcher in (("proj", "Consolidate"), ("shop", "Restock")):
+        command = [*PGBEAT, "-A", app, "--url", database, "add", app, "--every", "1h"]
+        shown = shell(*command, "--launcher", launcher, cwd=tmp_path)
+        assert (shown.returncode, shown.stderr) == (0, "")
 
 
 def test_standard_output_and_error_are_closed(database: str) -> None:
@@ -393,8 +382,7 @@ def test_a_full_disk(database: str) -> None:
 
 
 def test_interrupted(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 hour')")
-    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(60)'")
+    make_schedule(sql, condition_sql="SELECT true FROM pg_sleep(60)")
     env = {**os.environ, "TESTS_DATABASE": database}
     command = [*PGBEAT, "-A", "tests.support.apps.basic", "trigger", "s"]
     waiting = (

@@ -4,7 +4,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.rows import make_lane, make_schedule
+from tests.support.rows import make_lane, make_schedule, make_template
 
 NOT_CHECKED = "Note: task and launcher are not checked; with -A APP they would be.\n"
 
@@ -92,14 +92,6 @@ def test_help_is_grouped(database: str) -> None:
     assert "--no-" not in run(None, "add", "--help").stdout
 
 
-def test_defaults_are_the_settings(database: str, app: Celery) -> None:
-    app.conf.pgbeat_max_retries = 2
-    app.conf.pgbeat_retry_base = 3.5
-    assert run_with(app, "add", "s", "--task", "tests.add", "--every", "90").exit_code == 0
-    row = read(database, "status", "s")
-    assert (row["max_retries"], row["retry_base"], row["every"]) == (2, 3.5, 90)
-
-
 def test_twice(database: str) -> None:
     add(database)
     again = run(database, "add", "s", "--task", "tests.note", "--every", "5", "--if-not-exists")
@@ -163,22 +155,8 @@ def test_update(database: str, sql: Sql) -> None:
     ]
 
 
-def test_update_takes_one_timetable_for_another(database: str) -> None:
+def test_update_takes_one_timetable(database: str) -> None:
     add(database)
-    kinds = {"once_at": None, "cron": None, "solar": None, "rrule": None, "after": None}
-    for option, value, column in (
-        ("--at", "2030-01-01", "once_at"),
-        ("--cron", "@daily", "cron"),
-        ("--rrule", "FREQ=DAILY", "rrule"),
-        ("--solar", "sunset 59.91 10.75", "solar"),
-        ("--after", "t", "after"),
-        ("--every", "5", "every"),
-    ):
-        changed = run(database, "update", "s", option, value)
-        assert changed.exit_code == 0, changed.output
-        row = read(database, "status", "s")
-        assert [kind for kind in [*kinds, "every"] if row[kind] is not None] == [column]
-        assert f"{column} " in changed.stdout
     assert "both cron and every" in refused(
         run(database, "update", "s", "--cron", "@daily", "--every", "5")
     )
@@ -251,10 +229,8 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
 
 
 def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.templates (name, task, kwargs) VALUES "
-        """('x', 'tests.add', '{"y": 2}'), ('y', 'tests.note', '{}')"""
-    )
+    make_template(sql, "x", kwargs={"y": 2})
+    make_template(sql, "y", task="tests.note")
     added = run(database, "add", "s", "--every", "5", "--template", "x")
     assert (added.exit_code, added.stderr) == (0, NOT_CHECKED)
     # Another template's task takes its place only if its own is cleared.

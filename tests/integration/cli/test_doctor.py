@@ -2,7 +2,7 @@
 
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import psycopg
@@ -11,7 +11,6 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import poolers
@@ -22,8 +21,7 @@ from tests.support.command_line import Sql, read, run, run_with
 from tests.support.databases import broker_url
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.schedulers import Beat
 
 
 def checked(database: str) -> dict[str, Check]:

@@ -13,7 +13,7 @@ from pgbeat.testing.databases import Databases
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import make_app
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import make_calendar, make_job, make_lane, make_schedule, make_tick
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +123,8 @@ def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
 def launch(sql: Sql, state: str = "pending", **values: object) -> str:
     """Writes a job of `s` and its tick; returns the job's id."""
     job = make_job(sql, state, schedule="s", **values)
-    sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
-        "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules",
-        job,
-    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    make_tick(sql, key, "launched", job_id=job)
     return job
 
 
@@ -169,15 +166,8 @@ def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
     """The last attempt counts."""
     add(sql, next_run="1 hour 30 seconds")
     job = launch(sql, "failed", error="oops")
-    again = make_job(
-        sql,
-        "scheduled",
-        retry_of=job,
-        attempt=2,
-        max_attempts=3,
-        run_at="9999-01-01Z",
-        dispatched_at="now",
-    )
+    retry: dict[str, Any] = {"retry_of": job, "attempt": 2, "max_attempts": 3}
+    again = make_job(sql, "scheduled", run_at="9999-01-01Z", dispatched_at="now", **retry)
     sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", again, job)
     sql("UPDATE pgbeat.jobs SET run_at = now() + interval '2 hours 30 s' WHERE id = %s", again)
     said = explained(database)[1]
@@ -231,7 +221,7 @@ def test_after_another(database: str, app: Celery, sql: Sql) -> None:
 
 
 def test_window_and_calendar_are_shown(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    make_calendar(sql)
     add(sql, starts_at="2020-01-01Z", calendar="office")
     facts = run(database, "explain", "s").stdout
     assert "  window     from 2020-01-01 00:00:00 UTC, " in facts
@@ -271,14 +261,9 @@ def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
     """A schedule may be on time although its jobs fail."""
     add(sql, last_run="now", last_success="now")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    failed: dict[str, Any] = {"schedule_id": key, "error": "KeyError: 'x'"}
     for number in range(2):
-        job = make_job(
-            sql,
-            "failed",
-            schedule_id=key,
-            finished_at=f"2026-01-01 00:0{number}Z",
-            error="KeyError: 'x'",
-        )
+        job = make_job(sql, "failed", finished_at=f"2026-01-01 00:0{number}Z", **failed)
     cause, summary = explained(database)
     assert cause == "not_due"
     assert (

@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from psycopg.types.json import Jsonb
 
 from pgbeat.access.actors import Actor
 from pgbeat.database import connections
@@ -25,7 +24,7 @@ from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, read, refused, run, run_on_terminal, run_with
 from tests.support.jobs import BOB, JobControl, messages
 from tests.support.processes import Processes, until
-from tests.support.rows import insert, make_job, make_lane, make_schedule
+from tests.support.rows import insert, make_execution, make_job, make_lane, make_schedule
 
 ME = Actor(f"user:{getpass.getuser()}")
 Did = Callable[..., str]
@@ -190,14 +189,8 @@ def test_what_it_logged(did: Did, sql: Sql) -> None:
         (1, {"omitted": 0, "lines": lines[:1]}),
         (2, {"omitted": 7, "lines": lines}),
     ):
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at,"
-            " log) VALUES (%s, %s, 'w', 'completed', '2026-01-01T00:00:00Z', now(), %s)"
-            " RETURNING id",
-            job,
-            number,
-            Jsonb(log),
-        )
+        given = {"number": number, "started_at": "2026-01-01T00:00:00Z", "log": log}
+        make_execution(sql, job, "completed", **given)
     assert did("logs", job[:8]).splitlines() == [
         "Execution 1, completed",
         "2026-01-01 00:00:01 INFO shop: one",

@@ -1,7 +1,6 @@
 """`pgbeat lanes` and `pgbeat direct`."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
@@ -9,8 +8,7 @@ from tests.integration.jobs.test_lanes import reserve
 from tests.support.command_line import read, refused, run, run_with
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
-
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql
 
 
 @concurrency_policy("tests.evenings")

@@ -13,6 +13,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, cells, read, refused, run, run_on_terminal, run_with
 from tests.support.databases import sqlalchemy_url
+from tests.support.rows import make_dead_letter
 
 Publish = Callable[..., str]
 
@@ -230,14 +231,11 @@ def test_no_dead_letters(database: str, die: Publish, sql: Sql) -> None:
     "payload", ["", "[]", "{}", '{"headers": null}', '{"headers": {"task": 5, "id": {}}}']
 )
 def test_a_dead_letter_that_is_none_of_celerys(database: str, sql: Sql, payload: str) -> None:
-    sql(
-        "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason) "
-        "VALUES (1, 'mail', %s, 0, 3, E'a\\n\\033[31mb')",
-        payload,
-    )
+    letter = make_dead_letter(sql, "mail", payload=payload, reason="a\n\x1b[31mb")
     assert [row["task"] for row in read(database, "dead", "list")] == [None]
     shown = run(database, "dead", "list").stdout.splitlines()[1]
-    assert cells(shown)[:5] == ["1", "mail", "unknown", "a \N{REPLACEMENT CHARACTER}[31mb", "3"]
+    found = cells(shown)[:5]
+    assert found == [f"{letter}", "mail", "unknown", "a \N{REPLACEMENT CHARACTER}[31mb", "3"]
 
 
 def test_in_a_narrow_terminal_lines_are_stacked(database: str, die: Publish, sql: Sql) -> None:

@@ -3,7 +3,6 @@
 import getpass
 import json
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,13 +12,10 @@ import pytest
 from celery import Celery
 
 from pgbeat import Context, Launcher, launcher
-from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.launchers import Meddling
-from tests.support.rows import make_job, make_schedule
-
-Beat = Callable[..., Scheduler]
-
+from tests.support.rows import make_job, make_schedule, make_tick
+from tests.support.schedulers import Beat
 
 #: Adds a schedule that is due in an hour.
 add = partial(make_schedule, due="1 hour")
@@ -190,22 +186,16 @@ PENDING = "b9f3548e-aea4-5160-b886-692061c99fec"
 @pytest.fixture
 def ticks(sql: Sql) -> None:
     """Writes a schedule with four ticks: launched, skipped, failed, and one with a pending job."""
-    add(sql)
-    for minute, outcome, column, value in (
-        (1, "launched", "job_id", JOB),
-        (2, "skipped", "reason", "no work"),
-        (3, "failed", "error", "E: too\nbad"),
-        (4, "launched", "job_id", PENDING),
-    ):
-        sql(
-            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
-            f"{column}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
-            f"2026-01-01 00:0{minute}Z",
-            f"2026-01-01 00:0{minute}Z",
-            outcome,
-            value,
-        )
-    [(schedule,)] = sql("SELECT id FROM pgbeat.schedules")
+    schedule = add(sql)
+    decided: list[tuple[str, dict[str, Any]]] = [
+        ("launched", {"job_id": JOB}),
+        ("skipped", {}),
+        ("failed", {"error": "E: too\nbad"}),
+        ("launched", {"job_id": PENDING}),
+    ]
+    for minute, (outcome, given) in enumerate(decided, 1):
+        at = f"2026-01-01 00:0{minute}Z"
+        make_tick(sql, schedule, outcome, due_at=at, decided_at=at, **given)
     make_job(sql, "failed", id=JOB, error="ValueError: x", schedule_id=schedule)
     make_job(sql, id=PENDING, schedule_id=schedule)
 

@@ -14,24 +14,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.command_line import Sql, read, run
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import make_execution, make_job, make_lane
 
 
 def busy(sql: Sql) -> None:
     make_lane(sql, "gpu", 2)
     for _ in range(3):
         make_job(sql, lane="gpu")
-    make_job(sql, "running", task="jobs.resize", worker="w1@host")
+    running = make_job(sql, "running", task="jobs.resize", worker="w1@host")
     make_job(sql, "failed")
     sql("INSERT INTO kombu_queue (name) VALUES ('mail')")
     sql(
         "INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency) "
         "VALUES (1, 'celery@w1', 7, 'prefork', 4)"
     )
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id) "
-        "SELECT id, 1, worker, 1 FROM pgbeat.jobs WHERE state = 'running'"
-    )
+    make_execution(sql, running, worker_id=1)
 
 
 def test_it_is_shown_once_where_the_output_is_no_terminal(database: str, sql: Sql) -> None:

@@ -6,7 +6,7 @@ from celery import Celery
 
 from tests.support.command_line import Sql, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
-from tests.support.rows import make_lane, make_schedule
+from tests.support.rows import make_calendar, make_lane, make_schedule, make_template, make_webhook
 
 #: By noun: commands that name one.
 COMMANDS = {
@@ -39,13 +39,10 @@ def test_the_nearest_is_named(app: Celery, database: str, sql: Sql) -> None:
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     make_schedule(sql, "nightly")
     make_lane(sql, "nightly")
-    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('nightly', '{}')")
-    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('nightly', 'tests.add')")
+    make_calendar(sql, "nightly")
+    make_template(sql, "nightly")
     app.send_task("tests.add", queue="nightly")
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, events, secret) "
-        "VALUES ('nightly', 'https://example.org', '{job.failed}', 'whsec_' || repeat('x', 32))"
-    )
+    make_webhook(sql, "nightly")
     for noun, command in CASES:
         if noun not in ("living worker", "token"):
             said = _refused(app, command.format("nigtly"))

@@ -1,6 +1,8 @@
 """`pgbeat list`, `status` and `next`; `enable`, `disable`, `pause`, `resume` and `remove`."""
 
 from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -8,7 +10,7 @@ from celery.schedules import crontab, solar
 
 from pgbeat.cli.terminal.printing import line, span
 from tests.support.command_line import Sql, cells, read, refused, run, run_on_terminal, run_with
-from tests.support.rows import make_schedule
+from tests.support.rows import make_calendar, make_execution, make_schedule
 
 
 @pytest.fixture(autouse=True)
@@ -119,13 +121,9 @@ def facts(database: str, name: str) -> dict[str, str]:
     ],
 )
 def test_timetables(
-    database: str, sql: Sql, columns: dict[str, str], said: str, listed: str | None
+    database: str, sql: Sql, columns: dict[str, Any], said: str, listed: str | None
 ) -> None:
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, task, {', '.join(columns)}) "
-        f"VALUES ('s', 'tests.add', {', '.join(['%s'] * len(columns))})",
-        *columns.values(),
-    )
+    make_schedule(sql, **({"every": None} if "source" in columns else {}) | columns)
     assert facts(database, "s")["timetable"] == said
     assert f"  {listed or said}  " in run(database, "list").stdout
 
@@ -139,7 +137,7 @@ USUAL = {
 
 def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
     assert set(facts(database, "due")) == USUAL
-    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    make_calendar(sql)
     sql(
         """
         UPDATE pgbeat.schedules SET starts_at = '2020-01-01Z', ends_at = '2099-01-01Z',
@@ -191,18 +189,9 @@ def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) ->
     sql("""UPDATE pgbeat.schedules SET job_policy = '{"priority": "high"}' WHERE name = 'due'""")
     assert facts(database, "due")["jobs"] == '{"priority": "high"}'
     assert read(database, "status", "due")["job_policy"] == {"priority": "high"}
-    for number, (state, ms) in enumerate(
-        [("completed", 1000), ("completed", 3000), ("failed", 9), ("running", None)]
-    ):
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, number, worker, schedule_id, state, "
-            "duration_ms, finished_at) SELECT gen_random_uuid(), %s, 'w', id, %s, %s, "
-            "CASE WHEN %s <> 'running' THEN now() END FROM pgbeat.schedules WHERE name = 'due'",
-            number,
-            state,
-            ms,
-            state,
-        )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules WHERE name = 'due'")
+    for state, ms in (("completed", 1000), ("completed", 3000), ("failed", 9), ("running", None)):
+        make_execution(sql, uuid4(), state, schedule_id=key, duration_ms=ms)
     assert facts(database, "due")["runs"] == (
         "4 runs; 1 running; 1 failed; success rate 67%; 2 s on average, 95% within 2.9 s"
     )
@@ -272,10 +261,7 @@ def test_next_in_two_zones(database: str, sql: Sql) -> None:
 
 
 def test_next_tells_what_is_skipped(database: str, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')"""
-    )
+    make_calendar(sql, weekdays=["sat", "sun"])
     sql(
         "UPDATE pgbeat.schedules SET calendar = 'office', next_run = '2030-03-29 01:00Z' "
         "WHERE name = 'later'"

@@ -1,7 +1,6 @@
 """`pgbeat webhooks`: add, change and test webhooks; list and repeat deliveries."""
 
 import getpass
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +9,11 @@ from uuid import uuid4
 
 import pytest
 from click.testing import Result
+from psycopg.types.json import Jsonb
 
 from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql, read, refused, run
+from tests.support.rows import make_delivery
 from tests.support.webhook_receiver import Receiver
 
 Webhooks = Callable[..., str]
@@ -40,19 +41,10 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     running.close()
 
 
-def happen(sql: Sql, state: str = "pending", log: str = "[]", event: str = "job.failed") -> str:
-    """Writes a delivery of each webhook; returns the id of one."""
-    [(key,)] = sql(
-        "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, finished_at, "
-        "    log, attempts) SELECT id, %s, '{}', %s, CASE WHEN %s THEN now() END, "
-        "    CASE WHEN NOT %s THEN now() END, %s, 1 FROM pgbeat.webhooks RETURNING id",
-        event,
-        state,
-        state == "pending",
-        state == "pending",
-        log,
-    )
-    return str(key)
+def happen(sql: Sql, state: str = "pending", log: Any = ()) -> str:
+    """Writes a delivery of the webhook; returns its id."""
+    [(key,)] = sql("SELECT id FROM pgbeat.webhooks")
+    return make_delivery(sql, key, state, attempts=1, log=Jsonb(list(log)))
 
 
 def cells(text: str) -> list[list[str]]:
@@ -129,7 +121,7 @@ def test_deliveries(database: str, pgbeat: Webhooks, sql: Sql) -> None:
         {"at": "2026-11-21T12:01:00+00:00", "redelivered_by": "user:alice"},
         {"at": "2026-11-21T12:01:01+00:00", "worker": "w2", "status": 200, "ms": 4},
     ]
-    key = happen(sql, "delivered", json.dumps(log))
+    key = happen(sql, "delivered", log)
     sql("UPDATE pgbeat.deliveries SET created_at = '2026-11-21 12:00Z'")
     first, *others = cells(pgbeat("deliveries", "pager"))[1:]
     at, words = "2026-11-21 12:00:00", "it answered 503 Service Unavailable, 12 ms"
