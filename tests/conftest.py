@@ -19,7 +19,7 @@ from tests.support import tiers
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.budget import Budget
 from tests.support.child_process import Child
-from tests.support.databases import broker_url, copied, rows_of
+from tests.support.databases import Role, broker_url, copied, ordinary, rows_of
 from tests.support.jobs import JobControl, job_controls
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
@@ -92,6 +92,13 @@ def sql(database: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
             return rows_of(cursor)
 
         yield run
+
+
+@pytest.fixture
+def ordinary_role(database: str, sql: Callable[..., Any]) -> Iterator[Role]:
+    """A role without permissions."""
+    with ordinary(database, sql) as role:
+        yield role
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Connects to a database, and writes its DSN as the URLs that Celery and SQLAlchemy want."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -46,6 +46,22 @@ def copied(server: str, template: str) -> Iterator[str]:
         admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         yield in_database(server, name)
         admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+class Role(NamedTuple):
+    """A role of the server, and a DSN that uses it."""
+
+    name: str
+    dsn: str
+
+
+@contextmanager
+def ordinary(dsn: str, sql: Callable[..., Any]) -> Iterator[Role]:
+    """Makes a role without permissions, dropped at the end."""
+    name = f"ordinary_{uuid.uuid4().hex[:12]}"
+    sql(f"CREATE ROLE {name}")
+    yield Role(name, f"{dsn}{'&' if '?' in dsn else '?'}options=-crole%3D{name}")
+    sql(f"RESET ROLE; DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def rows_of(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """Keeps the launchers of a test module apart from those of others, and has one to share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 
@@ -19,6 +20,20 @@ def only_those_of(module: str) -> Iterator[dict[str, type[Launcher]]]:
     yield launchers._registry
     launchers._registry.clear()
     launchers._registry.update(before)
+
+
+def register(
+    name: str,
+    condition: Callable[[Context], Any],
+    data: Callable[[Context], Any] | None = None,
+    task: str | None = "tests.add",
+) -> None:
+    """Registers a launcher with that condition, and with that preparation if there is one."""
+    members: dict[str, Any] = {"task": task}
+    members["check_conditions"] = lambda self, ctx: condition(ctx)
+    if data is not None:
+        members["prepare_job_data"] = lambda self, ctx: data(ctx)
+    launchers.launcher(name)(type("Registered", (Launcher,), members))
 
 
 class Meddling(Launcher):

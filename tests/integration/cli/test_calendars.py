@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,9 @@ Calendars = Callable[..., str]
 
 
 @pytest.fixture
-def pgbeat(database: str) -> Calendars:
+def pgbeat(printed: Calendars) -> Calendars:
     """Returns what runs `pgbeat calendars …` successfully, and returns what it prints."""
-
-    def call(*arguments: str, **options: Any) -> str:
-        result = run(database, "calendars", *arguments, **options)
-        assert (result.exit_code, result.stderr) == (0, "")
-        return result.stdout
-
-    return call
+    return partial(printed, "calendars")
 
 
 @pytest.fixture

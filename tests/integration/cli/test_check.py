@@ -11,7 +11,7 @@ from click.testing import Result
 
 from pgbeat import Context, JobRequest, Launcher, launcher
 from tests.support.command_line import Sql, refused, run, run_with
-from tests.support.rows import make_calendar, make_job, make_lane, make_schedule
+from tests.support.rows import make_calendar, make_job, make_lane, make_schedule, make_template
 
 #: Adds a schedule that is due in an hour.
 add = partial(make_schedule, due="1 hour", timezone="UTC")
@@ -256,10 +256,8 @@ def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> 
     assert reason(checked) == (
         "there is no template 'x'; `pgbeat templates list` shows all templates"
     )
-    sql(
-        "INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job_policy) VALUES "
-        """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')"""
-    )
+    policy = {"max_attempts": 9}
+    make_template(sql, "x", args="[1]", kwargs={"y": 2}, queue="slow", job_policy=policy)
     assert checked().stdout == (
         'would be launched: tests.add, args [7], kwargs {"y": 2}, queue slow\n'
     )

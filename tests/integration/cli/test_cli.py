@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pgbeat import __version__
 from pgbeat.cli import COMMANDS, SCHEDULES, program
 from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, commands, read, refused, run, run_with
+from tests.support.databases import Role
 from tests.support.processes import ROOT, until
 from tests.support.rows import make_schedule
 
@@ -206,18 +206,11 @@ def test_a_database_without_the_schema(empty_database: str) -> None:
         assert "`pgbeat migrate`" in refused(run(empty_database, *command), 1)
 
 
-def test_a_role_that_may_not(database: str, sql: Sql) -> None:
-    role = f"onlooker_{uuid.uuid4().hex[:12]}"
-    sql(f"CREATE ROLE {role}")
-    try:
-        options = "&" if "?" in database else "?"
-        said = refused(run(f"{database}{options}options=-crole%3D{role}", "list"), 1)
-        assert said == (
-            "the database refused: permission denied for schema pgbeat; "
-            "`pgbeat doctor` lists the missing permissions"
-        )
-    finally:
-        sql(f"DROP ROLE {role}")
+def test_a_role_that_may_not(ordinary_role: Role) -> None:
+    assert refused(run(ordinary_role.dsn, "list"), 1) == (
+        "the database refused: permission denied for schema pgbeat; "
+        "`pgbeat doctor` lists the missing permissions"
+    )
 
 
 def test_an_argument_that_is_no_text(database: str) -> None:

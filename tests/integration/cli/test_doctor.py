@@ -1,9 +1,6 @@
 """`pgbeat doctor`: what it finds, and what it advises."""
 
 import socket
-import uuid
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import psycopg
 import pytest
@@ -18,7 +15,7 @@ from pgbeat.database.tables import metadata
 from pgbeat.monitoring.checks.server_checks import Check
 from tests.support.broker_sessions import Sessions, put, queue_id
 from tests.support.command_line import Sql, read, run, run_with
-from tests.support.databases import broker_url
+from tests.support.databases import Role, broker_url
 from tests.support.partitions import make_partitions
 from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.schedulers import Beat
@@ -110,27 +107,10 @@ def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: 
     assert "too: 'blog' (1 schedule)" in shown.stdout and "'tests'" not in shown.stdout
 
 
-class Ordinary(NamedTuple):
-    """A role, and a URL that uses it."""
-
-    role: str
-    dsn: str
-
-
-@pytest.fixture
-def ordinary(database: str, sql: Sql) -> Iterator[Ordinary]:
-    """Yields a role without permissions."""
-    role = f"ordinary_{uuid.uuid4().hex[:12]}"
-    sql(f"CREATE ROLE {role}")
-    options = "&" if "?" in database else "?"
-    yield Ordinary(role, f"{database}{options}options=-crole%3D{role}")
-    sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
-    sql(f"GRANT SELECT ON pgbeat.jobs, pgbeat.migrations TO {ordinary.role}")
-    found = checked(ordinary.dsn)
-    assert found["role"] == Check("role", "ok", f"{ordinary.role} is an ordinary role")
+def test_a_role_that_may_not(ordinary_role: Role, sql: Sql) -> None:
+    sql(f"GRANT SELECT ON pgbeat.jobs, pgbeat.migrations TO {ordinary_role.name}")
+    found = checked(ordinary_role.dsn)
+    assert found["role"] == Check("role", "ok", f"{ordinary_role.name} is an ordinary role")
     lacking = found["permissions"]
     assert lacking.result == "fail"
     parts = {"unfinished_jobs", "ended_jobs", "running_executions", "ended_executions"}
@@ -143,8 +123,8 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
     for grant in lacking.advice.removeprefix("As the owner: ").split(";"):
         if grant.strip():
             sql(grant)
-    assert checked(ordinary.dsn)["permissions"].result == "ok"
-    assert checked(ordinary.dsn)["schema"].result == "ok"
+    assert checked(ordinary_role.dsn)["permissions"].result == "ok"
+    assert checked(ordinary_role.dsn)["schema"].result == "ok"
     # A period that was replaced is nobody's to write, until it is dropped.
     sql("SELECT pgbeat.add_partition('ticks', now() + interval '1 day')")
     sql(
@@ -152,8 +132,8 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
         "WHERE history = 'ticks' AND NOT is_kept AND ends_at IS NOT NULL"
     )
     for (gone,) in sql("SELECT relname FROM pg_class WHERE relname ~ '^ticks_gone_[0-9]+$'"):
-        sql(f"REVOKE ALL ON pgbeat.{gone} FROM {ordinary.role}")  # a later one has no grants
-    assert checked(ordinary.dsn)["permissions"].result == "ok"
+        sql(f"REVOKE ALL ON pgbeat.{gone} FROM {ordinary_role.name}")  # a later one has no grants
+    assert checked(ordinary_role.dsn)["permissions"].result == "ok"
 
 
 def without_broker_tables(sql: Sql) -> None:
@@ -161,16 +141,18 @@ def without_broker_tables(sql: Sql) -> None:
     sql("DROP SEQUENCE IF EXISTS message_id_sequence, queue_id_sequence")
 
 
-def test_a_role_that_may_not_publish(ordinary: Ordinary, app: Celery, beat: Beat, sql: Sql) -> None:
-    app.conf.pgbeat_url = ordinary.dsn
+def test_a_role_that_may_not_publish(
+    ordinary_role: Role, app: Celery, beat: Beat, sql: Sql
+) -> None:
+    app.conf.pgbeat_url = ordinary_role.dsn
     without_broker_tables(sql)
     sql("REVOKE CREATE ON SCHEMA public FROM public")
     shown = run_with(app, "doctor")
     assert "its tables are not there, and the role may not make them" in shown.stdout
     app.conf.pgbeat_url = None
     beat().run_due()
-    app.conf.pgbeat_url = ordinary.dsn
-    sql(f"GRANT SELECT ON kombu_queue TO {ordinary.role}")
+    app.conf.pgbeat_url = ordinary_role.dsn
+    sql(f"GRANT SELECT ON kombu_queue TO {ordinary_role.name}")
     shown = run_with(app, "doctor")
     assert (
         "the role lacks INSERT on kombu_queue, SELECT on kombu_message, INSERT on kombu_message, "

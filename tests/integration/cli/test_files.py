@@ -14,7 +14,6 @@ import pytest
 from celery import Celery
 from click.testing import Result
 
-from pgbeat import Context, Launcher, launcher
 from pgbeat.schedules.files.schema import schema
 from tests.support.command_line import Sql, refused, run, run_with
 from tests.support.processes import until
@@ -190,16 +189,6 @@ def test_what_is_no_text(database: str, tmp_path: Path) -> None:
     path = tmp_path / "schedules.yaml"
     path.write_bytes(b"schedules: {}\n# \xff\n")
     assert f"{path}:2: it is not UTF-8" in sync(database, str(path), exit_code=2).stderr
-
-
-@launcher("files.own")
-class Own(Launcher):
-    """Registers a launcher."""
-
-    task = "tests.add"
-
-    def check_conditions(self, ctx: Context) -> bool:
-        return True
 
 
 def test_with_the_app_all_is_checked(app: Celery, write: Write, sql: Sql) -> None:

@@ -7,7 +7,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.rows import make_schedule
+from tests.support.rows import make_calendar, make_schedule
 
 #: A Monday at noon, whatever day it is now.
 FROM = ("--from", "2030-01-07T12:00Z")
@@ -16,8 +16,7 @@ FROM = ("--from", "2030-01-07T12:00Z")
 @pytest.fixture
 def rows(sql: Sql) -> None:
     """Writes schedules: hourly, conditional, with a calendar, after another, disabled, paused."""
-    sql("""INSERT INTO pgbeat.calendars (name, definition)
-           VALUES ('evenings', '{"windows": [{"from": "18:00", "to": "00:00"}]}')""")
+    make_calendar(sql, "evenings", windows=[{"from": "18:00", "to": "00:00"}])
     make_schedule(sql, "hourly", cron="0 * * * *")
     make_schedule(sql, "asked", cron="30 13-14 * * *", condition_sql="SELECT true")
     make_schedule(sql, "own", cron="45 13 * * *", task=None, launcher="Own")

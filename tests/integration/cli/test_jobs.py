@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,15 +38,9 @@ def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def did(app: Celery) -> Did:
+def did(printed_with: Did) -> Did:
     """Returns what runs `pgbeat jobs …` successfully, and returns what it prints."""
-
-    def call(*arguments: str) -> str:
-        result = run_with(app, "jobs", *arguments)
-        assert (result.exit_code, result.stderr) == (0, ""), result.output
-        return result.stdout
-
-    return call
+    return partial(printed_with, "jobs")
 
 
 def told(job_control: JobControl, job: Job, *runs: ExecutionRecord) -> None:

@@ -11,9 +11,8 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat import Context, Launcher, launcher
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.launchers import Meddling
+from tests.support.launchers import Meddling, register
 from tests.support.rows import make_job, make_schedule, make_tick
 from tests.support.schedulers import Beat
 
@@ -49,6 +48,11 @@ def test_skipped(app: Celery, sql: Sql) -> None:
     assert (shown.exit_code, shown.stdout) == (3, "skipped: condition_sql is false\n")
     assert sql("SELECT retry_count FROM pgbeat.schedules") == [(3,)]
     assert sql("SELECT outcome, trigger FROM pgbeat.ticks") == [("skipped", "manual")]
+    shown = run_with(app, "trigger", "s", "--json")
+    assert shown.exit_code == 3
+    tick = json.loads(shown.stdout)
+    assert (tick["schedule"], tick["trigger"], tick["outcome"]) == ("s", "manual", "skipped")
+    assert (tick["reason"], tick["job_ids"]) == ("condition_sql is false", [])
 
 
 def test_failed(app: Celery, sql: Sql) -> None:
@@ -57,16 +61,6 @@ def test_failed(app: Celery, sql: Sql) -> None:
     assert (shown.exit_code, shown.stdout) == (1, "failed: DivisionByZero: division by zero\n")
     # A person's attempt is no failure in a row: the fifth would have disabled it.
     assert sql("SELECT retry_count, enabled FROM pgbeat.schedules") == [(4, True)]
-
-
-def test_as_json(app: Celery, sql: Sql) -> None:
-    add(sql, condition_sql="SELECT false")
-    shown = run_with(app, "trigger", "s", "--json")
-    assert shown.exit_code == 3
-    tick = json.loads(shown.stdout)
-    assert datetime.fromisoformat(tick["due_at"]).tzinfo is not None
-    assert (tick["schedule"], tick["trigger"], tick["outcome"]) == ("s", "manual", "skipped")
-    assert (tick["reason"], tick["job_ids"]) == ("condition_sql is false", [])
 
 
 @pytest.mark.parametrize("state", [{"enabled": False}, {"paused_at": "2030-01-01Z"}])
@@ -132,13 +126,7 @@ def test_a_broker_that_is_away(database: str, app: Celery, sql: Sql) -> None:
 def test_a_launcher_that_hangs(app: Celery, sql: Sql) -> None:
     reading, writing = os.pipe()
 
-    @launcher("hanging")
-    class Hanging(Launcher):
-        task = "tests.add"
-
-        def check_conditions(self, ctx: Context) -> bool:
-            return not os.read(reading, 1)
-
+    register("hanging", lambda ctx: not os.read(reading, 1))
     app.conf.pgbeat_condition_timeout = 0.1
     add(sql, launcher="hanging")
     shown = run_with(app, "trigger", "s")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.command_line import Sql, read, run
-from tests.support.rows import make_execution, make_job, make_lane
+from tests.support.rows import insert, make_execution, make_job, make_lane
 
 
 def busy(sql: Sql) -> None:
@@ -24,10 +24,8 @@ def busy(sql: Sql) -> None:
     running = make_job(sql, "running", task="jobs.resize", worker="w1@host")
     make_job(sql, "failed")
     sql("INSERT INTO kombu_queue (name) VALUES ('mail')")
-    sql(
-        "INSERT INTO pgbeat.workers (id, name, pid, pool, concurrency) "
-        "VALUES (1, 'celery@w1', 7, 'prefork', 4)"
-    )
+    worker = {"id": 1, "name": "celery@w1", "pid": 7, "pool": "prefork", "concurrency": 4}
+    insert(sql, "workers", worker)
     make_execution(sql, running, worker_id=1)
 
 

@@ -3,6 +3,7 @@
 import getpass
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,15 +22,9 @@ HOOK = ("--url", "https://hooks.example.com/in", "--event", "job.failed")
 
 
 @pytest.fixture
-def pgbeat(database: str) -> Webhooks:
+def pgbeat(printed: Webhooks) -> Webhooks:
     """Returns what runs `pgbeat webhooks …` successfully, and returns what it prints."""
-
-    def call(*arguments: str, **options: Any) -> str:
-        result = run(database, "webhooks", *arguments, **options)
-        assert (result.exit_code, result.stderr) == (0, "")
-        return result.stdout
-
-    return call
+    return partial(printed, "webhooks")
 
 
 @pytest.fixture

@@ -14,7 +14,14 @@ from pgbeat.monitoring.metrics import counters, gauges, prometheus
 from pgbeat.monitoring.metrics.collector import metrics_collector
 from pgbeat.monitoring.metrics.counters import CounterValue
 from tests.support.command_line import run, run_with
-from tests.support.rows import Sql, make_job, make_lane
+from tests.support.rows import (
+    Sql,
+    make_dead_letter,
+    make_delivery,
+    make_job,
+    make_lane,
+    make_webhook,
+)
 from tests.support.scrapes import read, run_id, schedule, scrape, tick, ticks, value
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -55,25 +62,15 @@ def test_queues_jobs_lanes_and_webhooks(
         "(true, 0, '1 h', NULL, NULL), (false, 0, '1 d', now() + interval '1 h', NULL), "
         "(false, 0, '1 d', NULL, 7)) AS d (v, p, a, t, c) WHERE name = 'q'"
     )
-    sql(
-        "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason) "
-        "VALUES (1, 'q', '{}', 0, 1, 'rejected')"
-    )
+    make_dead_letter(sql, "q")
     make_lane(sql, "gpu", 2, paused_at="now")
     make_lane(sql, "free", None)
     make_job(sql, "running", lane="gpu", dispatched_at="now")
     for _ in range(3):
         make_job(sql, lane="gpu")
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'https://example.org', 's', '{job.failed}')"
-    )
-    sql(
-        "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, finished_at) "
-        "SELECT id, 'job.failed', '{}', s, CASE s WHEN 'pending' THEN now() END, "
-        "CASE WHEN s <> 'pending' THEN now() END FROM pgbeat.webhooks, "
-        "unnest('{pending,failed,failed,delivered,delivered,delivered}'::text[]) AS s"
-    )
+    hook = make_webhook(sql)
+    for state in ("pending", *2 * ["failed"], *3 * ["delivered"]):
+        make_delivery(sql, hook, state)
     found = scrape(connection, settings)
 
     def of(name: str, label: str, key: str, *states: str) -> list[float | None]:

@@ -9,80 +9,44 @@ from sqlalchemy import Connection
 
 from pgbeat.errors import NotFound
 from pgbeat.monitoring import statistics
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, ago, make_execution, make_job, make_schedule
 
 schedule = partial(make_schedule, task="t")
 
 
-def job(sql: Sql, state: str = "completed", **columns: Any) -> str:
-    """A job made so many minutes ago (`ago`); its id."""
-    values = {
-        "schedule_id": None,
-        "namespace": "default",
-        "retry_of": None,
-        "run_at": None,
-        "ago": 60,
-        **columns,
-    }
-    made = str(uuid4())
-    sql(
-        """
-        INSERT INTO pgbeat.jobs (id, schedule_id, namespace, task, state, job_source, created_by,
-            is_system_job, retry_of, run_at, created_at, started_at, finished_at)
-        VALUES (%s, %s, %s, 't', %s, 'system', 'tests', true, %s, %s,
-                now() - %s * interval '1 minute', now(), now())
-        """,
-        made,
-        values["schedule_id"],
-        values["namespace"],
-        state,
-        values["retry_of"],
-        values["run_at"],
-        values["ago"],
-    )
-    if values["retry_of"]:
+def job(sql: Sql, state: str = "completed", *, minutes: float = 60, **values: Any) -> str:
+    """Makes a job, so many minutes ago; returns its id."""
+    at = ago(sql, f"{minutes} minutes")
+    times = {"created_at": at, "started_at": "now", "finished_at": "now"}
+    made = make_job(sql, state, task="t", **times, **values)
+    if "retry_of" in values:
         sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", made, values["retry_of"])
     return made
 
 
 def execution(
-    sql: Sql,
-    job_id: str,
-    state: str = "completed",
-    ms: float | None = None,
-    ago: float = 50,
-    *,
-    lost: bool = False,
+    sql: Sql, job_id: str, state: str = "completed", *, minutes: float = 50, **values: Any
 ) -> None:
-    """An execution that began so many minutes ago."""
-    sql(
-        """
-        INSERT INTO pgbeat.executions (job_id, schedule_id, number, state, lost, worker,
-            started_at, finished_at, duration_ms)
-        SELECT id, schedule_id,
-               1 + (SELECT count(*) FROM pgbeat.executions e WHERE e.job_id = j.id), %s, %s, 'w',
-               now() - %s * interval '1 minute',
-               CASE WHEN %s <> 'running' THEN now() - %s * interval '1 minute' END, %s
-          FROM pgbeat.jobs j WHERE id = %s
-        """,
-        state,
-        lost,
-        ago,
-        state,
-        ago,
-        ms,
+    """Makes an execution that began so many minutes ago."""
+    at = ago(sql, f"{minutes} minutes")
+    [(key, number)] = sql(
+        "SELECT schedule_id, 1 + (SELECT count(*) FROM pgbeat.executions WHERE job_id = j.id) "
+        "FROM pgbeat.jobs j WHERE id = %s",
         job_id,
     )
+    end = None if state == "running" else at
+    times = {"started_at": at, "finished_at": end}
+    make_execution(sql, job_id, state, number=number, schedule_id=key, **times, **values)
 
 
 def test_of_a_schedule(connection: Connection, sql: Sql) -> None:
     ((due,),) = sql("SELECT now() + interval '1 hour'")
     key, other = schedule(sql, next_run=due), schedule(sql, "other")
     for ms in range(1, 101):
-        execution(sql, job(sql, schedule_id=key), ms=ms, ago=100 - ms / 2)
+        execution(sql, job(sql, schedule_id=key), duration_ms=ms, minutes=100 - ms / 2)
     for state in ("failed", "failed", "cancelled", "skipped", "running"):
-        execution(sql, job(sql, schedule_id=key), state, ms=1e6, ago=200)
-    execution(sql, job(sql, schedule_id=key), "failed", lost=True, ago=1)
+        execution(sql, job(sql, schedule_id=key), state, duration_ms=1e6, minutes=200)
+    execution(sql, job(sql, schedule_id=key), "failed", lost=True, minutes=1)
     execution(sql, job(sql, schedule_id=other), "failed")
     found = statistics.of_schedule(connection, key)
     ((last,),) = sql("SELECT max(started_at) FROM pgbeat.executions WHERE schedule_id = %s", key)
@@ -117,8 +81,9 @@ def test_only_the_newest_are_looked_at(
 ) -> None:
     monkeypatch.setattr(statistics, "NEWEST", 3)
     key = schedule(sql)
-    for ago, state in ((50, "failed"), (40, "failed"), (3, "completed"), (2, "completed")):
-        execution(sql, job(sql, schedule_id=key, ago=ago), state, ms=ago, ago=ago)
+    for minutes, state in ((50, "failed"), (40, "failed"), (3, "completed"), (2, "completed")):
+        made = job(sql, schedule_id=key, minutes=minutes)
+        execution(sql, made, state, duration_ms=minutes, minutes=minutes)
     for found in (
         statistics.of_schedule(connection, key),
         statistics.of_all(connection, "default").runs,
@@ -134,9 +99,9 @@ def test_of_a_job_whichever_of_its_chain_was_asked_for(connection: Connection, s
     second = job(sql, "failed", retry_of=first)
     third = job(sql, "scheduled", retry_of=second, run_at=due)
     job(sql)
-    execution(sql, first, "failed", ago=30)
-    execution(sql, second, "failed", ago=20)
-    execution(sql, second, "failed", ago=10, lost=True)
+    execution(sql, first, "failed", minutes=30)
+    execution(sql, second, "failed", minutes=20)
+    execution(sql, second, "failed", minutes=10, lost=True)
     for asked in (first, second, third):
         found = statistics.of_job(connection, asked)
         assert (found.total, found.failed, found.lost) == (3, 3, 1)
@@ -168,8 +133,8 @@ def test_of_all(connection: Connection, sql: Sql) -> None:
     for state in ("pending", "pending", "scheduled", "paused"):
         job(sql, state)
     for state in ("completed", "completed", "failed", "running"):
-        execution(sql, job(sql, state), state, ms=100)
-    execution(sql, job(sql, namespace="other"), ms=9999)
+        execution(sql, job(sql, state), state, duration_ms=100)
+    execution(sql, job(sql, namespace="other"), duration_ms=9999)
     sql("INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 7)")
     found = statistics.of_all(connection, "default")
     assert found.jobs == {

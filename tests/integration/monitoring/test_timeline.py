@@ -11,7 +11,14 @@ from sqlalchemy import Connection
 from pgbeat.errors import InvalidInput
 from pgbeat.monitoring import timeline as timelines
 from pgbeat.monitoring.timeline import ScheduleTimeline, Timeline
-from tests.support.rows import Sql, insert, make_job, make_schedule
+from tests.support.rows import (
+    Sql,
+    make_calendar,
+    make_execution,
+    make_job,
+    make_schedule,
+    make_tick,
+)
 
 PATIENCE = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
@@ -50,39 +57,15 @@ def make_run(
         started_at=begin,
         finished_at=end,
     )
-    insert(
-        sql,
-        "executions",
-        {
-            "job_id": job,
-            "schedule_id": key,
-            "number": 1,
-            "state": state if end else "running",
-            "worker": "w",
-            "started_at": begin,
-            "finished_at": end,
-        }
-        | values,
-        "id",
-    )
+    given = {"schedule_id": key, "started_at": begin, "finished_at": end, **values}
+    make_execution(sql, job, state if end else "running", **given)
     return UUID(job)
 
 
-def make_tick(sql: Sql, key: int, at: datetime, outcome: str, said: str) -> None:
-    column = "reason" if outcome == "skipped" else "error"
-    insert(
-        sql,
-        "ticks",
-        {
-            "schedule_id": key,
-            "schedule": "s",
-            "due_at": at,
-            "decided_at": at,
-            "outcome": outcome,
-            column: said,
-        },
-        "id",
-    )
+def decide(sql: Sql, key: int, at: datetime, outcome: str, said: str) -> None:
+    """Writes a tick that is due and decided at that time."""
+    why = {"reason" if outcome == "skipped" else "error": said}
+    make_tick(sql, key, outcome, due_at=at, decided_at=at, **why)
 
 
 # -- the past
@@ -93,8 +76,8 @@ def test_runs_skips_and_failures_are_pieces(connection: Connection, sql: Sql, ag
     run = make_run(sql, key, ago(30), ago(29))
     make_run(sql, key, ago(20), ago(19), "failed", error="ValueError: no\nmore")
     going = make_run(sql, key, ago(5))
-    make_tick(sql, key, ago(15), "skipped", "no work")
-    make_tick(sql, key, ago(10), "failed", "no table")
+    decide(sql, key, ago(15), "skipped", "no work")
+    decide(sql, key, ago(10), "failed", "no table")
     row = only(draw(connection))
     found = {each.kind: each for each in row.pieces}
     assert set(found) == {"completed", "failed", "running", "skipped", "not_launched"}
@@ -163,8 +146,7 @@ def test_of_a_long_history_the_newest_and_all_failures(
 def test_what_is_due_is_certain_or_not_or_known_to_be_skipped(
     connection: Connection, sql: Sql
 ) -> None:
-    days = '{"weekdays": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}'
-    insert(sql, "calendars", {"name": "never", "definition": days})
+    make_calendar(sql, "never", weekdays=["mon-sun"])
     every = {"cron": None, "every": "4 minutes", "task": "jobs.add"}
     make_schedule(sql, "a", **every)
     make_schedule(sql, "b", **every, condition_sql="SELECT true")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -10,13 +11,14 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules import control
-from pgbeat.webhooks import check_ins, outbox
+from pgbeat.webhooks import check_ins
 from pgbeat.webhooks.http import post
-from pgbeat.webhooks.outbox import DeliveryRoom, Outcome
+from pgbeat.webhooks.outbox import Outcome
+from tests.integration.webhooks.test_webhooks import claim, finish
 from tests.support.command_line import read, run
 from tests.support.problems import raises
 from tests.support.processes import Processes, until
-from tests.support.rows import Sql, make_job, make_schedule, unit_on
+from tests.support.rows import Sql, make_job, make_schedule, make_tick, unit_on
 from tests.support.webhook_receiver import Receiver
 
 Deliver = Callable[[], list[str]]
@@ -30,35 +32,19 @@ def deliver(connection: Connection, receiver: Receiver) -> Deliver:
 
     def call() -> list[str]:
         before = len(receiver.received)
-        while True:
-            with connections.transaction(connection):
-                found = outbox.claim(
-                    connection, namespace="default", worker="b", room=DeliveryRoom(9, 9, 9)
-                )
-            if not found:
-                return [each.path for each in receiver.received[before:]]
-            outcomes = [
-                Outcome(each, post(each.url, each.headers(), each.body, private=True))
-                for each in found
-            ]
-            with connections.transaction(connection):
-                assert outbox.finish(connection, outcomes) == []
+        while found := claim(connection):
+            replies = [post(each.url, each.headers(), each.body, private=True) for each in found]
+            assert finish(connection, *map(Outcome, found, replies)) == []
+        return [each.path for each in receiver.received[before:]]
 
     return call
 
 
 def tick(sql: Sql, schedule: int, outcome: str = "launched", **values: Any) -> Any:
     """Writes a decision; returns its due time."""
-    more = {"launched": "job_id", "skipped": "reason", "failed": "error"}[outcome]
-    given = {"trigger": "timetable", more: "00000000-0000-0000-0000-000000000001"} | values
-    return sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, "
-        f"{', '.join(given)}) VALUES (%s, 's', clock_timestamp(), %s, "
-        f"{', '.join(['%s'] * len(given))}) RETURNING due_at",
-        schedule,
-        outcome,
-        *given.values(),
-    )[0][0]
+    given = {"job_id": uuid4()} if outcome == "launched" else {}
+    made = make_tick(sql, schedule, outcome, **{"trigger": "timetable", **given, **values})
+    return sql("SELECT due_at FROM pgbeat.ticks WHERE id = %s", made)[0][0]
 
 
 def ended(sql: Sql, schedule: int, state: str, due_at: Any, **values: Any) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from pgbeat.access.actors import Actor
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
@@ -33,11 +32,11 @@ from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.problems import problems, raises
 from tests.support.processes import Processes, until
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import make_execution, make_job, make_schedule, make_tick
+from tests.support.schedulers import Beat
 from tests.support.threads import waiting
 from tests.support.webhook_receiver import Receiver, Request, answering
 
-Beat = Callable[..., Scheduler]
 Add = Callable[..., str]
 OK, DOWN = Reply(200, None, 3.0), Reply(503, "it answered 503", 3.0)
 
@@ -105,15 +104,12 @@ def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
 
 def happen(sql: Sql, times: int = 1, namespace: str = "default") -> None:
     """Ticks that fail."""
-    name = f"s-{uuid.uuid4().hex[:6]}"
+    key = make_schedule(sql, f"s-{uuid.uuid4().hex[:6]}", namespace=namespace)
     sql(
-        "WITH s AS (INSERT INTO pgbeat.schedules (namespace, name, task, every) "
-        "    VALUES (%s, %s, 'tests.add', '1 hour') RETURNING id, name) "
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
-        "SELECT id, name, now() + n * interval '1 second', 'failed', 'because ' || n "
-        "  FROM s, generate_series(1, %s) n",
-        namespace,
-        name,
+        "SELECT %s, 's', now() + n * interval '1 second', 'failed', 'because ' || n "
+        "  FROM generate_series(1, %s) n",
+        key,
         times,
     )
 
@@ -213,7 +209,7 @@ def test_a_change_of_secrets(connection: Connection, add: Add, sql: Sql) -> None
 def new_job(sql: Sql, **columns: Any) -> str:
     """A job that runs, with one execution."""
     job_id = make_job(sql, "running", **{"task": "tests.add", **columns})
-    sql("INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w1')", job_id)
+    make_execution(sql, job_id)
     return job_id
 
 
@@ -258,12 +254,9 @@ def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:
     new_job(sql)
     sql("UPDATE pgbeat.executions SET state = 'failed', finished_at = now()")
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now()")
-    broken_schedule(sql)
+    key = make_schedule(sql)
     sql("UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'no'")
-    sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
-        "SELECT id, name, now(), 'failed', 'no' FROM pgbeat.schedules"
-    )
+    make_tick(sql, key, "failed")
     tick = {*FoundTick.model_fields, "task"}
     names: dict[str, set[str]] = {
         "job.failed": set(FoundJob.model_fields),

@@ -3,7 +3,6 @@
 import os
 import pickle
 import shelve
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,12 +13,11 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, PersistentScheduler
 from celery.schedules import crontab, schedule, solar
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules.importers import celery_file
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.schedulers import Beat
 
-Beat = Callable[..., Scheduler]
 HOUR = timedelta(hours=1)
 
 
@@ -91,49 +89,6 @@ def test_each_entry_becomes_a_row(database: str, path: Path) -> None:
 
     again = run(database, "import", "celery", "--from", str(path))
     assert "6 schedules here" in again.stdout
-
-
-def test_next_times_are_those_of_celery(database: str, path: Path) -> None:
-    """Each row is due when Celery's own entry would have been."""
-    ran = datetime.now(UTC) - timedelta(minutes=10)
-    timetables = {
-        "interval": HOUR,
-        "cron": crontab(minute="*/7"),
-        "sun": solar("sunset", 59.9, 10.7),
-        "both": crontab(minute=0, hour="*/5", day_of_month="1-20", day_of_week="mon-thu"),
-        "rounded": schedule(2 * HOUR, relative=True),
-    }
-    app = app_with({name: entry(value) for name, value in timetables.items()}, timezone="UTC")
-    beaten(app, path, dict.fromkeys(timetables, ran))
-    run(database, "import", "celery", "--from", str(path))
-    for row in read(database, "list"):
-        asked = timetables[row["name"]]
-        if isinstance(asked, timedelta):
-            asked = schedule(asked)
-        asked.app, asked.nowfun = app, lambda: ran
-        expected = ran + asked.remaining_estimate(ran)
-        difference = datetime.fromisoformat(row["next_run"]) - expected
-        assert abs(difference) < timedelta(seconds=1), row["name"]
-
-
-def test_nothing_refires_and_what_was_missed_fires_once(
-    beat: Beat, database: str, path: Path, sql: Sql
-) -> None:
-    now = datetime.now(UTC)
-    entries = {"ran": entry(HOUR), "missed": entry(HOUR), "long ago": entry(HOUR)}
-    beaten(
-        app_with(entries),
-        path,
-        {"ran": now - HOUR / 2, "missed": now - 1.5 * HOUR, "long ago": now - 100.5 * HOUR},
-    )
-    assert run(database, "import", "celery", "--from", str(path)).exit_code == 0
-    beat().run_due()
-    assert sql("SELECT schedule, count(*) FROM pgbeat.ticks GROUP BY 1 ORDER BY 1") == [
-        ("long ago", 1),
-        ("missed", 1),
-    ]
-    [(due_at,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'ran'")
-    assert abs(due_at - now - HOUR / 2) < timedelta(seconds=1)
 
 
 # -- with the app -------------------------------------------------------------------------------
@@ -326,7 +281,5 @@ def test_dry_run_writes_nothing(database: str, path: Path, sql: Sql) -> None:
     result = run(database, "import", "celery", "--from", where, "--dry-run")
     assert "Would add 2 schedules:" in result.stdout
     assert "its name was 'b/c'" in result.stdout
-    assert sql("SELECT * FROM pgbeat.schedules") == []
-    answer = read(database, "import", "celery", "--from", where, "--dry-run")
-    assert answer["dry_run"] is True
+    assert read(database, "import", "celery", "--from", where, "--dry-run")["dry_run"] is True
     assert sql("SELECT * FROM pgbeat.schedules") == []

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, MO
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules.importers import redbeat as source
 from pgbeat.schedules.importers.redbeat import Contents, StoredEntry
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import until
+from tests.support.schedulers import Beat
 
 redis = pytest.importorskip("redis")
 redbeat = pytest.importorskip("redbeat")
 from redbeat.schedules import rrule  # noqa: E402
 
-Beat = Callable[..., Scheduler]
 HOUR = timedelta(hours=1)
 
 

@@ -1,27 +1,24 @@
 """`pgbeat import django-celery-beat` and `sqlalchemy-celery-beat`: rows made by their models."""
 
 import shutil
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
+from tests.support.schedulers import Beat
 
 pytest.importorskip("django_celery_beat")
 pytest.importorskip("sqlalchemy_celery_beat")
 
-Beat = Callable[..., Scheduler]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NEXT_YEAR = datetime(datetime.now(UTC).year + 1, 6, 1, 12, tzinfo=UTC)
 
@@ -462,16 +459,6 @@ def check_alchemy(rows: dict[str, Any], ran: datetime) -> None:
     assert (rows["new"]["last_run"], rows["new"]["next_run"]) == (None, None)
 
 
-def test_each_of_its_tasks_becomes_a_row(database: str, alchemy: Alchemy) -> None:
-    ran = datetime.now(UTC) - timedelta(minutes=10)
-    fill_alchemy(alchemy, ran)
-    command = ("import", "sqlalchemy-celery-beat", "--from", alchemy.url)
-    assert "Added 7 schedules:" in run(database, *command).stdout
-    check_alchemy({row["name"]: row for row in read(database, "list")}, ran)
-    assert "7 schedules here" in run(database, *command).stdout
-    assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
-
-
 @pytest.mark.parametrize(
     ("schema", "arguments"),
     [(None, ()), ("celery_schema", ()), ("shop", ("--schema", "shop"))],
@@ -482,9 +469,11 @@ def test_its_tables_in_a_schema_of_pgbeats_database(
 ) -> None:
     ran = datetime.now(UTC) - timedelta(minutes=10)
     fill_alchemy(Alchemy(sqlalchemy_url(database), schema), ran)
-    result = run(database, "import", "sqlalchemy-celery-beat", *arguments)
-    assert "Added 7 schedules:" in result.stdout
+    command = ("import", "sqlalchemy-celery-beat", *arguments)
+    assert "Added 7 schedules:" in run(database, *command).stdout
     check_alchemy({row["name"]: row for row in read(database, "list")}, ran)
+    assert "7 schedules here" in run(database, *command).stdout
+    assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
 
 
 def test_the_apps_settings_say_where_it_is(app: Celery, alchemy: Alchemy) -> None:
@@ -528,14 +517,3 @@ def test_nothing_is_written_to_the_old_store(database: str, django: Django) -> N
     before = path.read_bytes()
     run(database, "import", "django-celery-beat", "--from", django.url)
     assert path.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_a_row_that_somebody_holds(database: str, django: Django) -> None:
-    django.task("s", interval=django.interval(), last_run_at=datetime.now(UTC) - DAY)
-    command = ("import", "django-celery-beat", "--from", django.url)
-    run(database, *command)
-    with psycopg.connect(database) as other, warnings.catch_warnings():
-        other.execute("SELECT * FROM pgbeat.schedules FOR UPDATE")
-        said = refused(run(database, *command), 1)
-    assert said == "another session is changing that; try again"
