@@ -19,7 +19,7 @@ from pgbeat.cli import program
 from tests.support.command_line import Sql, commands, run, run_with
 from tests.support.pages import after, html
 from tests.support.refusals import refusing
-from tests.support.rows import make_job
+from tests.support.rows import make_dead_letter, make_delivery, make_job
 from tests.support.web import Web
 from tests.support.webhook_receiver import Receiver
 from tests.web.api.test_permissions import TABLE
@@ -585,13 +585,7 @@ class Stage:
 
     def _make_dead(self) -> str:
         payload = json.dumps({"headers": {"task": "jobs.add", "id": str(uuid4())}})
-        [(made,)] = self.sql(
-            "INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority, "
-            "enqueued_at, died_at) VALUES (nextval('message_id_sequence'), 'celery', %s, "
-            "'rejected', 3, 0, now(), now()) RETURNING id",
-            payload,
-        )
-        return str(made)
+        return str(make_dead_letter(self.sql, payload=payload))
 
     def _file(self, name: str, content: Any) -> str:
         path = self._folder / name
@@ -627,13 +621,8 @@ class Stage:
         return str(self.run("tokens create --for alice")["id"])
 
     def _make_delivery(self) -> str:
-        [(made,)] = self.sql(
-            "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, "
-            "finished_at) SELECT id, 'job.failed', '{}', 'failed', NULL, now() "
-            "FROM pgbeat.webhooks WHERE name = %s RETURNING id",
-            self["n"],
-        )
-        return str(made)
+        [(hook,)] = self.sql("SELECT id FROM pgbeat.webhooks WHERE name = %s", self["n"])
+        return make_delivery(self.sql, hook, "failed")
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from starlette.routing import Mount
 
 from pgbeat.web import Authenticate, User, create_app
 from tests.support.web import done, make_token, problem
+from tests.web.api.made_schedules import PATH
 
-PATH = "/admin/scheduled-jobs"
 SAME = {"Sec-Fetch-Site": "same-origin"}
 ADA, BOB = {"Cookie": "session=ada"}, {"Cookie": "session=bob"}
 

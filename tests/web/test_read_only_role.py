@@ -1,21 +1,18 @@
 """The web side whose role in the database may only read."""
 
-import uuid
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database.migrations import migrate
 from tests.support.command_line import Sql, read, run
+from tests.support.databases import Role
 from tests.support.jobs import make_app
+from tests.support.schedulers import Beat
 from tests.support.web import Web, done, opened, problem
 from tests.web.api.test_permissions import TABLE, World, walk
-
-Beat = Callable[..., Scheduler]
 
 
 @pytest.fixture
@@ -26,15 +23,11 @@ def app(database: str) -> Celery:
 
 
 @pytest.fixture
-def reader(database: str, sql: Sql) -> Iterator[str]:
-    """Yields the URL of a role that may read everything and write nothing."""
-    role = f"reader_{uuid.uuid4().hex[:12]}"
-    sql(
-        f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}; "
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat, public TO {role}"
-    )
-    yield f"{database}{'&' if '?' in database else '?'}options=-crole%3D{role}"
-    sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+def reader(ordinary_role: Role, sql: Sql) -> str:
+    """Returns the URL of a role that may read everything and write nothing."""
+    sql(f"GRANT USAGE ON SCHEMA pgbeat TO {ordinary_role.name}")
+    sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat, public TO {ordinary_role.name}")
+    return ordinary_role.dsn
 
 
 @pytest.mark.slow

@@ -10,7 +10,19 @@ from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql, run_with
 from tests.support.jobs import make_app
-from tests.support.rows import insert, make_job, make_lane, make_schedule
+from tests.support.rows import (
+    insert,
+    make_calendar,
+    make_dead_letter,
+    make_delivery,
+    make_execution,
+    make_job,
+    make_lane,
+    make_schedule,
+    make_template,
+    make_tick,
+    make_webhook,
+)
 from tests.support.web import Web, done
 
 
@@ -46,27 +58,21 @@ def a_job(sql: Sql) -> str:
         unique_key="u",
         lane="l",
     )
-    insert(
+    make_execution(
         sql,
-        "executions",
-        {
-            "job_id": job_id,
-            "number": 1,
-            "worker": "w",
-            "state": "failed",
-            "pid": 7,
-            "started_at": "2026-01-01T00:00:00.5Z",
-            "finished_at": "2026-01-01T00:00:02Z",
-            "duration_ms": 1500.4,
-            "cpu_time_ms": 20,
-            "progress_done": 1,
-            "progress_total": 3,
-            "error": "oops",
-            "traceback": "Traceback …",
-            "metadata": {"n": 1, "artifacts": ["a"]},
-            "log": {"omitted": 1, "lines": [[0.5, "INFO", "shop", "one"]]},
-        },
-        "id",
+        job_id,
+        "failed",
+        pid=7,
+        started_at="2026-01-01T00:00:00.5Z",
+        finished_at="2026-01-01T00:00:02Z",
+        duration_ms=1500.4,
+        cpu_time_ms=20,
+        progress_done=1,
+        progress_total=3,
+        error="oops",
+        traceback="Traceback …",
+        metadata={"n": 1, "artifacts": ["a"]},
+        log={"omitted": 1, "lines": [[0.5, "INFO", "shop", "one"]]},
     )
     return job_id
 
@@ -83,8 +89,7 @@ def a_schedule(sql: Sql) -> str:
         retry_count=1,
     )
     job_id = make_job(sql, "failed", schedule_id=made, schedule="s", error="oops", run_key="k")
-    tick = {"schedule_id": made, "schedule": "s", "outcome": "launched", "job_id": job_id}
-    insert(sql, "ticks", tick | {"due_at": "2026-01-01T00:00:00Z"}, "id")
+    make_tick(sql, made, "launched", job_id=job_id, due_at="2026-01-01T00:00:00Z")
     return "s"
 
 
@@ -114,34 +119,15 @@ def a_group(sql: Sql) -> str:
 
 def a_webhook(sql: Sql) -> str:
     """Makes a webhook with a delivery that failed."""
-    values = {"name": "w", "url": "https://example.org", "secret": "whsec_abcdefghijklmnop"}
-    key = insert(sql, "webhooks", values | {"events": ["job.failed"], "slots": 1}, "id")
-    insert(
-        sql,
-        "deliveries",
-        {
-            "webhook_id": key,
-            "event": "job.failed",
-            "payload": {"a": 1},
-            "state": "failed",
-            "attempts": 1,
-            "next_at": None,
-            "finished_at": "now",
-            "log": Jsonb([{"at": "2026-01-01T00:00:00+00:00", "status": 503}]),
-        },
-        "id",
-    )
+    log = Jsonb([{"at": "2026-01-01T00:00:00+00:00", "status": 503}])
+    make_delivery(sql, make_webhook(sql, slots=1), "failed", payload={"a": 1}, attempts=1, log=log)
     return "w"
 
 
 def a_queue(sql: Sql) -> str:
     """Makes a queue with a dead letter."""
     sql("INSERT INTO kombu_queue (name, paused_at) VALUES ('q', now())")
-    sql(
-        "INSERT INTO kombu_message_dead (id, queue, payload, deliveries, reason, enqueued_at, "
-        "priority) VALUES (1, 'q', %s, 3, 'rejected', now(), 0)",
-        '{"headers": {"task": "t", "id": "i"}}',
-    )
+    make_dead_letter(sql, "q", payload='{"headers": {"task": "t", "id": "i"}}')
     return "q"
 
 
@@ -154,31 +140,20 @@ def a_worker(sql: Sql) -> str:
 
 def a_template(sql: Sql) -> str:
     """Makes a template."""
-    return str(insert(sql, "templates", {"name": "t", "task": "jobs.add", "kwargs": {"x": 1}}))
+    make_template(sql, task="jobs.add", kwargs={"x": 1})
+    return "t"
 
 
 def a_calendar(sql: Sql) -> str:
     """Makes a calendar."""
-    return str(insert(sql, "calendars", {"name": "c", "definition": {"weekdays": ["sat"]}}))
+    make_calendar(sql, "c", weekdays=["sat"])
+    return "c"
 
 
 def a_change(sql: Sql) -> str:
     """Makes a change."""
-    return str(
-        insert(
-            sql,
-            "audit",
-            {
-                "actor": "user:alice",
-                "origin": "cli",
-                "verb": "pause",
-                "kind": "lane",
-                "subject": "l",
-                "after": {"a": 1},
-            },
-            "id",
-        )
-    )
+    change = {"actor": "user:alice", "verb": "pause", "kind": "lane", "subject": "l"}
+    return str(insert(sql, "audit", change | {"origin": "cli", "after": {"a": 1}}, "id"))
 
 
 def first(key: str | int) -> Callable[[Any], Any]:

@@ -1,7 +1,7 @@
 """The web app as a whole: answers, guards, health, OpenAPI."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from pgbeat.access.actors import Actor
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
 from pgbeat.web import create_app
@@ -21,14 +20,10 @@ from tests.support.command_line import Sql
 from tests.support.databases import broker_url
 from tests.support.jobs import make_app
 from tests.support.processes import Processes, until
+from tests.support.rows import make_execution, make_job
+from tests.support.schedulers import Beat
 from tests.support.web import Web, done, make_token, opened, problem
-
-Beat = Callable[..., Scheduler]
-
-PATH = "/admin/scheduled-jobs"
-
-SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
-
+from tests.web.api.made_schedules import PATH, SCHEDULE
 
 # -- answers --------------------------------------------------------------------------------------
 
@@ -72,13 +67,8 @@ def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:
-    assert "there is nothing at this path" in problem(web.admin.get("/nowhere"), 404)
-    answer = web.admin.put(PATH, json={})
-    assert "this path doesn't take PUT" in problem(answer, 405)
-
-
 def test_what_a_path_takes_is_said(web: Web) -> None:
+    assert "there is nothing at this path" in problem(web.admin.get("/nowhere"), 404)
     for path, methods in (
         (PATH, "HEAD, GET, POST"),
         (f"{PATH}/s", "HEAD, GET, PATCH, DELETE"),
@@ -134,15 +124,20 @@ def test_a_body_of_a_megabyte_is_too_large(web: Web, sql: Sql) -> None:
     done(admin.post(PATH, json=nearly), 201)
 
 
-def test_what_is_asked_of_a_database_that_is_away(app: Celery) -> None:
-    app.conf.pgbeat_url = "postgresql://127.0.0.1:1/none?connect_timeout=1"
+def test_what_is_asked_of_a_database_that_is_away(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its credentials are in neither the answers nor the log."""
+    app.conf.pgbeat_url = "postgresql://u:s3cret@127.0.0.1:1/none?connect_timeout=1"
     with opened(app) as web:
         asker = web.client("pgbeat_00000000_" + "x" * 43)
-        assert problem(asker.get(PATH), 503) == "the database can't be reached now"
+        answer, ready = asker.get(PATH), asker.get("/readyz")
+        assert problem(answer, 503) == "the database can't be reached now"
         assert done(asker.get("/healthz")) == {"status": "ok"}
-        ready = asker.get("/readyz")
         assert problem(ready, 503) == "the database can't be reached"
         assert ready.json()["reasons"] == ["the database can't be reached"]
+    assert "can't be reached" in caplog.text
+    assert "s3cret" not in caplog.text + answer.text + ready.text
 
 
 def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: str) -> None:
@@ -151,15 +146,6 @@ def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: s
         asker = web.client("pgbeat_00000000_" + "x" * 43)
         assert "run `pgbeat migrate`" in problem(asker.get(PATH), 503)
         assert "run `pgbeat migrate`" in problem(asker.get("/readyz"), 503)
-
-
-def test_no_credentials_in_what_goes_wrong(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    app.conf.pgbeat_url = "postgresql://u:s3cret@127.0.0.1:1/none?connect_timeout=1"
-    with opened(app) as web:
-        answers = [web.client("pgbeat_00000000_" + "x" * 43).get(PATH), web.nobody.get("/readyz")]
-    said = caplog.text + "".join(answer.text for answer in answers)
-    assert "can't be reached" in said
-    assert "s3cret" not in said
 
 
 def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
@@ -231,22 +217,8 @@ def test_the_leader_and_the_standbys(web: Web, beat: Beat, processes: Processes)
 
 
 def test_figures_of_all_jobs(web: Web, sql: Sql) -> None:
-    admin = web.admin
-    done(admin.post(PATH, json=SCHEDULE), 201)
-    for _ in range(4):
-        done(admin.post(f"{PATH}/s/trigger"))
-    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
-    ids = [each[0] for each in sql("SELECT id FROM pgbeat.jobs")]
-    for number, job_id in enumerate(ids):
-        state = "failed" if number == 0 else "completed"
-        sql("UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = %s", state, job_id)
-        sql(
-            """INSERT INTO pgbeat.executions
-                      (id, job_id, number, state, worker, started_at, finished_at, duration_ms)
-               VALUES (gen_random_uuid(), %s, 1, %s, 'w', now(), now(), 1500)""",
-            job_id,
-            state,
-        )
+    for state in ("failed", "completed", "completed", "completed"):
+        make_execution(sql, make_job(sql, state), state, duration_ms=1500)
     sql("""INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 5)
            ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = 5""")
     found = done(web.user.get("/scheduler/metrics"))

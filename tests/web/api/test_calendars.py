@@ -4,14 +4,14 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import after, html
-from tests.support.rows import insert, make_schedule
+from tests.support.rows import make_calendar, make_schedule
 from tests.support.web import Web, done, errors, problem
 
-WEEKEND = {"weekdays": ["sat", "sun"], "timezone": "Europe/Oslo"}
+WEEKEND: dict[str, Any] = {"weekdays": ["sat", "sun"], "timezone": "Europe/Oslo"}
 
 
 def test_users_see_calendars_without_their_schedules(web: Web, admin: Any, sql: Sql) -> None:
-    insert(sql, "calendars", {"name": "office", "definition": WEEKEND})
+    make_calendar(sql, **WEEKEND)
     make_schedule(sql, calendar="office")
     assert done(admin.get("/calendars/office"))["schedules"] == ["s"]
     [seen] = done(web.user.get("/calendars"))["calendars"]
@@ -20,7 +20,7 @@ def test_users_see_calendars_without_their_schedules(web: Web, admin: Any, sql: 
     path, at = "/calendars/office/check", {"at": "2026-01-02T23:30:00Z"}
     found = done(web.user.get(path, params=at))
     assert (found["excluded"], found["reason"]) == (True, "calendar 'office': Saturday")
-    insert(sql, "calendars", {"name": "days", "definition": {"weekdays": ["sat"]}})
+    make_calendar(sql, "days", weekdays=["sat"])
     for zone, excluded in (("UTC", False), ("Europe/Oslo", True)):
         asked = at | {"timezone": zone}
         assert done(admin.get("/calendars/days/check", params=asked))["excluded"] is excluded
@@ -34,7 +34,7 @@ def test_a_bad_definition_is_refused(admin: Any, sql: Sql) -> None:
         assert "calendar 'c'" in problem(admin.post("/calendars", json=body), 422)
     problem(admin.put("/calendars/c", json={"definition": []}), 422)
     assert sql("SELECT count(*) FROM pgbeat.calendars") == [(0,)]
-    insert(sql, "calendars", {"name": "c", "definition": WEEKEND})
+    make_calendar(sql, "c", **WEEKEND)
     again = admin.post("/calendars", json={"name": "c", "definition": WEEKEND})
     assert errors(again, 409) == [("", "already_exists")]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import make_execution, make_job, make_lane
 from tests.support.web import Web, done
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
@@ -45,11 +45,8 @@ def fill(web: Web, sql: Sql) -> dict[str, str]:
         make_lane(sql, "s", 1)
     group = done(web.user.post("/groups", json={"jobs": [{"task": "jobs.add", "args": [1]}]}), 201)
     job_id = make_job(sql, state="completed")
-    [(run,)] = sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w') RETURNING id",
-        job_id,
-    )
-    return {"job_id": job_id, "group_id": str(group["id"]), "execution_id": str(run)}
+    run = make_execution(sql, job_id)
+    return {"job_id": job_id, "group_id": str(group["id"]), "execution_id": run}
 
 
 def ask_about(operation: Any, token: str, known: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.rows import insert
+from tests.support.rows import make_tick
 from tests.support.web import done, errors
 from tests.web.api.made_schedules import PATH, make
 
@@ -44,9 +44,8 @@ def test_a_check_writes_nothing(admin: Any, sql: Sql) -> None:
 
 def test_pages_of_a_history(admin: Any, sql: Sql) -> None:
     key = make(admin)["id"]
-    tick = {"schedule_id": key, "schedule": "s", "outcome": "skipped", "reason": "no"}
     for minute in range(5):
-        insert(sql, "ticks", tick | {"due_at": f"2026-01-01T00:0{minute}Z"}, "id")
+        make_tick(sql, key, due_at=f"2026-01-01T00:0{minute}Z")
     whole = done(admin.get(f"{PATH}/s/history"))["ticks"]
     seen: list[Any] = []
     after: dict[str, Any] | None = {}

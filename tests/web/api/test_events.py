@@ -4,24 +4,20 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from pgbeat.web.api.jobs import events as api
 from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.rows import make_job
-from tests.support.web import Web, done, problem
+from tests.support.web import PATIENCE, Web, done, served
 from tests.web.api.made_jobs import make, tell
-
-#: Seconds until what is awaited has to be there; the machine may be busy.
-PATIENCE = 60.0
 
 
 class Event:
@@ -42,24 +38,6 @@ async def parsed(answer: httpx.Response) -> AsyncIterator[Event]:
             event = Event(written)
             if event.kind is not None:
                 yield event
-
-
-@contextmanager
-def served(web: Web) -> Iterator[str]:
-    """The app on a server of its own; its URL."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(1000)
-        config = uvicorn.Config(web.app, log_config=None, timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
-        thread.start()
-        try:
-            until(lambda: server.started, PATIENCE, "the server answers")
-            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
 
 
 @asynccontextmanager
@@ -349,5 +327,7 @@ def test_a_client_that_takes_nothing_is_let_go(
 def test_too_many_are_refused(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgbeat.web.watch.MOST", 0)
     job_id = make_job(sql)
-    for path in (f"/jobs/{job_id}/events", "/jobs/events"):
-        assert "streams are open in this process" in problem(web.user.get(path), 503)
+    for path in (f"/jobs/{job_id}/events", "/jobs/events", "/console/changes?of=jobs"):
+        answer = web.user.get(path)
+        assert answer.status_code == 503
+        assert "streams are open in this process" in answer.text

@@ -6,10 +6,7 @@ from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.web import HOST, Web, done, errors, opened, problem
-
-PATH = "/admin/scheduled-jobs"
-
-SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
+from tests.web.api.made_schedules import PATH, SCHEDULE
 
 #: What anybody may ask who is known, and only an administrator.
 ANYBODY, ADMIN = "/scheduler/metrics", "/scheduler/status"

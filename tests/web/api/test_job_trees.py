@@ -17,20 +17,6 @@ def chained(sql: Sql, **values: Any) -> tuple[str, str]:
     return root, make_job(sql, "failed", root_id=root, parent_id=root, error="<b>no", **values)
 
 
-def test_the_tree_of_a_job(web: Web, sql: Sql) -> None:
-    """With all fields, for its owner."""
-    root, child = chained(sql)
-    found = web.user.get(f"/jobs/{child}/tree").json()
-    chain = found["root"]
-    assert found["is_whole"] and chain["kind"] == "chain" and chain["id"] is None
-    first, later = chain["children"]
-    assert (first["id"], first["children"][0]["id"]) == (root, child)
-    assert first["children"][0]["is_asked"] and first["children"][0]["error"] == "<b>no"
-    assert (later["name"], later["relation"], later["waits_for"]) == ("jobs.later", "then", [root])
-    job = web.user.get(f"/jobs/{child}").json()
-    assert (job["root_id"], job["parent_id"]) == (root, root)
-
-
 def test_how_many_siblings(web: Web, sql: Sql) -> None:
     """One to a thousand."""
     root = make_job(sql)

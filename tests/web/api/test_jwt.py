@@ -17,12 +17,9 @@ from httpx import Response
 from pgbeat.errors import ConfigError
 from tests.support.command_line import Sql
 from tests.support.web import Web, done, opened, problem
+from tests.web.api.made_schedules import PATH, SCHEDULE
 
 SECRET = "s" * 32
-
-PATH = "/admin/scheduled-jobs"
-
-SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
 
 #: What anybody may ask who is known, and only an administrator.
 ANYBODY, ADMIN = "/scheduler/metrics", "/scheduler/status"

@@ -4,9 +4,10 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import make_execution, make_job, make_schedule
 from tests.support.web import Web, done, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
+from tests.web.api.test_permissions import TABLE
 
 
 def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
@@ -31,19 +32,8 @@ def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any
     assert done(admin.get(f"/jobs/{bobs}"))["id"] == bobs
 
 
-ON_A_JOB: list[tuple[str, str, Any]] = [
-    ("GET", "", None),
-    ("GET", "/executions", None),
-    ("GET", "/stats", None),
-    ("GET", "/events", None),
-    ("POST", "/cancel", None),
-    ("POST", "/retry", None),
-    ("POST", "/pause", None),
-    ("POST", "/resume", None),
-    ("POST", "/approve", None),
-    ("POST", "/move", {"where": "front"}),
-    ("DELETE", "", None),
-]
+#: Routes about one job, each with its body.
+ON_A_JOB = [(*route.split(" "), TABLE[route][1]) for route in TABLE if " /jobs/{job_id}" in route]
 
 
 def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
@@ -51,9 +41,8 @@ def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
     bob, before = web.other, sql("SELECT * FROM pgbeat.jobs")
     for method, path, body in ON_A_JOB:
         for job_id in (made["id"], NOBODY):
-            said = problem(bob.request(method, f"/jobs/{job_id}{path}", json=body), 404)
+            said = problem(bob.request(method, path.format(job_id=job_id), json=body), 404)
             assert said == f"there is no job {job_id}"
-        problem(bob.request(method, f"/jobs/nope{path}", json=body), 422)
     assert sql("SELECT * FROM pgbeat.jobs") == before
     assert audited(web.admin) == [("create", "user:alice", made["id"])]
 
@@ -128,11 +117,8 @@ def test_artifacts_are_those_of_all_executions(web: Web, alice: Any) -> None:
 
 def test_executions_by_pages(alice: Any, sql: Sql) -> None:
     job_id = make_job(sql, state="completed")
-    sql(
-        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at)
-           SELECT %s, n, 'w', 'completed', now() FROM generate_series(1, 5) n""",
-        job_id,
-    )
+    for number in range(1, 6):
+        make_execution(sql, job_id, "completed", number=number)
     path = f"/jobs/{job_id}/executions"
     first = done(alice.get(path, params={"limit": 3}))
     assert [each["number"] for each in first["executions"]] == [5, 4, 3]

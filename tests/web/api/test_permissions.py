@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import (
+    insert,
+    make_dead_letter,
+    make_delivery,
+    make_execution,
+    make_job,
+    make_lane,
+    make_webhook,
+)
 from tests.support.web import Web, done
 from tests.web.api.made_jobs import make
 
@@ -226,6 +234,7 @@ class World:
 
     def __init__(self, web: Web, sql: Sql) -> None:
         self.sql, self.alice, self.admin = sql, web.user, web.admin
+        self.webhook = 0
         make_lane(sql, "empty", 1)
 
     def reset(self) -> None:
@@ -240,13 +249,7 @@ class World:
         done(self.admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
         done(self.admin.put("/calendars/c", json={"definition": {"weekdays": ["sat"]}}), 201)
         done(self.admin.put("/lanes/l", json={"max_running": 0}), 201)
-        hook = {"name": "h", "url": "https://127.0.0.1:1/x", "events": ["all"]}
-        self.sql(
-            """INSERT INTO pgbeat.webhooks (name, url, secret, events, slots)
-               VALUES (%s, %s, 'whsec_' || repeat('a', 40), '{job.failed}', 8)""",
-            hook["name"],
-            hook["url"],
-        )
+        self.webhook = make_webhook(self.sql, "h", url="https://127.0.0.1:1/x", slots=8)
 
     def path(self, route: str) -> str:
         """The route's path, about a thing that is as the route wants it."""
@@ -274,7 +277,7 @@ class World:
                 path = re.sub(r"\{name(:path)?\}", name, path)
         makers: dict[str, Callable[[], str]] = {
             "{job_id}": lambda: self.job(path.rsplit("/", 1)[1], route),
-            "{execution_id}": self.execution,
+            "{execution_id}": lambda: make_execution(self.sql, make_job(self.sql, "running")),
             "{task_id}": self.result,
             "{group_id}": lambda: str(
                 done(
@@ -282,8 +285,8 @@ class World:
                     201,
                 )["id"]
             ),
-            "{letter_id}": self.letter,
-            "{delivery_id}": self.delivery,
+            "{letter_id}": lambda: str(make_dead_letter(self.sql)),
+            "{delivery_id}": lambda: make_delivery(self.sql, self.webhook, "failed"),
             "{task}": lambda: "jobs.add",
             "{number}": self.reservation,
             "{verb}": lambda: "grow",
@@ -293,7 +296,7 @@ class World:
             if place in path:
                 path = path.replace(place, maker())
         if "/dead" in path:
-            self.letter()
+            make_dead_letter(self.sql)
         assert "{" not in path, path
         return path
 
@@ -309,56 +312,19 @@ class World:
             done(self.alice.post(f"/jobs/{job_id}/{before}"))
         return job_id
 
-    def execution(self) -> str:
-        """An execution of a job of alice's."""
-        job_id = make_job(self.sql, state="running")
-        [(run,)] = self.sql(
-            """INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w')
-               RETURNING id""",
-            job_id,
-        )
-        return str(run)
-
     def result(self) -> str:
         """A job of alice's that has a result."""
         job_id = make_job(self.sql, state="completed")
-        self.sql(
-            """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding)
-               VALUES (%s, 'SUCCESS', 'application/json', 'utf-8')""",
-            job_id,
-        )
+        kept = {"content_type": "application/json", "content_encoding": "utf-8"}
+        insert(self.sql, "results", kept | {"task_id": job_id, "status": "SUCCESS"}, "task_id")
         return job_id
 
     def reservation(self) -> str:
         """A direct execution that waits in lane l, as long as the test's session lives."""
-        [(number, _)] = self.sql(
-            """WITH made AS (
-                   INSERT INTO pgbeat.reservations (lane, task, created_by)
-                   VALUES ('l', 'jobs.add', 'user:alice') RETURNING id)
-               SELECT id, pg_advisory_lock(1885823609, id) FROM made"""
-        )
+        given = {"lane": "l", "task": "jobs.add", "created_by": "user:alice"}
+        number = insert(self.sql, "reservations", given, "id")
+        self.sql("SELECT pg_advisory_lock(1885823609, %s)", number)
         return str(number)
-
-    def letter(self) -> str:
-        """A dead letter."""
-        [(letter,)] = self.sql(
-            """INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority,
-                                               enqueued_at, died_at)
-               VALUES (nextval('message_id_sequence'), 'celery', '{}', 'rejected', 1, 0, now(),
-                       now())
-               RETURNING id"""
-        )
-        return str(letter)
-
-    def delivery(self) -> str:
-        """A delivery that failed."""
-        [(delivery,)] = self.sql(
-            """INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, finished_at,
-                                              next_at)
-               SELECT id, 'job.failed', '{}', 'failed', now(), NULL FROM pgbeat.webhooks
-               RETURNING id"""
-        )
-        return str(delivery)
 
 
 def test_every_route_is_in_the_table(web: Web) -> None:

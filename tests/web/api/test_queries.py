@@ -66,6 +66,18 @@ def test_every_endpoint_refuses_what_it_does_not_know(web: Web) -> None:
             assert "no_such" in answer.text, (method, path, answer.text)
 
 
+#: Bodies that are no JSON, or none that can be kept.
+NO_JSON = {
+    b"{": 422,
+    b'{"x": NaN}': 422,
+    b'{"x": 1e999}': 422,
+    b'{"x": "\\ud800"}': 422,
+    b'{"x": "\xff"}': 400,
+    b'{"x": ' + b"9" * 5000 + b"}": 400,
+    b"[" * 100_000: 400,
+}
+
+
 def test_every_endpoint_refuses_a_body_that_it_does_not_know(web: Web) -> None:
     """One that is no object, has another field, or is no JSON."""
     admin: Any = web.admin
@@ -82,8 +94,12 @@ def test_every_endpoint_refuses_a_body_that_it_does_not_know(web: Web) -> None:
             assert ("", "malformed") in errors(admin.request(method, url, json=[])), where
             found = errors(admin.request(method, url, json={"no_such": 1}))
             assert ("no_such", "unknown_field") in found, where
-            for content in (b'{"x": NaN}', b'{"x": 1e999}', b'{"x": "\\ud800"}', b"{"):
-                problem(admin.request(method, url, content=content, headers=kind), 422)
+            for content, status in NO_JSON.items():
+                problem(admin.request(method, url, content=content, headers=kind), status)
+            # A form of another site can't send JSON under its own name.
+            for other in ("text/plain", "application/x-www-form-urlencoded"):
+                as_text = {"Content-Type": other}
+                problem(admin.request(method, url, content=b"{}", headers=as_text), 422)
             if operation["requestBody"].get("required"):
                 assert ("", "required") in errors(admin.request(method, url)), where
     assert asked > 25

@@ -9,7 +9,15 @@ from celery import Celery
 
 from pgbeat.access.redaction import MASK
 from tests.support.command_line import Sql
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import (
+    insert,
+    make_dead_letter,
+    make_execution,
+    make_job,
+    make_schedule,
+    make_template,
+    make_tick,
+)
 from tests.support.web import Web, done, opened
 from tests.web.api.test_permissions import TABLE
 
@@ -51,15 +59,14 @@ def places(sql: Sql) -> dict[str, str]:
         finished_at="now",
         unique_key=f"content:{SECRET}",
     )
-    [(run,)] = sql(
-        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,
-                                          traceback, result, progress_message, metadata, log)
-           VALUES (%s, 1, 'w', 'failed', now(), %s, %s, %s, %s, jsonb_build_object(
-                       'a', %s::text, 'artifacts', ARRAY[%s]),
-                   json_build_object('lines', ARRAY[ARRAY['0', 'INFO', 'a', %s]]))
-           RETURNING id""",
+    said = f"Declined: {SECRET}"
+    run = make_execution(
+        sql,
         job,
-        *[f"Declined: {SECRET}"] * 7,
+        "failed",
+        **dict.fromkeys(("error", "traceback", "result", "progress_message"), said),
+        metadata={"a": said, "artifacts": [said]},
+        log={"lines": [["0", "INFO", "a", said]]},
     )
     sql(
         """INSERT INTO pgbeat.results (task_id, status, content_type, content_encoding, body,
@@ -69,28 +76,15 @@ def places(sql: Sql) -> dict[str, str]:
         f'"{SECRET}"',
         SECRET,
     )
-    sql(
-        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options)"
-        " VALUES ('t', 'pay', %s, %s, %s)",
-        call["args"],
-        call["kwargs"],
-        link,
-    )
-    sql(
-        """INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject, before, after)
-           VALUES ('user:root', 'cli', 'update', 'schedule', 's', NULL, %s)""",
-        f'{{"kwargs": {{"a": "{SECRET}"}}, "check_in_url": "https://x.test/{SECRET}"}}',
-    )
-    [(letter,)] = sql(
-        """INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority,
-                                           enqueued_at, died_at)
-           VALUES (nextval('message_id_sequence'), 'celery', %s, 'rejected', 1, 0, now(), now())
-           RETURNING id""",
-        f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}',
-    )
+    make_template(sql, task="pay", **call, options=link)
+    values = {"kwargs": {"a": SECRET}, "check_in_url": f"https://x.test/{SECRET}"}
+    change = {"actor": "user:root", "origin": "cli", "verb": "update", "kind": "schedule"}
+    insert(sql, "audit", {"subject": "s", "after": values, **change}, "id")
+    payload = f'{{"headers": {{"task": "pay", "argsrepr": "{SECRET}"}}}}'
+    letter = make_dead_letter(sql, payload=payload)
     return {
         "job_id": job,
-        "execution_id": str(run),
+        "execution_id": run,
         "task_id": job,
         "letter_id": str(letter),
         "group_id": "0",
@@ -155,11 +149,8 @@ def test_errors_are_masked_by_the_task_that_a_schedule_had(
 ) -> None:
     """History, health and timeline of a schedule whose task was masked, and is another one now."""
     job = places["job_id"]
-    sql(
-        """INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, job_id)
-           SELECT id, name, now(), now(), 'launched', %s FROM pgbeat.schedules""",
-        job,
-    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    make_tick(sql, key, "launched", job_id=job)
     sql("UPDATE pgbeat.executions SET schedule_id = (SELECT id FROM pgbeat.schedules)")
     sql(
         "UPDATE pgbeat.schedules SET task = 'jobs.shown', args = '[]', kwargs = '{}', "
@@ -195,14 +186,8 @@ def test_only_the_named_arguments_are_masked(web: Web, sql: Sql) -> None:
 
 def test_what_may_tell_a_named_argument_is_masked(web: Web, sql: Sql) -> None:
     job = make_job(sql, task="jobs.buy", state="completed", unique_key=SECRET)
-    sql(
-        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, result,
-                                          metadata)
-           VALUES (%s, 1, 'w', 'completed', now(), %s, %s) RETURNING id""",
-        job,
-        f"{{'card': '{SECRET}'}}",
-        f'{{"card": "{SECRET}", "rows": 1}}',
-    )
+    result, metadata = f"{{'card': '{SECRET}'}}", {"card": SECRET, "rows": 1}
+    make_execution(sql, job, "completed", result=result, metadata=metadata)
     for path in (f"/jobs/{job}", f"/jobs/{job}/executions", f"/console/jobs/{job}"):
         assert SECRET in web.admin.get(path).text
         assert SECRET not in web.viewer.get(path).text

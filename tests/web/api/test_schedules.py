@@ -1,28 +1,17 @@
 """The API's schedules: made, listed, changed, deleted."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
+from tests.support.schedulers import Beat
 from tests.support.web import Web, done, problem
-from tests.web.api.made_schedules import PATH, audited, make
-
-Beat = Callable[..., Scheduler]
+from tests.web.api.made_schedules import PATH, make
 
 # -- made and looked at --------------------------------------------------------------------------
-
-
-def test_new_schedules_have_the_apps_defaults(app: Celery) -> None:
-    from tests.support.web import opened
-
-    with opened(app, max_retries=2, retry_base=7, retry_cap=70) as web:
-        made = make(web.admin)
-    assert (made["max_retries"], made["retry_base"], made["retry_cap"]) == (2, 7, 70)
 
 
 @pytest.mark.parametrize("name", ["é ü", "a?b#c", "docs", "history", "'\"<b>", "..."])
@@ -90,6 +79,22 @@ def test_what_the_code_made_comes_back(app: Celery, beat: Beat, web: Web) -> Non
 # -- refused --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": "other"},
+        *({field: None} for field in ("enabled", "max_retries", "overlap", "launcher", "cron")),
+        {"task": None},
+    ],
+)
+def test_what_can_be_no_change_is_refused(admin: Any, body: dict[str, Any]) -> None:
+    make(admin)
+    before = done(admin.get(f"{PATH}/s"))
+    problem(admin.patch(f"{PATH}/s", json=body), 422)
+    assert done(admin.get(f"{PATH}/s")) == before
+
+
 def test_schedules_of_another_namespace_are_not_there(app: Celery, web: Web) -> None:
     from tests.support.web import opened
 
@@ -110,7 +115,7 @@ def test_one_that_is_being_changed_is_not_waited_for_long(
         other.execute("SELECT 1 FROM pgbeat.schedules FOR UPDATE")
         said = problem(admin.post(f"{PATH}/s/pause"), 409)
     assert said == "another session is changing that at the same time; try again"
-    assert audited(admin) == [("create", "schedule", "s")]
+    assert sql("SELECT verb FROM pgbeat.audit") == [("create",)]
 
 
 def test_the_backlog_is_what_is_due(sql: Sql, web: Web, admin: Any) -> None:

@@ -2,36 +2,22 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 
-from pgbeat.web import serving
 from tests.support.browser import Window
-from tests.support.processes import until
-from tests.support.web import Web
+from tests.support.web import Web, served
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture
 def address(web: Web) -> Iterator[str]:
-    """Serves the web side; returns its address."""
-    sock = serving.listen("127.0.0.1", 0)
-    config = uvicorn.Config(web.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        sock.close()
+    """Serves the web side; yields its address."""
+    with served(web) as url:
+        yield url
 
 
 @pytest.fixture

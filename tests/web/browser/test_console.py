@@ -3,14 +3,13 @@
 import re
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from tests.support.browser import AXE, fits
 from tests.support.command_line import Sql
 from tests.support.processes import until
-from tests.support.rows import make_schedule
+from tests.support.rows import make_execution, make_job, make_schedule
 from tests.support.web import Web
 from tests.web.console.shown_pages import shown_pages
 
@@ -46,18 +45,8 @@ def test_sign_in_trigger_and_a_wrong_cron_on_a_phone_in_the_dark(
 
 def make_running(sql: Sql) -> str:
     """A job that runs, with 1 of 10 done; its id."""
-    job_id = str(uuid4())
-    sql(
-        "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
-        " kwargs, started_at) VALUES (%s, 'tests.add', 'running', 'user:root', 'user_api', false,"
-        " '[]', '{}', now()) RETURNING id",
-        job_id,
-    )
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)"
-        " VALUES (%s, 1, 'w', 1, 10) RETURNING id",
-        job_id,
-    )
+    job_id = make_job(sql, "running", task="tests.add", created_by="user:root")
+    make_execution(sql, job_id, progress_done=1, progress_total=10)
     return job_id
 
 
@@ -219,14 +208,7 @@ def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) ->
     page.keyboard.press("Enter")
     page.wait_for_selector("[role=status]:has-text('was created')")
     for number in range(3):
-        sql(
-            "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
-            " kwargs, lane, position) VALUES (%s, %s, 'user:root', 'user_api', false, '[]', '{}',"
-            " 'gpu', %s) RETURNING id",
-            str(uuid4()),
-            f"task{number}",
-            number,
-        )
+        make_job(sql, task=f"task{number}", lane="gpu", position=number)
     page.wait_for_selector(".line li:nth-child(3)")  # told by the stream
     assert fits(page)
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from psycopg.types.json import Jsonb
 
 from tests.support.browser import fits
 from tests.support.command_line import Sql
-from tests.support.rows import insert, make_job
+from tests.support.rows import make_execution, make_job
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,19 +29,14 @@ def make_failed(sql: Sql) -> str:
     )
     for number, (began, ended) in enumerate((("05", "10"), ("30", "59")), 1):
         lines = [[1.0, "WARNING", "shop", f"lines of number {number}"]]
-        insert(
+        make_execution(
             sql,
-            "executions",
-            {
-                "job_id": job_id,
-                "number": number,
-                "worker": "w1",
-                "state": "failed",
-                "started_at": f"2026-01-01T00:00:{began}Z",
-                "finished_at": f"2026-01-01T00:00:{ended}Z",
-                "log": Jsonb({"omitted": 0, "lines": lines}),
-            },
-            "id",
+            job_id,
+            "failed",
+            number=number,
+            started_at=f"2026-01-01T00:00:{began}Z",
+            finished_at=f"2026-01-01T00:00:{ended}Z",
+            log={"omitted": 0, "lines": lines},
         )
     return job_id
 

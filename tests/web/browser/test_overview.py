@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.browser import fits
 from tests.support.command_line import Sql
-from tests.support.rows import insert, make_job, make_schedule
+from tests.support.rows import make_execution, make_job, make_schedule
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -16,9 +16,9 @@ def make_run(sql: Sql, name: str, ago: str) -> str:
     """Writes a schedule whose job failed that long ago; returns the job's id."""
     key = make_schedule(sql, name)
     [(at,)] = sql("SELECT now() - %s::interval", ago)
-    values = {"state": "failed", "schedule_id": key, "started_at": at, "finished_at": at}
-    job_id = make_job(sql, schedule=name, created_at=at, **values)
-    insert(sql, "executions", values | {"job_id": job_id, "number": 1, "worker": "w"}, "id")
+    values = {"schedule_id": key, "started_at": at, "finished_at": at}
+    job_id = make_job(sql, "failed", schedule=name, created_at=at, **values)
+    make_execution(sql, job_id, "failed", **values)
     return job_id
 
 

@@ -4,11 +4,18 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import after, html, words_of
-from tests.support.rows import insert, make_job, make_lane, make_schedule
+from tests.support.rows import (
+    make_delivery,
+    make_job,
+    make_lane,
+    make_schedule,
+    make_template,
+    make_tick,
+    make_webhook,
+)
 from tests.support.web import Web
 from tests.web.console.shown_pages import shown_pages
 from tests.web.console.test_groups import make_group
-from tests.web.console.test_webhooks import deliver
 
 
 def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
@@ -34,17 +41,14 @@ def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
     paths += ["/admin/scheduled-jobs", "/jobs", "/lanes", "/audit", "/queues", "/groups"]
 
     def fill(*numbers: int) -> None:
-        hook = {"url": "https://a.b", "secret": f"whsec_{40 * 'a'}", "events": ["job.failed"]}
         for n in numbers:
             make_group(web.user)
             key = make_schedule(sql, f"s{n}")
             job = make_job(sql, "running", schedule=f"s{n}", schedule_id=key)
-            tick = {"schedule": f"s{n}", "due_at": "now", "outcome": "launched", "job_id": job}
-            insert(sql, "ticks", {"schedule_id": key} | tick, "id")
+            make_tick(sql, key, "launched", schedule=f"s{n}", job_id=job)
             make_lane(sql, f"l{n}")
-            insert(sql, "templates", {"name": f"t{n}", "task": "tests.add"})
-            insert(sql, "webhooks", {"name": f"h{n}"} | hook)
-        deliver(sql, "failed")
+            make_template(sql, f"t{n}")
+            make_delivery(sql, make_webhook(sql, f"h{n}"), "failed")
 
     fill(0)
     html(page.get("/console/groups"))  # notes that the token is used

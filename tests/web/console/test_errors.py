@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
-from tests.support.rows import insert, make_job, make_schedule
+from tests.support.rows import make_job, make_schedule, make_tick
 
 
 def test_errors_that_are_alike_are_one(page: Any, sql: Sql) -> None:
@@ -62,18 +62,8 @@ def test_reasons_that_are_alike_are_one(page: Any, sql: Sql) -> None:
     ]
     for number, (key, name, outcome, why) in enumerate(said):
         [(due,)] = sql("SELECT now() - make_interval(mins => %s)", 10 - number)
-        insert(
-            sql,
-            "ticks",
-            {
-                "schedule_id": key,
-                "schedule": name,
-                "outcome": outcome,
-                "due_at": due,
-                ("reason" if outcome == "skipped" else "error"): why,
-            },
-            "id",
-        )
+        given = {"reason" if outcome == "skipped" else "error": why}
+        make_tick(sql, key, outcome, schedule=name, due_at=due, **given)
     for number in range(2):
         make_job(sql, "failed", task="a", error=f"Oops: {number}")
     shown = html(page.get("/console/overview"))

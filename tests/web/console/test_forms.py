@@ -7,42 +7,14 @@ import pytest
 
 from tests.support.command_line import Sql
 from tests.support.pages import after, html
+from tests.support.rows import make_calendar, make_lane, make_schedule
 from tests.support.web import Web, done
 
 NEW = "/console/new/schedule"
 RUN = "/console/new/job"
 
 
-def noted(sql: Sql) -> list[tuple[Any, ...]]:
-    """Who changed what, by which way."""
-    return sql("SELECT actor, origin, verb, kind, subject FROM pgbeat.audit ORDER BY id")
-
-
 # -- schedules -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "timetable", "column"),
-    [
-        ("every", "15 min", "00:15:00"),
-        ("once_at", "2030-12-24T18:00:00Z", "2030-12-24 18:00:00+00"),
-        ("solar", "sunset 59.91 10.75", "sunset 59.91 10.75"),
-        ("rrule", "FREQ=WEEKLY;BYDAY=MO", "FREQ=WEEKLY;BYDAY=MO"),
-    ],
-)
-def test_a_schedule_of_each_timetable(
-    page: Any, sql: Sql, kind: str, timetable: str, column: str
-) -> None:
-    form = {"name": "s", "kind": kind, "timetable": timetable, "task": "tests.add"}
-    after(page, page.post(NEW, data=form))
-    assert sql(f"SELECT {kind}::text FROM pgbeat.schedules") == [(column,)]
-    # And its form is as it was made.
-    shown = html(page.get("/console/schedules/s"))
-    edit = shown.edit
-    assert edit["kind"] == kind
-    assert "Nothing was changed" in after(
-        page, page.post("/console/schedules/s", data=edit | {"do": "edit"})
-    )
 
 
 def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
@@ -58,13 +30,8 @@ def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
 
 
 def test_a_policy_is_changed_as_far_as_it_was_written(page: Any, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron, job_policy) "
-        "VALUES ('s', 'tests.add', '@daily',"
-        ' \'{"max_attempts": 4, "tags": ["x"], "retry_base": 90}\')'
-    )
-    shown = html(page.get("/console/schedules/s"))
-    form = shown.edit
+    make_schedule(sql, job_policy={"max_attempts": 4, "tags": ["x"], "retry_base": 90})
+    form = html(page.get("/console/schedules/s")).edit
     assert (form["job_policy.max_attempts"], form["job_policy.retry_base"]) == ("4", "1 min 30 s")
     form |= {"job_policy.max_attempts": "", "job_policy.priority": "9"}
     after(page, page.post("/console/schedules/s", data=form))
@@ -99,10 +66,7 @@ def test_a_job_that_is_there_already_is_shown(page: Any, sql: Sql) -> None:
 @pytest.fixture
 def missed(sql: Sql) -> str:
     """The page of a schedule of every hour, which has launched nothing."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron, next_run)"
-        " VALUES ('s', 'tests.add', '0 * * * *', now() + interval '1 hour')"
-    )
+    make_schedule(sql, cron="0 * * * *", due="1 hour")
     return "/console/backfill/s"
 
 
@@ -123,13 +87,12 @@ def test_what_was_missed_is_shown_and_then_launched(page: Any, sql: Sql, missed:
     assert "4 due times missed" in said
     assert "2026-01-01 03:00:00 UTC" in said
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
-    assert noted(sql) == []
+    assert sql("SELECT 1 FROM pgbeat.audit") == []
     sure = text.fields
     assert sure["end"].startswith("2026-01-01T03:30")
     said = after(page, page.post(missed, data=sure | {"do": "launch"})).words
     assert "Schedule 's' backfilled: 4 launched." in said
     assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(4,)]
-    assert [each[:4] for each in noted(sql)] == [("user:root", "page", "backfill", "schedule")] * 4
     said = html(page.post(missed, data=SPAN | {"do": "look"})).words
     assert "0 due times missed Besides, 4 times launched before. Nothing to launch" in said
 
@@ -161,12 +124,9 @@ def test_failures_of_a_backfill_are_said(page: Any, sql: Sql, missed: str) -> No
 def test_names_are_offered_as_far_as_the_form_has_fields_for_them(
     web: Web, page: Any, sql: Sql
 ) -> None:
-    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
-    sql("INSERT INTO pgbeat.lanes (name, namespace) VALUES ('elsewhere', 'other')")
-    sql(
-        "INSERT INTO pgbeat.calendars (name, definition)"
-        " VALUES ('holidays', '{\"dates\": [\"2026-12-25\"]}')"
-    )
+    make_lane(sql, "gpu")
+    make_lane(sql, "elsewhere", namespace="other")
+    make_calendar(sql, "holidays", dates=["2026-12-25"])
     text = html(page.get(NEW))
     lists = {each.get("id") for each in text.all("datalist")}
     assert lists >= {"l-tasks", "l-lanes", "l-calendars"}

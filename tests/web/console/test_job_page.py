@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
 from tests.support.pages import after, html
-from tests.support.rows import Sql, make_lane
+from tests.support.rows import Sql, make_execution, make_lane
 from tests.support.web import Web, done
 
 
-def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> None:
-    """As bars, as a table, and by the API."""
+def test_the_trace_of_all_attempts(page: Any, job: Any, sql: Sql) -> None:
+    """As bars, and as a table."""
     policy = {"max_attempts": 2, "retry_base": "30 seconds", "queue": "mail"}
     start, then, end = (f"2026-01-01T00:{minute}Z" for minute in ("00:00", "00:10", "01:00"))
     first = job(
@@ -28,13 +26,8 @@ def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> N
         (first, "failed", "00:00:05", "00:00:10"),
         (second, "completed", "00:00:50", "00:01:00"),
     ):
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at, finished_at)"
-            " VALUES (%s, 1, 'w1', %s, %s, %s) RETURNING id",
-            job_id,
-            state,
-            *(f"2026-01-01T{each}Z" for each in times),
-        )
+        began, ended = (f"2026-01-01T{each}Z" for each in times)
+        make_execution(sql, job_id, state, started_at=began, finished_at=ended)
     shown = html(page.get(f"/console/jobs/{first}"))
     assert "waiting in lane &lt;gpu&gt;" in shown and "backing off" in shown.words
     bars = shown.tree.xpath("//div[@class='bar-of']//rect")
@@ -47,31 +40,6 @@ def test_the_trace_of_all_attempts(web: Web, page: Any, job: Any, sql: Sql) -> N
         ("good", "83.33%", "16.67%"),
     ]
     assert len(shown.tree.xpath("//*[@id='phases']//tbody/tr")) == 10
-    found = web.admin.get(f"/jobs/{second}/trace").json()
-    assert found["is_whole"] and found["since"] == "2026-01-01T00:00:00Z"
-    assert [each["kind"] for each in found["phases"]] == [
-        "created",
-        "lane",
-        "queue",
-        "running",
-        "ended",
-        "created",
-        "backoff",
-        "queue",
-        "running",
-        "ended",
-    ]
-    assert found["phases"][6] == {
-        "job_id": second,
-        "attempt": 2,
-        "kind": "backoff",
-        "started_at": "2026-01-01T00:00:10Z",
-        "finished_at": "2026-01-01T00:00:40Z",
-        "duration_seconds": 30.0,
-        "state": None,
-        "execution": None,
-        "where": None,
-    }
 
 
 def test_run_again_with_changed_arguments(web: Web, page: Any, sql: Sql) -> None:
@@ -129,15 +97,9 @@ def test_what_a_job_logged(web: Web, page: Any, job: Any, sql: Sql) -> None:
     """The newest lines are open, others a click away; the API has all."""
     own = job(state="failed")
     for number, message in ((1, "<b>one"), (2, "two"), (3, None)):
-        log = Jsonb({"omitted": 4, "lines": [[1.5, "ERROR", "shop", message]]})
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, number, worker, state, started_at,"
-            " finished_at, log) VALUES (%s, %s, 'w1', 'failed', '2026-01-01T00:00:00Z', now(), %s)"
-            " RETURNING id",
-            own,
-            number,
-            log if message else None,
-        )
+        lines = {"omitted": 4, "lines": [[1.5, "ERROR", "shop", message]]}
+        given = {"log": lines if message else None, "started_at": "2026-01-01T00:00:00Z"}
+        make_execution(sql, own, "failed", number=number, **given)
     shown = html(page.get(f"/console/jobs/{own}"))
     assert "two" in shown.words and "&lt;b&gt;one" not in shown
     assert f"/console/jobs/{own}?log=1#log-1" in shown and "log=3" not in shown

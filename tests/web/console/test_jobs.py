@@ -9,6 +9,7 @@ from celery import Celery
 from pgbeat.web.pages import humanize
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
+from tests.support.rows import make_execution
 from tests.support.web import Web, opened
 
 
@@ -75,17 +76,8 @@ def test_a_job_shows_executions_chain_and_checkpoint(page: Any, job: Any, sql: S
         worker="w@host",
     )
     sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s RETURNING id", second, first)
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, error,"
-        " traceback) VALUES (%s, 1, 'w@host', 'failed', now(), 'ValueError: one',"
-        " 'Traceback (most recent call last)') RETURNING id",
-        first,
-    )
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total,"
-        " progress_message) VALUES (%s, 1, 'w@host', 17, 50, 'rows') RETURNING id",
-        second,
-    )
+    make_execution(sql, first, "failed", traceback="Traceback (most recent call last)")
+    make_execution(sql, second, progress_done=17, progress_total=50, progress_message="rows")
     text = html(page.get(f"/console/jobs/{second}"))
     assert '<progress max="50.0" value="17.0"' in text
     said = text.words

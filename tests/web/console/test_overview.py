@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
-from tests.support.rows import insert, make_job, make_schedule
+from tests.support.rows import make_execution, make_job, make_schedule, make_tick
 from tests.support.web import Web, done
 
 PATH = "/console/overview"
@@ -25,16 +25,7 @@ def make_run(sql: Sql, key: int, name: str, state: str, **values: Any) -> str:
         finished_at=end,
         **values,
     )
-    run = {
-        "job_id": job,
-        "schedule_id": key,
-        "number": 1,
-        "state": state,
-        "worker": "w",
-        "started_at": at,
-        "finished_at": end,
-    } | values
-    insert(sql, "executions", run, "id")
+    make_execution(sql, job, state, schedule_id=key, started_at=at, finished_at=end, **values)
     return job
 
 
@@ -44,18 +35,7 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     idle = make_schedule(sql, "idle", task="jobs.add", condition_sql="SELECT false")
     failed = make_run(sql, bad, "bad", "failed", error="ValueError: no")
     running = make_run(sql, busy, "busy", "running")
-    insert(
-        sql,
-        "ticks",
-        {
-            "schedule_id": idle,
-            "schedule": "idle",
-            "due_at": "now",
-            "outcome": "skipped",
-            "reason": "no work",
-        },
-        "id",
-    )
+    make_tick(sql, idle, schedule="idle")
     shown = html(page.get(PATH))
     tiles = [words_of(tile) for tile in shown.all(".tile")]
     assert tiles[0].startswith("1 running")

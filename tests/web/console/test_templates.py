@@ -4,16 +4,13 @@ from typing import Any
 
 from tests.support.command_line import Sql
 from tests.support.pages import after, html
-from tests.support.rows import make_schedule
+from tests.support.rows import make_schedule, make_template
 from tests.support.web import Web, done
 
 
 def test_a_template_is_shown_and_changed(page: Any, sql: Sql) -> None:
     assert "No templates yet" in html(page.get("/console/templates"))
-    sql(
-        "INSERT INTO pgbeat.templates (name, task, args, job_policy) VALUES "
-        """('t', 'tests.add', '[1]', '{"max_attempts": 5, "unique": true}')"""
-    )
+    make_template(sql, args="[1]", job_policy={"max_attempts": 5, "unique": True})
     make_schedule(sql, job_policy={"template": "t"})
     text = html(page.get("/console/templates/t"))
     assert "Runs tests.add Arguments [1] Attempts 5" in text.words
