@@ -159,9 +159,6 @@ def test_what_update_refuses(
         (("--timezone", "Mars"), "'Mars'"),
     ):
         assert named in refused(run(database, *update, *options, input="{}"))
-    assert "'office'" in refused(
-        run(database, "calendars", "update", "ofice", "--weekdays", "sun"), 1
-    )
     assert definitions() == {"office": {"weekdays": ["sat"]}}
 
 
@@ -240,6 +237,5 @@ def test_what_check_refuses(database: str, pgbeat: Calendars, sql: Sql) -> None:
     for time in ("tomorrow", "2026-13-01", "0001-01-01T00:00+14:00"):
         assert "'--at'" in refused(run(database, "calendars", "check", "c", "--at", time))
     assert "'Mars'" in refused(run(database, "calendars", "check", "c", "--timezone", "Mars"))
-    assert "'x'" in refused(run(database, "calendars", "check", "x"), 1)
     sql("""UPDATE pgbeat.calendars SET definition = '{"x": 1}'""")
     assert "'x'" in refused(run(database, "calendars", "check", "c"))

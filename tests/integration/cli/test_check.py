@@ -273,8 +273,3 @@ def test_out_of_service(checked: Check, sql: Sql) -> None:
     )
     sql("UPDATE pgbeat.schedules SET enabled = true, paused_at = now()")
     assert checked().stderr == "Note: it is paused, and not due before it is resumed.\n"
-
-
-def test_not_there(database: str, app: Celery, sql: Sql) -> None:
-    add(sql)
-    assert "'t'" in refused(run_with(app, "check", "t"), 1)

@@ -10,7 +10,7 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.testing.databases import Databases
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, read, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import make_app
 from tests.support.rows import make_calendar, make_job, make_lane, make_schedule, make_tick
@@ -283,7 +283,3 @@ def test_paused_for_its_failures(database: str, sql: Sql) -> None:
     assert "Its jobs" not in explained(database)[1]
     assert f"jobs show {job}" in explained(database)[1]
     assert " ago: 3 jobs in a row failed; last: no.\n" in explained(database)[1]
-
-
-def test_not_there(database: str) -> None:
-    assert "'s'" in refused(run(database, "explain", "s"), 1)

@@ -191,14 +191,6 @@ def test_what_is_no_text(database: str, tmp_path: Path) -> None:
     assert f"{path}:2: it is not UTF-8" in sync(database, str(path), exit_code=2).stderr
 
 
-def test_with_the_app_all_is_checked(app: Celery, write: Write, sql: Sql) -> None:
-    done = run_with(app, "sync", write(TEXT))
-    assert (done.exit_code, done.stderr) == (0, "")
-    # Without it, options are: they are the same for every app.
-    path = write("schedules: {s: {task: t, every: 5, options: {prio: 1}}}")
-    assert run_with(app, "sync", path).exit_code == 2
-
-
 def test_all_mistakes_are_listed_at_once_whatever_finds_them(app: Celery, write: Write) -> None:
     path = write("""\
 schedules:

@@ -157,15 +157,7 @@ def test_direct_says_why_there_is_no_slot(lane_jobs: Lanes) -> None:
     assert "0.1 s" in refused(result, 1)
 
 
-def test_direct_says_what_the_task_raised(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=1)
-    result = run_with(lane_jobs.app, "direct", "tests.add", "--lane", "l", "--args", '["x"]')
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: tests.add raised TypeError: ")
-    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
-
-
-def test_what_the_task_prints_comes_before_the_error_in_a_pipe(lane_jobs: Lanes) -> None:
+def test_direct_says_what_the_task_raised_after_what_it_printed(lane_jobs: Lanes) -> None:
     lane_jobs.lane(max_running=1)
 
     @lane_jobs.app.task(name="tests.speak")
@@ -175,6 +167,8 @@ def test_what_the_task_prints_comes_before_the_error_in_a_pipe(lane_jobs: Lanes)
 
     result = run_with(lane_jobs.app, "direct", "tests.speak", "--lane", "l")
     assert result.output == "first\nError: tests.speak raised ValueError: second\n"
+    assert (result.exit_code, result.stdout) == (1, "first\n")
+    assert lane_jobs.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
 def test_direct_needs_the_app_and_the_task(lane_jobs: Lanes) -> None:

@@ -10,7 +10,10 @@ from tests.support.rows import make_calendar, make_lane, make_schedule, make_tem
 
 #: By noun: commands that name one.
 COMMANDS = {
-    "schedule": ("status {}", "trigger {}", "history {}", "explain {}", "jobs list --schedule {}"),
+    "schedule": (
+        *("status {}", "trigger {}", "history {}", "explain {}", "check {}"),
+        "jobs list --schedule {}",
+    ),
     "calendar": ("calendars check {}", "add s --task tests.add --every 1h --calendar {}"),
     "lane": (
         "lanes pause {}",

@@ -90,7 +90,6 @@ def test_status(database: str) -> None:
     assert facts["retries"].strip() == ("2 of 5 used; 1 min doubled each time, 1 h at most")
     assert "disabled" not in facts
     assert "disabled   too noisy" in run(database, "status", "off").stdout
-    assert "'due'" in refused(run(database, "status", "dut"), 1)
 
 
 def facts(database: str, name: str) -> dict[str, str]:
