@@ -9,7 +9,7 @@ from celery import Celery
 from pgbeat.access.actors import Actor
 from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
+from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, opened, problem
 
@@ -163,6 +163,25 @@ def test_direct_is_for_administrators(closed: Web, narrow: Web, sql: Sql) -> Non
 # -- approval -------------------------------------------------------------------------------------
 
 
+def test_a_retry_waits_for_approval_again(web: Web, sql: Sql) -> None:
+    order = {"task": "jobs.add", "args": [1], "requires_approval": True}
+    made = done(web.user.post("/jobs", json=order), 201)
+    # Rejected by an administrator, or cancelled by the owner: both end it.
+    for who in (web.user, web.admin):
+        done(who.post(f"/jobs/{made['id']}/cancel"))
+        made = done(web.user.post(f"/jobs/{made['id']}/retry"))
+        assert (made["state"], made["awaits_approval"], made["requires_approval"]) == (
+            "paused",
+            True,
+            True,
+        )
+        problem(web.user.post(f"/jobs/{made['id']}/resume"), 409)
+        problem(web.user.post(f"/jobs/{made['id']}/approve"), 403)
+    assert messages(sql) == []
+    done(web.admin.post(f"/jobs/{made['id']}/approve"))
+    assert messages(sql) == [made["id"]]
+
+
 def test_a_template_s_approval_is_waived_by_administrators_only(web: Web, sql: Sql) -> None:
     template(web, job_policy={"requires_approval": True})
     order = {"template": "t", "requires_approval": False}
@@ -185,6 +204,16 @@ def test_a_program_waives_no_approval(app: Celery, web: Web) -> None:
     with pytest.raises(Forbidden):
         pgbeat.submit_group([{"template": "t", "requires_approval": False}], app=app)
     assert pgbeat.submit(template="t", app=app).awaits_approval
+
+
+def test_the_database_keeps_what_is_not_approved_from_running(web: Web, sql: Sql) -> None:
+    order = {"task": "jobs.add", "args": [1], "requires_approval": True}
+    made = done(web.user.post("/jobs", json=order), 201)
+    with pytest.raises(Exception, match="jobs_approved"):
+        sql(
+            "UPDATE pgbeat.jobs SET awaits_approval = false, state = 'pending' WHERE id = %s",
+            made["id"],
+        )
 
 
 def test_users_make_so_many_changes_in_a_minute_at_most(app: Celery) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_tick
 from tests.support.web import done, errors
 from tests.web.api.made_schedules import PATH, make
 
@@ -40,20 +39,6 @@ def test_a_check_writes_nothing(admin: Any, sql: Sql) -> None:
     assert found["outcome"] == "skipped"
     assert found["objections"] == [found["reason"]]
     assert sql("SELECT 1 FROM pgbeat.ticks") == []
-
-
-def test_pages_of_a_history(admin: Any, sql: Sql) -> None:
-    key = make(admin)["id"]
-    for minute in range(5):
-        make_tick(sql, key, due_at=f"2026-01-01T00:0{minute}Z")
-    whole = done(admin.get(f"{PATH}/s/history"))["ticks"]
-    seen: list[Any] = []
-    after: dict[str, Any] | None = {}
-    while after is not None:
-        page = done(admin.get(f"{PATH}/s/history", params={"limit": 2, **after}))
-        seen += page["ticks"]
-        after = page["next"] and {"after": page["next"]}
-    assert (len(seen), seen) == (5, whole)
 
 
 def test_forecasts(admin: Any) -> None:

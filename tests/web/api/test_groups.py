@@ -47,16 +47,6 @@ def test_a_group_of_another_is_not_there(web: Web, admin: Any) -> None:
     problem(bob.get("/groups?created_by=user:alice"), 403)
 
 
-def test_pages_of_groups(web: Web) -> None:
-    alice = web.user
-    ids = [group(alice, ORDER)["id"] for _ in range(3)][::-1]
-    first = done(alice.get("/groups?limit=2"))
-    second = done(alice.get("/groups", params={"limit": 2, "after": first["next"]}))
-    assert [each["id"] for each in first["groups"] + second["groups"]] == ids
-    assert second["next"] is None
-    assert done(alice.get("/groups?state=completed"))["groups"] == []
-
-
 def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
     for body, status, expected in (
         ({}, 422, ("jobs", "required")),

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support.command_line import Sql
-from tests.support.rows import make_execution, make_job, make_schedule
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, done, problem
 from tests.web.api.made_jobs import NOBODY, audited, make, tell
 from tests.web.api.test_permissions import TABLE
@@ -113,18 +113,6 @@ def test_artifacts_are_those_of_all_executions(web: Web, alice: Any) -> None:
     assert listed == {job_id: every, other: []}
     page = web.browser(web.token("alice")).get(f"/console/jobs/{job_id}").text
     assert "<code>c.png</code>" in page
-
-
-def test_executions_by_pages(alice: Any, sql: Sql) -> None:
-    job_id = make_job(sql, state="completed")
-    for number in range(1, 6):
-        make_execution(sql, job_id, "completed", number=number)
-    path = f"/jobs/{job_id}/executions"
-    first = done(alice.get(path, params={"limit": 3}))
-    assert [each["number"] for each in first["executions"]] == [5, 4, 3]
-    second = done(alice.get(path, params={"limit": 3, "after": first["next"]}))
-    assert [each["number"] for each in second["executions"]] == [2, 1]
-    assert (second["next"], second["total"]) == (None, 5)
 
 
 def test_executions(web: Web, alice: Any) -> None:

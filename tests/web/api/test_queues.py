@@ -47,13 +47,11 @@ def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
     payload = json.dumps({"headers": {"task": "jobs.add", "id": "abc"}, "secret": "s"})
     days = (f"2026-01-0{day}" for day in (3, 2, 1))
     ids = [make_dead_letter(sql, payload=payload, died_at=day) for day in days]
-    first = done(admin.get("/dead?limit=2"))
-    second = done(admin.get("/dead", params={"limit": 2, "after": first["next"]}))
-    assert [each["id"] for each in first["dead"] + second["dead"]] == ids
-    assert second["next"] is None
-    assert "payload" not in first["dead"][0]
+    listed = done(admin.get("/dead"))["dead"]
+    assert [each["id"] for each in listed] == ids
+    assert "payload" not in listed[0]
     assert json.loads(done(admin.get(f"/dead/{ids[0]}"))["payload"])["secret"] == "s"
-    assert done(admin.get("/dead?queue=celery"))["dead"] == [*first["dead"], *second["dead"]]
+    assert done(admin.get("/dead?queue=celery"))["dead"] == listed
     problem(admin.get("/dead?queue=other"), 404)
     problem(admin.get("/dead/99999"), 404)
 

@@ -25,17 +25,6 @@ def test_any_name_can_be_a_path(admin: Any, name: str) -> None:
     assert done(admin.get(f"{path}/history"))["schedule"] == name
 
 
-def test_pages_by_name(admin: Any) -> None:
-    names = [f"s{number}" for number in range(5)]
-    for name in reversed(names):
-        make(admin, name)
-    first = done(admin.get(PATH, params={"limit": 3}))
-    assert [each["name"] for each in first["schedules"]] == names[:3]
-    second = done(admin.get(PATH, params={"limit": 3, "after": first["next"]}))
-    assert [each["name"] for each in second["schedules"]] == names[3:]
-    assert second["next"] is None
-
-
 def test_pages_by_state_and_part_of_the_name(admin: Any) -> None:
     for name in ("Daily_report", "hourly", "daily%"):
         make(admin, name)

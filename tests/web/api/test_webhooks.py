@@ -34,12 +34,6 @@ def test_deliveries_are_seen_and_asked_for_again(admin: Any, sql: Sql) -> None:
     make_webhook(sql, "other")
     for state in 3 * ["failed", "delivered"]:
         make_delivery(sql, hook, state, payload={"n": 1})
-    first = done(admin.get("/webhooks/ops/deliveries?limit=4"))
-    second = done(
-        admin.get("/webhooks/ops/deliveries", params={"limit": 4, "after": first["next"]})
-    )
-    ids = [each["id"] for each in first["deliveries"] + second["deliveries"]]
-    assert (len(ids), len(set(ids)), second["next"]) == (6, 6, None)
     found = done(admin.get("/webhooks/ops/deliveries?state=failed"))["deliveries"]
     assert [each["state"] for each in found] == 3 * ["failed"]
     assert found[0]["payload"] == {"n": 1}

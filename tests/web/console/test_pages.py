@@ -62,7 +62,8 @@ def test_a_slash_too_many_is_left_out(page: Any) -> None:
 
 
 def test_pages_without_anything_say_what_to_do(page: Any) -> None:
-    for path in ("schedules", "jobs", "lanes", "queues", "beats", "audit"):
+    of_all = ("schedules", "jobs", "groups", "templates", "lanes", "queues", "calendars")
+    for path in (*of_all, "beats", "webhooks", "audit"):
         text = html(page.get(f"/console/{path}"))
         assert 'class="empty"' in text
         assert text.has_no_script_inside()

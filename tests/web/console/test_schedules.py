@@ -31,18 +31,11 @@ def test_the_overview_and_the_list_say_what_ran_was_skipped_and_failed(
     assert "Last 1 time: 0 good, 1 skipped, 0 failed" in text
 
 
-def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> None:
-    for number in range(30):
+def test_the_list_is_searched_and_filtered(page: Any, schedule: Any) -> None:
+    for number in range(12):
         schedule(f"s{number:02}", enabled=number != 3)
-    text = html(page.get(LIST))
-    assert "s24" in text
-    assert "s25" not in text
-    second = html(page.get(text.next))
-    assert ">s25<" in second
-    assert ">s29<" in second
-    assert 'rel="next"' not in second
     found = html(page.get(LIST, params={"search": "S1"}))
-    assert len(found.rows) == 10
+    assert len(found.rows) == 2
     found = html(page.get(LIST, params={"state": "disabled"}))
     assert re.findall(r"\bs\d\d\b", found.words) == ["s03"]
     assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))

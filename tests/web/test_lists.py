@@ -1,0 +1,116 @@
+"""Each list is read page by page: every row once, in one order, by the API and by the console."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.command_line import Sql
+from tests.support.pages import html, words_of
+from tests.support.rows import (
+    ago,
+    insert,
+    make_dead_letter,
+    make_delivery,
+    make_execution,
+    make_job,
+    make_schedule,
+    make_tick,
+    make_webhook,
+)
+from tests.support.web import Web, done
+
+
+class Listed(NamedTuple):
+    """A list: what writes a row at a time, and where the rows are shown."""
+
+    #: Writes the row of that number about a thing, whose id it is given and returns.
+    write: Callable[[Sql, Any, int], Any]
+    #: The API's path and key; {id} is the thing.
+    path: str
+    key: str
+    #: The console's page, and its rows.
+    page: str = ""
+    rows: str = "#list [scope=row]"
+
+
+def of_job(sql: Sql, job: Any, number: int) -> Any:
+    job = job or make_job(sql)
+    make_execution(sql, job, "completed", number=number + 1)
+    return job
+
+
+def of_schedule(sql: Sql, key: Any, number: int) -> Any:
+    key = key or make_schedule(sql)
+    make_tick(sql, key, due_at=ago(sql, f"{number} hours"))
+    return key
+
+
+def of_webhook(sql: Sql, key: Any, number: int) -> Any:
+    key = key or make_webhook(sql)
+    make_delivery(sql, key, "failed")
+    return key
+
+
+def a_group(sql: Sql, _: Any, number: int) -> Any:
+    made = {"name": f"g{number}", "job_source": "user_api", "created_by": "user:root"}
+    insert(sql, "groups", made | {"created_at": ago(sql, f"{number} seconds")}, "id")
+
+
+def a_change(sql: Sql, _: Any, number: int) -> Any:
+    change = {"actor": "user:root", "origin": "cli", "verb": "pause", "kind": "lane"}
+    insert(sql, "audit", change | {"subject": f"l{number}"}, "id")
+
+
+LISTS = {
+    "jobs": Listed(
+        lambda sql, _, number: make_job(sql, created_at=ago(sql, f"{number // 2} seconds")),
+        "/jobs", "jobs", "jobs", "#list tbody tr",
+    ),
+    "schedules": Listed(
+        lambda sql, _, number: make_schedule(sql, f"s{number}"),
+        "/admin/scheduled-jobs", "schedules", "schedules",
+    ),
+    "groups": Listed(a_group, "/groups", "groups", "groups"),
+    "executions": Listed(of_job, "/jobs/{id}/executions", "executions"),
+    "history": Listed(of_schedule, "/admin/scheduled-jobs/s/history", "ticks"),
+    "deliveries": Listed(
+        of_webhook, "/webhooks/w/deliveries", "deliveries", "webhooks/w?state=failed", "[name=id]"
+    ),
+    "dead letters": Listed(lambda sql, _, number: make_dead_letter(sql), "/dead", "dead"),
+    "audit": Listed(a_change, "/audit", "changes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", LISTS.values(), ids=LISTS)
+def test_the_api_leads_from_page_to_page(web: Web, sql: Sql, of: Listed) -> None:
+    thing: Any = None
+    for number in range(5):
+        thing = of.write(sql, thing, number)
+    path = of.path.format(id=thing)
+    whole = done(web.admin.get(path))
+    assert (len(whole[of.key]), whole["next"]) == (5, None)
+    found: list[Any] = []
+    after: dict[str, Any] | None = {}
+    while after is not None:
+        page = done(web.admin.get(path, params={"limit": 2, **after}))
+        assert len(page[of.key]) <= 2
+        found += page[of.key]
+        after = page["next"] and {"after": page["next"]}
+    ids = [[each.get(key) for key in ("id", "name", "due_at")] for each in found]
+    assert ids == [[each.get(key) for key in ("id", "name", "due_at")] for each in whole[of.key]]
+
+
+@pytest.mark.parametrize("of", [of for of in LISTS.values() if of.page], ids=lambda of: of.key)
+def test_the_console_leads_from_page_to_page(web: Web, sql: Sql, of: Listed) -> None:
+    thing: Any = None
+    for number in range(60):
+        thing = of.write(sql, thing, number)
+    address, found = f"/console/{of.page}", []
+    for _ in range(9):
+        shown = html(web.admins_browser.get(address))
+        found += [each.get("value") or words_of(each) for each in shown.all(of.rows)]
+        if not shown.all("[rel=next]"):
+            break
+        address = shown.next
+    assert len(found) == len(set(found)) == 60
