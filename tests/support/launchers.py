@@ -33,7 +33,7 @@ def register(
     members["check_conditions"] = lambda self, ctx: condition(ctx)
     if data is not None:
         members["prepare_job_data"] = lambda self, ctx: data(ctx)
-    launchers.launcher(name)(type("Registered", (Launcher,), members))
+    launchers.launcher(name)(type(name, (Launcher,), members))
 
 
 class Meddling(Launcher):

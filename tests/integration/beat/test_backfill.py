@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -10,18 +11,15 @@ from sqlalchemy import Connection
 
 from pgbeat import Context, JobRequest, Launcher, Skip, launcher
 from pgbeat.access.actors import Actor
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.beat.verbs import control, missed
 from pgbeat.beat.verbs.control import BackfillRun
 from pgbeat.beat.verbs.missed import Missed
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
-from pgbeat.errors import Busy, InvalidSchedule, NotFound
+from pgbeat.errors import InvalidSchedule, NotFound
 from pgbeat.schedules import model as schedules
-from tests.support.launchers import Meddling
-from tests.support.rows import Sql, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.rows import Sql, make_calendar, make_schedule, make_tick
+from tests.support.schedulers import Beat
 
 #: A Thursday.
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,16 +32,9 @@ add = partial(make_schedule, starts_at=START, next_run="9999-01-01Z")
 
 def tick(sql: Sql, hour: float, outcome: str, trigger: str = "timetable") -> None:
     """A decision that was made on a due time."""
-    columns = {"launched": "job_id", "skipped": "reason", "failed": "error"}
-    value = "a9f3548e-aea4-5160-b886-692061c99fec" if outcome == "launched" else "why"
-    sql(
-        f"INSERT INTO pgbeat.ticks (schedule_id, schedule, trigger, due_at, outcome, "
-        f"{columns[outcome]}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
-        trigger,
-        START + hour * HOUR,
-        outcome,
-        value,
-    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    given = {"job_id": uuid4()} if outcome == "launched" else {}
+    make_tick(sql, key, outcome, trigger=trigger, due_at=START + hour * HOUR, **given)
 
 
 def found(connection: Connection, start: float = 0, end: float = 5) -> Missed:
@@ -127,8 +118,7 @@ def test_one_time_that_beat_has_not_seen_yet_is_left_to_it(
 
 
 def test_a_calendar_leaves_times_out(connection: Connection, sql: Sql) -> None:
-    sql("""INSERT INTO pgbeat.calendars (name, definition)
-           VALUES ('nights', '{"windows": [{"from": "22:00", "to": "03:00"}]}')""")
+    make_calendar(sql, "nights", windows=[{"from": "22:00", "to": "03:00"}])
     add(sql, calendar="nights")
     assert missing(connection) == [3, 4, 5]
     assert found(connection).excluded == 3
@@ -262,21 +252,6 @@ def test_a_task_that_is_not_there_fails(connection: Connection, app: Celery, sql
     [tick] = fill(connection, app, [START]).ticks
     assert tick.outcome == "failed"
     assert "did you mean 'tests.add'?" in str(tick.error)
-
-
-def test_a_row_that_changes_meanwhile(
-    connection: Connection, app: Celery, database: str, sql: Sql
-) -> None:
-    launcher("meddling")(Meddling)
-    add(sql, launcher="meddling")
-    Meddling.database, Meddling.times, Meddling.asked = database, 1, 0
-    [tick] = fill(connection, app, [START]).ticks
-    assert (tick.outcome, Meddling.asked) == ("launched", 2)
-    assert sql("SELECT kwargs FROM pgbeat.jobs") == [({"x": 9},)]
-    Meddling.times, Meddling.asked = 99, 0
-    with pytest.raises(Busy, match="schedule 's' changed while it was being decided"):
-        fill(connection, app, [START + HOUR])
-    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 
 
 def test_a_schedule_that_is_removed_meanwhile(

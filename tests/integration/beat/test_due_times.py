@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -12,14 +11,14 @@ from celery import Celery
 from psycopg.types.json import Jsonb
 
 import pgbeat
-from pgbeat import Context, Launcher, launcher
+from pgbeat import Context
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import launchers
 from tests.support.command_line import read, refused, run, run_with
+from tests.support.launchers import register
 from tests.support.processes import Processes, until
 from tests.support.rows import Sql, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.schedulers import Beat
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = {"day": "{{ due_at | date }}", "hour": "{{ due_at | time }}", "of": "{{ schedule }}"}
@@ -124,20 +123,12 @@ def test_the_arguments_of_a_condition_and_of_a_launcher(
     monkeypatch.setattr(launchers, "_registry", dict(launchers._registry))
     seen: list[Any] = []
 
-    @launcher("Rows")
-    class Rows(Launcher):
-        def check_conditions(self, ctx: Context) -> bool:
-            seen.append((ctx.kwargs["of"], ctx.trigger, ctx.interval_end < ctx.due_at))
-            return True
+    def look(ctx: Context) -> bool:
+        seen.append((ctx.kwargs["of"], ctx.trigger, ctx.interval_end < ctx.due_at))
+        return True
 
-    @launcher("Own")
-    class Own(Launcher):
-        def check_conditions(self, ctx: Context) -> bool:
-            return True
-
-        def prepare_job_data(self, ctx: Context) -> dict[str, Any]:
-            return {"text": "{{ a customer's own braces }}"}
-
+    register("Rows", look, task=None)
+    register("Own", lambda ctx: True, lambda ctx: {"text": "{{ a customer's own braces }}"}, None)
     add(sql, "sql", condition_sql="SELECT true")
     add(sql, "rows", launcher="Rows")
     add(sql, "own", launcher="Own")

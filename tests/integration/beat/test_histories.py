@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from uuid import uuid4
+from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,10 +22,10 @@ from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.monitoring.checks import server_checks
 from pgbeat.testing.databases import Databases
-from tests.support.databases import connected, copied
+from tests.support.databases import Role, connected, copied
 from tests.support.partitions import make_partitions
 from tests.support.processes import until
-from tests.support.rows import Sql
+from tests.support.rows import Sql, ago, make_execution, make_job, make_schedule, make_tick
 
 DAYS = 40
 
@@ -59,44 +60,23 @@ def names(sql: Sql, history: str) -> list[str]:
     return [name for (name,) in rows]
 
 
-def add_jobs(sql: Sql, ages: list[int], *, schedule: int | None = None, more: str = "") -> None:
+def add_jobs(sql: Sql, ages: list[int], schedule: int | None = None, **values: Any) -> None:
     """Adds ended jobs, each with an execution and a tick; `ages` are in days."""
     for age in ages:
-        job = str(uuid4())
-        at = f"now() - interval '{age} days'"
-        sql(
-            f"INSERT INTO pgbeat.jobs (id, schedule_id, task, state, job_source, created_by, "
-            f"is_system_job, created_at, started_at, finished_at, description {more and ', '}"
-            f"{more.partition('=')[0]}) VALUES (%s, %s, 't', 'completed', 'system', 'me', true, "
-            f"{at}, {at}, {at}, %s {more and ', '}{more.partition('=')[2]})",
-            job,
-            schedule,
-            str(age),
-        )
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, number, state, worker, started_at, finished_at)"
-            f" VALUES (%s, 1, 'completed', 'w', {at}, {at})",
-            job,
-        )
+        at = ago(sql, f"{age} days")
+        times = {"started_at": at, "finished_at": at}
+        given = {"schedule_id": schedule, "created_at": at, "description": str(age), **values}
+        job = make_job(sql, "completed", task="t", **times, **given)
+        make_execution(sql, job, "completed", **times)
         if schedule is not None:
-            sql(
-                "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
-                f"job_id) VALUES (%s, 's', {at}, {at}, 'launched', %s)",
-                schedule,
-                job,
-            )
+            make_tick(sql, schedule, "launched", due_at=at, decided_at=at, job_id=job)
 
 
 def ages(sql: Sql) -> list[int]:
     return sorted(int(age) for (age,) in sql("SELECT description FROM pgbeat.jobs"))
 
 
-def a_schedule(sql: Sql, name: str = "s") -> int:
-    [(key,)] = sql(
-        "INSERT INTO pgbeat.schedules (name, task, every) VALUES (%s, 't', '1 day') RETURNING id",
-        name,
-    )
-    return int(key)
+a_schedule = partial(make_schedule, every="1 day")
 
 
 def test_periods_are_added_ahead(connection: Connection, sql: Sql) -> None:
@@ -119,10 +99,7 @@ def test_a_time_without_a_beat_is_one_period(database: str, sql: Sql, settings: 
         make_partitions(own, 20, ahead=-20)
     add_jobs(sql, [0, 7, 12], schedule=a_schedule(sql))
     before = sql("SELECT ctid, id FROM pgbeat.jobs ORDER BY id")
-    sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
-        "VALUES (1, 's', now() + interval '9 days', 'skipped', 'r')"
-    )
+    make_tick(sql, 1, due_at=ago(sql, "-9 days"))
     with connected(database) as connection:
         histories.keep(connection, settings)
     assert sql("SELECT ctid, id FROM pgbeat.jobs ORDER BY id") == before
@@ -249,7 +226,7 @@ def test_members_of_a_running_group_are_kept(
     [(group,)] = sql(
         "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'me') RETURNING id"
     )
-    add_jobs(sql, [35], more=f"group_id='{group}'")
+    add_jobs(sql, [35], group_id=group)
     histories.keep(connection, settings)
     assert ages(sql) == [35]
 
@@ -257,18 +234,9 @@ def test_members_of_a_running_group_are_kept(
 def test_executions_of_a_job_that_has_not_ended_are_kept(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
-    job = str(uuid4())
-    sql(
-        "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, "
-        "created_at, started_at) VALUES (%s, 't', 'running', 'system', 'me', true, "
-        "now() - interval '40 days', now() - interval '40 days')",
-        job,
-    )
-    sql(
-        "INSERT INTO pgbeat.executions (job_id, number, state, worker, started_at, finished_at) "
-        "VALUES (%s, 1, 'failed', 'w', now() - interval '36 days', now() - interval '36 days')",
-        job,
-    )
+    before, at = ago(sql, "40 days"), ago(sql, "36 days")
+    job = make_job(sql, "running", created_at=before, started_at=before)
+    make_execution(sql, job, "failed", started_at=at, finished_at=at)
     histories.keep(connection, settings)
     assert sql("SELECT number FROM pgbeat.executions") == [(1,)]
 
@@ -278,11 +246,8 @@ def test_a_tick_that_was_decided_late_is_kept(
 ) -> None:
     """Of a backfill: its due time is old, the decision is not."""
     for due, decided in ((36, 1), (36, 36), (36, 35)):
-        sql(
-            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason) "
-            f"VALUES (1, 's', now() - interval '{due} days' - random() * interval '1 hour', "
-            f"now() - interval '{decided} days', 'skipped', 'r')"
-        )
+        times = {"due_at": ago(sql, f"{due} days"), "decided_at": ago(sql, f"{decided} days")}
+        make_tick(sql, 1, **times)
     histories.keep(connection, settings)
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 
@@ -360,45 +325,42 @@ def test_only_the_oldest_period_can_be_dropped(connection: Connection, sql: Sql)
             sql("SELECT pgbeat.keep_partition(%s, %s, '{}')", merged, period)
 
 
-def test_a_role_that_may_not_delete_drops_nothing(connection: Connection, sql: Sql) -> None:
-    role = f"reader_{uuid4().hex[:8]}"
-    sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}")
+def test_a_role_that_may_not_delete_drops_nothing(
+    connection: Connection, sql: Sql, ordinary_role: Role
+) -> None:
+    role = ordinary_role.name
+    sql(f"GRANT USAGE ON SCHEMA pgbeat TO {role}")
     sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA pgbeat TO {role}")
-    try:
-        for call in (
-            f"SELECT pgbeat.keep_partition('{{}}', '{names(sql, 'ticks')[0]}', '{{}}')",
-            "SELECT pgbeat.add_partition('ticks', now() + interval '99 days')",
-        ):
-            with pytest.raises(InsufficientPrivilege):
-                sql(f"SET ROLE {role}; {call}")
-    finally:
-        sql("RESET ROLE")
-        sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    for call in (
+        f"SELECT pgbeat.keep_partition('{{}}', '{names(sql, 'ticks')[0]}', '{{}}')",
+        "SELECT pgbeat.add_partition('ticks', now() + interval '99 days')",
+    ):
+        with pytest.raises(InsufficientPrivilege):
+            sql(f"SET ROLE {role}; {call}")
 
 
-def test_a_role_that_owns_nothing_keeps_them(database: str, sql: Sql, settings: Settings) -> None:
+def test_a_role_that_owns_nothing_keeps_them(
+    database: str, sql: Sql, settings: Settings, ordinary_role: Role
+) -> None:
     """It has what the documentation grants, before there are periods: it gets none of them."""
-    role = f"beat_{uuid4().hex[:8]}"
-    sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA pgbeat TO {role}")
+    role = ordinary_role.name
+    sql(f"GRANT USAGE ON SCHEMA pgbeat TO {role}")
     sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role}")
     sql("INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')")
-    try:
-        with psycopg.connect(database, autocommit=True) as owner:
-            make_partitions(owner, 49, step=7, ahead=0)
-        add_jobs(sql, [5, 36, 37, 47], schedule=a_schedule(sql))
-        with connected(database) as connection:
-            connection.exec_driver_sql(f"SET ROLE {role}")
-            histories.keep(connection, settings)
-            assert server_checks.missing_privileges(connection).result == "ok"
-        assert ages(sql) == [5, 36]
-        periods = (
-            "SELECT count(*) FILTER (WHERE ends_at < now() - interval '30 days'), "
-            "min(starts_at) FILTER (WHERE ends_at IS NULL) > now() + interval '3 days' "
-            "FROM pgbeat.partitions WHERE NOT is_kept"
-        )
-        assert sql(periods) == [(0, True)]
-    finally:
-        sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    with psycopg.connect(database, autocommit=True) as owner:
+        make_partitions(owner, 49, step=7, ahead=0)
+    add_jobs(sql, [5, 36, 37, 47], schedule=a_schedule(sql))
+    with connected(database) as connection:
+        connection.exec_driver_sql(f"SET ROLE {role}")
+        histories.keep(connection, settings)
+        assert server_checks.missing_privileges(connection).result == "ok"
+    assert ages(sql) == [5, 36]
+    periods = (
+        "SELECT count(*) FILTER (WHERE ends_at < now() - interval '30 days'), "
+        "min(starts_at) FILTER (WHERE ends_at IS NULL) > now() + interval '3 days' "
+        "FROM pgbeat.partitions WHERE NOT is_kept"
+    )
+    assert sql(periods) == [(0, True)]
 
 
 def test_a_beat_keeps_them_in_a_thread(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import Context, JobRequest, Launcher, Skip, launcher
+from pgbeat import Context, JobRequest, Skip
 from pgbeat.schedules import launchers
 from pgbeat.schedules.ticks import Tick
 from pgbeat.testing import Scheduler
 from tests.support.command_line import run_with
+from tests.support.launchers import register
 from tests.support.rows import Sql, make_schedule
 from tests.support.schedulers import At, end, row
 
@@ -206,19 +207,13 @@ def test_a_launcher_that_snoozed_is_in_turn_and_its_cursor_goes_on(
     monkeypatch.setattr(launchers, "_registry", dict(launchers._registry))
     seen: list[Any] = []
 
-    @launcher("Late")
-    class Late(Launcher):
-        task = "tests.add"
+    def check(ctx: Context) -> bool | Skip:
+        seen.append((ctx.trigger, ctx.interval_start, ctx.interval_end, ctx.cursor))
+        is_early = ctx.cursor is None
+        ctx.cursor = (ctx.cursor or 0) + 1
+        return Skip("not yet", snooze=timedelta(minutes=10)) if is_early else True
 
-        def check_conditions(self, ctx: Context) -> bool | Skip:
-            seen.append((ctx.trigger, ctx.interval_start, ctx.interval_end, ctx.cursor))
-            is_early = ctx.cursor is None
-            ctx.cursor = (ctx.cursor or 0) + 1
-            return Skip("not yet", snooze=timedelta(minutes=10)) if is_early else True
-
-        def prepare_job_data(self, ctx: Context) -> JobRequest:
-            return JobRequest(args=[1])
-
+    register("Late", check, lambda ctx: JobRequest(args=[1]))
     make_schedule(sql, **DAILY, launcher="Late", task=None, next_run="2030-01-07 02:00Z")
     scheduler = at(time("01-07 02:00"))
     scheduler.run_until(NOW)

@@ -13,15 +13,14 @@ from celery import Celery
 from sqlalchemy import create_engine
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 from tests.support.refusals import refusing
-from tests.support.rows import Sql, make_job, make_lane, make_schedule
+from tests.support.rows import Sql, make_job, make_lane, make_schedule, make_webhook
+from tests.support.schedulers import Beat
 from tests.support.threads import waiting
 
-Beat = Callable[..., Scheduler]
 Running = Callable[[], Any]
 
 
@@ -215,10 +214,7 @@ def test_a_locked_job_delays_only_its_schedule(
 def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
     sql: Sql, database: str, running: Running
 ) -> None:
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'http://127.0.0.1:9/', 's', '{tick.failed}')"
-    )
+    make_webhook(sql, url="http://127.0.0.1:9/", events=["tick.failed"])
     add(sql, "failing", task="tests.gone")
     add_others(sql)
     with opened(database, "DELETE FROM pgbeat.webhooks") as other:

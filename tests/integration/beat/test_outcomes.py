@@ -10,12 +10,11 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat import Context, Launcher, launcher
-from pgbeat.beat.scheduler import Scheduler
+from pgbeat import Context
 from pgbeat.config import postgres_url
+from tests.support.launchers import register
 from tests.support.rows import Sql, make_schedule
-
-Beat = Callable[..., Scheduler]
+from tests.support.schedulers import Beat
 
 DUE = "now() - interval '1 second'"
 
@@ -124,15 +123,6 @@ def test_failures_back_off_and_disable_at_the_fifth(beat: Beat, sql: Sql) -> Non
     assert [row[2] for row in outcomes] == ["manual"] + ["retry"] * 4
     make_due(sql)
     assert scheduler.run_due() == 0
-
-
-def test_backoff_is_capped(beat: Beat, sql: Sql) -> None:
-    add(sql, condition_sql="SELECT 1/0", max_retries=100, retry_count=50)
-    beat().run_due()
-    [(minutes,)] = sql(
-        "SELECT extract(epoch FROM next_run - last_run)::int / 60 FROM pgbeat.schedules"
-    )
-    assert minutes == 60
 
 
 def test_a_launch_ends_the_run_of_failures(beat: Beat, sql: Sql) -> None:
@@ -364,21 +354,11 @@ def test_what_a_condition_sets_is_not_there_for_the_next(beat: Beat, sql: Sql) -
 def test_a_launcher_whose_session_ends_fails_alone(beat: Beat, sql: Sql) -> None:
     """Launchers have connections of their own, one after the other from a pool."""
 
-    class Guilty(Launcher):
-        task = "tests.add"
+    def asks(query: str) -> Callable[[Context], bool]:
+        return lambda ctx: bool(ctx.connection.exec_driver_sql(query).scalar())
 
-        def check_conditions(self, ctx: Context) -> bool:
-            ctx.connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
-            return True
-
-    class Healthy(Launcher):
-        task = "tests.add"
-
-        def check_conditions(self, ctx: Context) -> bool:
-            return bool(ctx.connection.exec_driver_sql("SELECT true").scalar())
-
-    launcher("tests.Guilty")(Guilty)
-    launcher("tests.Healthy")(Healthy)
+    register("tests.Guilty", asks("SELECT pg_terminate_backend(pg_backend_pid())"))
+    register("tests.Healthy", asks("SELECT true"))
     for n in range(4):
         add(sql, f"healthy {n}", launcher="tests.Healthy", task=None)
     add(sql, "guilty", launcher="tests.Guilty", task=None)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import JobRequest, Launcher, Skip, launcher
-from tests.support.rows import Sql
+from pgbeat import JobRequest, Skip
+from tests.support.launchers import register
+from tests.support.rows import Sql, make_calendar
 from tests.support.schedulers import HOUR, START, At, add, hours, row
 
 # -- minimum spacing -------------------------------------------------------------------------------
@@ -184,10 +185,7 @@ def test_a_persons_next_run_is_the_due_time(sql: Sql, at: At) -> None:
 
 
 def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -> None:
-    sql(
-        "INSERT INTO pgbeat.calendars (name, definition) "
-        """VALUES ('office', '{"timezone": "UTC", "weekdays": ["tue"]}')"""
-    )
+    make_calendar(sql, timezone="UTC", weekdays=["tue"])
     add(sql, calendar="office")
     scheduler = at(START + 10 * HOUR)
     scheduler.run_until(START + 13 * HOUR)
@@ -210,15 +208,14 @@ def test_a_launcher_snoozes_its_schedule(sql: Sql, at: At) -> None:
         "not": (None, START + 2 * HOUR),
     }
 
-    @launcher("tests.snoozes")
-    class Snoozes(Launcher):
-        def check_conditions(self, ctx: Any) -> bool | Skip:
-            snooze, _ = snoozes[ctx.schedule.name]
-            return True if ctx.schedule.owner == "launches" else Skip("not now", snooze=snooze)
+    def check(ctx: Any) -> bool | Skip:
+        snooze, _ = snoozes[ctx.schedule.name]
+        return True if ctx.schedule.owner == "launches" else Skip("not now", snooze=snooze)
 
-        def prepare_job_data(self, ctx: Any) -> JobRequest:
-            return JobRequest(snooze=snoozes[ctx.schedule.name][0])
+    def prepare(ctx: Any) -> JobRequest:
+        return JobRequest(snooze=snoozes[ctx.schedule.name][0])
 
+    register("tests.snoozes", check, prepare, task=None)
     for owner in ("launches", "skips"):
         for name in snoozes:
             add(sql, name, launcher="tests.snoozes", owner=owner)

@@ -14,7 +14,7 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from tests.support.old_rows import audited, jobs, left, schedule, ticks
-from tests.support.rows import Sql, make_schedule
+from tests.support.rows import Sql, ago, make_delivery, make_schedule, make_webhook
 
 
 @pytest.fixture
@@ -120,28 +120,16 @@ def test_edges_go_with_the_job_that_depends(
 def test_deliveries_go_by_age_unless_they_are_under_way(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
-    for name in ("default", "other"):
-        sql(
-            "INSERT INTO pgbeat.webhooks (namespace, name, url, secret, events) "
-            "VALUES (%s, 'w', 'http://x/', 's', '{tick.failed}')",
-            name,
-        )
+    own, other = make_webhook(sql), make_webhook(sql, namespace="other")
     for webhook, age, state in (
-        (1, 40, "delivered"),
-        (1, 39, "pending"),
-        (1, 29, "failed"),
-        (2, 41, "failed"),
+        (own, 40, "delivered"),
+        (own, 39, "pending"),
+        (own, 29, "failed"),
+        (other, 41, "failed"),
     ):
-        sql(
-            "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, "
-            "created_at, finished_at) SELECT %s, 'tick.failed', '{}', %s, "
-            "CASE WHEN pending THEN now() END, at, CASE WHEN NOT pending THEN at END "
-            "FROM (SELECT now() - %s * interval '1 day' AS at, %s = 'pending' AS pending) AS a",
-            webhook,
-            state,
-            age,
-            state,
-        )
+        at = ago(sql, f"{age} days")
+        ended = {} if state == "pending" else {"finished_at": at}
+        make_delivery(sql, webhook, state, created_at=at, **ended)
     prune(connection, settings)
     assert left(sql, "deliveries") == [41, 39, 29]
 

@@ -10,11 +10,12 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import JobRequest, Launcher, launcher
+from pgbeat import JobRequest
 from pgbeat.jobs.states import endings, retries
 from pgbeat.schedules import launchers, ticks
 from tests.acceptance.walk import checks
 from tests.support.command_line import run_with
+from tests.support.launchers import register
 from tests.support.processes import until
 from tests.support.rows import Sql, make_lane, make_schedule
 from tests.support.schedulers import START, At
@@ -35,16 +36,7 @@ asked: list[Any] = []
 def several() -> Iterator[None]:
     """Registers the launcher that asks for what `asked` has."""
 
-    @launcher("Several")
-    class Several(Launcher):
-        task = "tests.add"
-
-        def check_conditions(self, ctx: Any) -> bool:
-            return True
-
-        def prepare_job_data(self, ctx: Any) -> Any:
-            return list(asked)
-
+    register("Several", lambda ctx: True, lambda ctx: list(asked))
     asked[:] = keyed("a", "b", "c")
     yield
     del launchers._registry["Several"]
@@ -106,16 +98,7 @@ def test_one_that_is_wrong_fails_that_tick_alone(sql: Sql, at: At) -> None:
         "object": [*keyed("a"), JobRequest(run_key="b", kwargs={"x": object()})],
     }
 
-    @launcher("Wrong")
-    class Wrong(Launcher):
-        task = "tests.add"
-
-        def check_conditions(self, ctx: Any) -> bool:
-            return True
-
-        def prepare_job_data(self, ctx: Any) -> Any:
-            return wrong[ctx.schedule.name]
-
+    register("Wrong", lambda ctx: True, lambda ctx: wrong[ctx.schedule.name])
     for error in wrong:
         add(sql, error, launcher="Wrong")
     add(sql, "other")

@@ -2,16 +2,14 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pgbeat.config import postgres_url
 from tests.support.processes import ROOT, Processes, until
+from tests.support.rows import Sql
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 PAGE = ROOT / "docs" / "how-to" / "flask.md"
 DATABASE = "postgresql+psycopg://postgres@localhost/shop"
 # What the page says in words: a request that fails, and a task with callbacks.

@@ -12,7 +12,7 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.preparing import details
 from pgbeat.jobs.states import retries
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, read, refused, run
 from tests.support.databases import broker_url
 from tests.support.jobs import JobControl, make_app
 from tests.support.pages import html
@@ -90,11 +90,7 @@ def test_submit_takes_them(app: Celery) -> None:
 def test_a_schedules_jobs_have_its_labels(database: str, sql: Sql) -> None:
     app = make_app(database)
     app.conf.broker_url = broker_url(database)
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, args, every, next_run, labels, metadata) "
-        "VALUES ('s', 'jobs.add', '[1]', '1 hour', now(), %s, '{\"a\": 1}')",
-        json.dumps(BILLING),
-    )
+    make_schedule(sql, task="jobs.add", args="[1]", due="0", labels=BILLING, metadata={"a": 1})
     scheduler = Scheduler(app)
     try:
         assert scheduler.run_due() == 1
@@ -103,110 +99,40 @@ def test_a_schedules_jobs_have_its_labels(database: str, sql: Sql) -> None:
     assert sql("SELECT labels, metadata FROM pgbeat.jobs") == [(BILLING, {})]
 
 
-def test_the_command_line(database: str, app: Celery) -> None:
-    made = run(
-        database,
-        "add",
-        "s",
-        "--task",
-        "t",
-        "--every",
-        "1h",
-        "--label",
-        "team=billing",
-        "--label",
-        "tier=1",
-        "--description",
-        "Sends it",
-        "--metadata",
-        '{"run": "book"}',
-        "--pause-after-failures",
-        "3",
-    )
-    assert made.exit_code == 0, made.output
-    run(database, "add", "other", "--task", "t", "--every", "1h")
-    [row] = read(database, "list", "--label", "team=billing")
-    assert (row["name"], row["labels"], row["description"]) == ("s", BILLING, "Sends it")
-    assert (row["metadata"], row["pause_after_failures"]) == ({"run": "book"}, 3)
+def test_the_command_line(database: str, app: Celery, sql: Sql) -> None:
+    make_schedule(sql, task="t", labels=BILLING, pause_after_failures=3)
+    make_schedule(sql, "other")
+    assert [row["name"] for row in read(database, "list", "--label", "team=billing")] == ["s"]
     assert read(database, "list", "--label", "team=billing", "--label", "tier=2") == []
     shown = run(database, "status", "s").stdout
     assert "team=billing, tier=1" in shown and "3 failed jobs in a row" in shown
-    run(
-        database,
-        "update",
-        "s",
-        "--label",
-        "tier=2",
-        "--no-description",
-        "--no-pause-after-failures",
-    )
-    [row] = read(database, "list", "--label", "tier=2")
-    assert (row["labels"], row["description"]) == ({"team": "billing", "tier": "2"}, None)
-    assert row["pause_after_failures"] is None
-    run(database, "update", "s", "--no-labels")
-    assert read(database, "status", "s")["labels"] == {}
+    run(database, "update", "s", "--label", "tier=2")  # the others stay
+    assert read(database, "status", "s")["labels"] == {"team": "billing", "tier": "2"}
     said = refused(run(database, "update", "s", "--label", "team"))
     assert said.endswith("'team' has no '='; write for example 'team=billing'")
-    done_ = run_with(
-        app,
-        "jobs",
-        "run",
-        "jobs.add",
-        "--args",
-        "[1]",
-        "--label",
-        "team=billing",
-        "--description",
-        "Once more",
-    )
-    assert done_.exit_code == 0, done_.output
-    [job] = read(database, "jobs", "list", "--label", "team=billing")
-    assert (job["labels"], job["description"]) == ({"team": "billing"}, "Once more")
-    assert "Once more" in run(database, "jobs", "show", job["id"]).stdout
+    job = make_job(sql, labels=BILLING, description="Once more")
+    make_job(sql)
+    found = read(database, "jobs", "list", "--label", "team=billing")
+    assert [each["id"] for each in found] == [job]
+    assert "Once more" in run(database, "jobs", "show", job).stdout
 
 
 def test_the_api(web: Web, sql: Sql) -> None:
-    body = {
-        "name": "s",
-        "task": "jobs.add",
-        "args": [1],
-        "every": "1 hour",
-        "labels": BILLING,
-        "description": "Sends it",
-        "metadata": {"a": 1},
-        "pause_after_failures": 2,
-    }
-    made = done(web.admin.post(PATH, json=body), 201)
-    assert {key: made[key] for key in body} == body | {"every": 3600}
-    assert made["health"]["code"] == "new"
-    done(web.admin.patch(f"{PATH}/s", json={"labels": None, "pause_after_failures": None}))
-    found = done(web.admin.get(f"{PATH}/s"))
-    assert (found["labels"], found["pause_after_failures"]) == ({}, None)
-    done(web.admin.patch(f"{PATH}/s", json={"labels": {"team": "x"}}))
+    make_schedule(sql, labels={"team": "x"})
     for label, names in (("team=x", ["s"]), ("team=y", [])):
         page = done(web.admin.get(PATH, params={"label": label}))
         assert [each["name"] for each in page["schedules"]] == names
     problem(web.admin.get(PATH, params={"label": "team"}), 422)
-
-    order = {"task": "jobs.add", "args": [1], "labels": BILLING, "metadata": {"b": 2}}
-    job = done(web.user.post("/jobs", json=order), 201)
-    assert (job["labels"], job["metadata"], job["description"]) == (BILLING, {"b": 2}, None)
+    job = make_job(sql, labels=BILLING)
     make_job(sql)
     page = done(web.user.get("/jobs", params={"label": ["team=billing", "tier=1"]}))
-    assert [each["id"] for each in page["jobs"]] == [job["id"]]
-    problem(web.user.post("/jobs", json=order | {"labels": {"a b": "c"}}), 422)
+    assert [each["id"] for each in page["jobs"]] == [job]
 
 
 def test_the_console(web: Web, sql: Sql) -> None:
-    key = make_schedule(
-        sql,
-        task="t",
-        labels='{"team": "billing"}',
-        description="Sends it",
-        paused_at="now",
-        paused_reason="3 jobs in a row failed; last: no",
-    )
-    make_job(sql, "failed", schedule_id=key, labels='{"team": "billing"}', error="KeyError: 'x'")
+    paused = {"paused_at": "now", "paused_reason": "3 jobs in a row failed; last: no"}
+    key = make_schedule(sql, labels=BILLING, description="Sends it", **paused)
+    make_job(sql, "failed", schedule_id=key, labels=BILLING, error="KeyError: 'x'")
     make_job(sql, "completed", task="jobs.other")
     page = web.admin.get("/console/schedules", params={"label": "team=billing"}).text
     assert "team=billing" in page and "failing (1)" in page

@@ -1,6 +1,5 @@
 """Entries: what Celery's own schedules become in a row, and what stays in the code."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,16 +10,15 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule
 from sqlalchemy import Connection
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry
 from tests.support.command_line import Sql
+from tests.support.schedulers import Beat
 from tests.unit.schedules.test_entries import FIELDS, SURROUNDINGS
 
 apply = partial(sync.apply, app="tests")
-Beat = Callable[..., Scheduler]
 
 TASK = "tests.add"
 

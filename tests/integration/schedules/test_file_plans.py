@@ -13,7 +13,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import File, InvalidFile, plans, read, rows
 from pgbeat.schedules.files.fields import FIELDS, plain
 from tests.support.command_line import Sql
-from tests.support.rows import unit_on
+from tests.support.rows import make_lane, make_schedule, make_template, unit_on
 from tests.unit.schedules.test_files import EVERYTHING
 
 
@@ -71,7 +71,7 @@ ONE = "schedules: {s: {task: tests.add, every: 1 hour, owner: ops}}"
 
 
 def test_what_the_file_has_is_added(connection: Connection, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
+    make_lane(sql, "gpu", None)
     plan = synced(connection, EVERYTHING.replace("    calendar: holidays\n", ""))
     assert list(plan.added) == ["s"]
     row = everything(connection)
@@ -124,7 +124,7 @@ def test_a_new_timetable_counts_from_now(connection: Connection, sql: Sql, when:
 
 
 def test_what_is_left_out_is_as_it_is_by_default(connection: Connection, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
+    make_lane(sql, "gpu", None)
     synced(connection, EVERYTHING.replace("    calendar: holidays\n", ""))
     plan = synced(connection, "schedules: {s: {task: t, every: 1h 30m}}")
     assert changes(plan)["queue"] == ("slow", None)
@@ -192,7 +192,7 @@ def test_an_edit_that_the_file_follows_is_no_drift(connection: Connection, sql: 
 
 
 def test_a_row_whose_file_is_not_known_has_no_drift(connection: Connection, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, source, task, every) VALUES ('s', 'file', 't', '5 s')")
+    make_schedule(sql, source="file", task="t", every="5 s")
     plan = synced(connection, ONE)
     assert changes(plan).keys() == {"task", "every", "owner"}
     assert not plan.drifted
@@ -202,12 +202,8 @@ def test_a_row_whose_file_is_not_known_has_no_drift(connection: Connection, sql:
 def test_names_made_elsewhere_are_taken_over_only_if_told(
     connection: Connection, sql: Sql, source: str
 ) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, source, task, every, last_run) "
-        "VALUES ('s', %s, 'theirs', '1 h', '2025-01-01Z'), ('same', %s, 't', '1 h', NULL)",
-        source,
-        source,
-    )
+    make_schedule(sql, source=source, task="theirs", last_run="2025-01-01Z")
+    make_schedule(sql, "same", source=source, task="t")
     text = ONE.replace("}}", "}, same: {task: t, every: 1 h}, new: {task: t, every: 1 h}}")
     before = everything(connection)
     plan = synced(connection, text)
@@ -231,7 +227,7 @@ def test_names_made_elsewhere_are_taken_over_only_if_told(
 def test_rows_of_the_code_that_stay_there_are_taken_over_whole(
     connection: Connection, sql: Sql
 ) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, source, task, args) VALUES ('s', 'code', 't', NULL)")
+    make_schedule(sql, source="code", task="t", args=None, every=None)
     plan = synced(connection, ONE, adopt=True)
     assert changes(plan)["args"] == (None, [])
     assert everything(connection)["args"] == []
@@ -437,8 +433,9 @@ def test_a_thousand_schedules_are_a_few_statements(connection: Connection) -> No
 @pytest.fixture
 def stock(sql: Sql) -> None:
     """A lane and two templates that schedules can name."""
-    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
-    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
+    make_lane(sql, "gpu", None)
+    make_template(sql, "x", task="t.x")
+    make_template(sql, "y", task="t.y")
 
 
 @pytest.mark.usefixtures("stock")

@@ -16,7 +16,7 @@ from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
 from tests.support.partitions import history_of
-from tests.support.rows import make_job, make_schedule, unit_on
+from tests.support.rows import make_job, make_schedule, make_tick, make_webhook, unit_on
 from tests.support.threads import waiting
 
 PATIENCE = timedelta(seconds=30)
@@ -333,11 +333,7 @@ def test_out_of_range(connection: Connection) -> None:
 
 
 def hook(sql: Sql, *events: str) -> None:
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
-        "VALUES ('w', 'https://example.org', 's', %s)",
-        list(events),
-    )
+    make_webhook(sql, events=list(events))
 
 
 def told(sql: Sql) -> list[dict[str, Any]]:
@@ -360,12 +356,7 @@ def test_a_pause_is_an_event(connection: Connection, sql: Sql) -> None:
 
 
 def skip(sql: Sql, key: int, reason: str = "no") -> None:
-    sql(
-        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
-        "VALUES (%s, 's', clock_timestamp(), 'skipped', %s)",
-        key,
-        reason,
-    )
+    make_tick(sql, key, reason=reason)
 
 
 def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:

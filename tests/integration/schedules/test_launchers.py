@@ -1,7 +1,7 @@
 """Launchers: registered by name, asked in three ways, free to read and to remember."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,13 @@ from celery import Celery
 from sqlalchemy import text
 
 import pgbeat
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.running.task_exceptions import Skip
 from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
 from tests.support.command_line import Sql, run
-from tests.support.launchers import only_those_of
+from tests.support.launchers import only_those_of, register
 from tests.support.rows import make_schedule
+from tests.support.schedulers import Beat
 from tests.unit.schedules.test_launchers import Always, _answer
-
-Beat = Callable[..., Scheduler]
 
 NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -45,16 +43,7 @@ def mine(
 ) -> None:
     """Registers a launcher of `tests.note` with that condition, and that preparation."""
 
-    class Mine(Launcher):
-        task = "tests.note"
-
-        def check_conditions(self, ctx: Context) -> bool | Skip:
-            return condition(ctx)  # type: ignore[no-any-return]
-
-        def prepare_job_data(self, ctx: Context) -> Mapping[str, Any] | JobRequest:
-            return data(ctx)  # type: ignore[no-any-return]
-
-    launcher(Mine)
+    register("Mine", condition, data, "tests.note")
 
 
 def ticks(sql: Sql) -> list[tuple[Any, ...]]:

@@ -1,7 +1,6 @@
 """Sync: the rows made by code are just the code's entries, and nobody else's are touched."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from enum import IntEnum, StrEnum
@@ -12,16 +11,15 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, event
 
-from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
 from pgbeat.schedules import control, entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry, SyncChanges, faithful
 from tests.support.command_line import Sql
 from tests.support.rows import make_schedule, unit_on
+from tests.support.schedulers import Beat
 
 apply = partial(sync.apply, app="tests")
-Beat = Callable[..., Scheduler]
 
 HOUR = timedelta(hours=1)
 

@@ -3,18 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.processes import ROOT, Processes, until
+from tests.support.rows import Sql
 
 pytest.importorskip("django")
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 _SETTINGS = """
 SECRET_KEY = "tests"
