@@ -1,11 +1,13 @@
-"""Each list is read page by page: every row once, in one order, by the API and by the console."""
+"""Lists: each is read page by page, and narrowed down to the same rows by every face."""
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from celery import Celery
 
-from tests.support.command_line import Sql
+from tests.support.command_line import Sql, run_with
 from tests.support.pages import html, words_of
 from tests.support.rows import (
     ago,
@@ -14,6 +16,7 @@ from tests.support.rows import (
     make_delivery,
     make_execution,
     make_job,
+    make_lane,
     make_schedule,
     make_tick,
     make_webhook,
@@ -114,3 +117,68 @@ def test_the_console_leads_from_page_to_page(web: Web, sql: Sql, of: Listed) -> 
             break
         address = shown.next
     assert len(found) == len(set(found)) == 60
+
+
+GROUP = "00000000-0000-4000-8000-000000000007"
+#: By what jobs are found, with the columns of such a job; where a face asks otherwise, its way.
+FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "state": ("failed", {"state": "failed"}),
+    "task": ("other.task", {"task": "other.task"}),
+    "schedule": ("s", {"schedule": "s", "schedule_id": 1}),
+    "lane": ("l", {"lane": "l"}),
+    "template": ("t", {"template": "t"}),
+    "group": (GROUP, {"group_id": GROUP}),
+    "label": ("team=a", {"labels": {"team": "a", "tier": "1"}}),
+    "late": ("true", {"late_at": "now", "missed_deadlines": ["end"]}),
+    "system": ("true", {"is_system_job": True}),
+    "created_by": ("user:bob", {"created_by": "user:bob"}),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_each_face_finds_the_same_jobs(
+    web: Web, app: Celery, sql: Sql, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PGBEAT_ADMIN", "1")
+    make_schedule(sql, id=1)
+    make_lane(sql)
+    group = {"id": GROUP, "job_source": "user_api", "created_by": "user:root"}
+    insert(sql, "groups", group, "id")
+    value, columns = FILTERS[name]
+    make_job(sql)
+    job = make_job(sql, **columns)
+    by_api = done(web.admin.get("/jobs", params={name: value}))["jobs"]
+    assert [each["id"] for each in by_api] == [job]
+    flag = [f"--{name.replace('_', '-')}", value]
+    result = run_with(app, "jobs", "list", *(flag[:1] if value == "true" else flag), "--json")
+    assert [each["id"] for each in json.loads(result.stdout)] == [job]
+    if name != "system":
+        asked = {"by" if name == "created_by" else name: value}
+        shown = html(web.admins_browser.get("/console/jobs", params=asked))
+        [row] = shown.all("#list tbody tr")
+        assert job[:8] in words_of(row)
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ({"state": "disabled"}, ["off_100%"]),
+        ({"state": "paused"}, ["held"]),
+        ({"state": "active"}, ["Daily_report"]),
+        ({"search": "DAILY"}, ["Daily_report"]),
+        ({"search": "%"}, ["off_100%"]),
+        ({"search": "daily", "state": "paused"}, []),
+        ({"label": "team=a"}, ["held"]),
+        ({"label": "team=b"}, []),
+    ],
+)
+def test_the_api_and_the_console_find_the_same_schedules(
+    web: Web, sql: Sql, asked: dict[str, str], names: list[str]
+) -> None:
+    make_schedule(sql, "Daily_report")
+    make_schedule(sql, "held", paused_at="now", labels={"team": "a"})
+    make_schedule(sql, "off_100%", enabled=False)
+    found = done(web.admin.get("/admin/scheduled-jobs", params=asked))["schedules"]
+    assert [each["name"] for each in found] == names
+    shown = html(web.admins_browser.get("/console/schedules", params=asked))
+    assert [words_of(each) for each in shown.all("#list tbody th a:first-child")] == names

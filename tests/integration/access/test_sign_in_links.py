@@ -32,22 +32,20 @@ def accept(connection: Connection, code: str, namespace: str = "default") -> tok
     return sign_in_links.accept(connection, namespace, code)[0]
 
 
-def test_a_link_gives_a_session_of_a_day(engine: Engine) -> None:
-    with engine.begin() as connection:
-        session, written = sign_in_links.accept(connection, "default", create(connection))
-        assert (session.actor, session.scope, session.is_session) == ("ada", "admin", True)
-        assert session.expires_at is not None
-        assert session.expires_at - session.created_at == sign_in_links.SESSION
-        assert tokens.verify(connection, "default", written).id == session.id
-        assert not tokens.exist(connection, namespace="default")
+def test_a_link_gives_a_session_of_a_day(connection: Connection) -> None:
+    session, written = sign_in_links.accept(connection, "default", create(connection))
+    assert (session.actor, session.scope, session.is_session) == ("ada", "admin", True)
+    assert session.expires_at is not None
+    assert session.expires_at - session.created_at == sign_in_links.SESSION
+    assert tokens.verify(connection, "default", written).id == session.id
+    assert not tokens.exist(connection, namespace="default")
 
 
-def test_it_works_once(engine: Engine) -> None:
-    with engine.begin() as connection:
-        code = create(connection)
+def test_it_works_once(connection: Connection) -> None:
+    code = create(connection)
+    accept(connection, code)
+    with pytest.raises(InvalidToken):
         accept(connection, code)
-        with pytest.raises(InvalidToken):
-            accept(connection, code)
 
 
 def test_of_two_at_once_one_is_signed_in(engine: Engine) -> None:
@@ -73,38 +71,36 @@ def test_of_two_at_once_one_is_signed_in(engine: Engine) -> None:
     assert outcomes == ["refused"]
 
 
-def test_it_expires_and_stays_in_its_namespace(engine: Engine) -> None:
-    with engine.begin() as connection:
-        code = create(connection)
-        with pytest.raises(InvalidToken):
-            accept(connection, code, "another")
-        connection.execute(text("UPDATE pgbeat.sign_in_links SET expires_at = now()"))
-        with pytest.raises(InvalidToken):
-            accept(connection, code)
+def test_it_expires_and_stays_in_its_namespace(connection: Connection) -> None:
+    code = create(connection)
+    with pytest.raises(InvalidToken):
+        accept(connection, code, "another")
+    connection.execute(text("UPDATE pgbeat.sign_in_links SET expires_at = now()"))
+    with pytest.raises(InvalidToken):
+        accept(connection, code)
 
 
-def test_what_is_no_code_is_refused(engine: Engine) -> None:
+def test_what_is_no_code_is_refused(connection: Connection) -> None:
     for code in ("", "pgbeat_once_", "pgbeat_once_" + "x" * 43, "x" * 9999):
-        with engine.begin() as connection, pytest.raises(InvalidToken):
+        with pytest.raises(InvalidToken):
             accept(connection, code)
 
 
-def test_a_code_is_no_token(engine: Engine) -> None:
-    with engine.begin() as connection, pytest.raises(InvalidToken):
+def test_a_code_is_no_token(connection: Connection) -> None:
+    with pytest.raises(InvalidToken):
         tokens.verify(connection, "default", create(connection))
 
 
-def test_only_its_hash_is_stored_and_what_has_ended_is_deleted(engine: Engine) -> None:
-    with engine.begin() as connection:
-        code = create(connection)
-        row = str(connection.execute(text("SELECT l::text FROM pgbeat.sign_in_links l")).all())
-        assert code.removeprefix(sign_in_links.PREFIX) not in row
-        session = accept(connection, create(connection))
-        tokens.revoke(connection, session.id, namespace="default")
-        connection.execute(text("UPDATE pgbeat.sign_in_links SET expires_at = now()"))
-        create(connection)
-        assert connection.scalar(text("SELECT count(*) FROM pgbeat.sign_in_links")) == 1
-        assert tokens.listing(connection, namespace="default") == []
+def test_only_its_hash_is_stored_and_what_has_ended_is_deleted(connection: Connection) -> None:
+    code = create(connection)
+    row = str(connection.execute(text("SELECT l::text FROM pgbeat.sign_in_links l")).all())
+    assert code.removeprefix(sign_in_links.PREFIX) not in row
+    session = accept(connection, create(connection))
+    tokens.revoke(connection, session.id, namespace="default")
+    connection.execute(text("UPDATE pgbeat.sign_in_links SET expires_at = now()"))
+    create(connection)
+    assert connection.scalar(text("SELECT count(*) FROM pgbeat.sign_in_links")) == 1
+    assert tokens.listing(connection, namespace="default") == []
 
 
 def test_a_browser_is_given_a_file_and_not_the_code() -> None:

@@ -25,24 +25,6 @@ def test_any_name_can_be_a_path(admin: Any, name: str) -> None:
     assert done(admin.get(f"{path}/history"))["schedule"] == name
 
 
-def test_pages_by_state_and_part_of_the_name(admin: Any) -> None:
-    for name in ("Daily_report", "hourly", "daily%"):
-        make(admin, name)
-    done(admin.post(f"{PATH}/hourly/pause"))
-    done(admin.post(f"{PATH}/daily%25/disable"))
-
-    def names(**which: str) -> list[str]:
-        found = done(admin.get(PATH, params=which))["schedules"]
-        return sorted(each["name"] for each in found)
-
-    assert names(state="paused") == ["hourly"]
-    assert names(state="disabled") == ["daily%"]
-    assert names(state="active") == ["Daily_report"]
-    assert names(search="DAILY") == ["Daily_report", "daily%"]
-    assert names(search="%") == ["daily%"]
-    assert names(search="daily", state="active") == ["Daily_report"]
-
-
 # -- changed --------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """The console's pages of schedules."""
 
-import re
 from typing import Any
 
 from tests.support.command_line import Sql
@@ -22,6 +21,7 @@ def test_the_overview_and_the_list_say_what_ran_was_skipped_and_failed(
     said = html(page.get("/console/overview")).words
     assert "1 skipped condition_sql is false" in said
     assert 'UndefinedTable: relation "nothing" does not exist not launched: fails' in said
+    assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))
     said = html(page.get(LIST)).words
     assert "retrying failed 1 of 5 times" in said
     assert "every hour" in said
@@ -29,16 +29,6 @@ def test_the_overview_and_the_list_say_what_ran_was_skipped_and_failed(
     assert "Last 1 time: 0 good, 0 skipped, 1 bad" not in text
     assert "Last 1 time: 0 good, 0 skipped, 1 failed; the last one failed:" in text
     assert "Last 1 time: 0 good, 1 skipped, 0 failed" in text
-
-
-def test_the_list_is_searched_and_filtered(page: Any, schedule: Any) -> None:
-    for number in range(12):
-        schedule(f"s{number:02}", enabled=number != 3)
-    found = html(page.get(LIST, params={"search": "S1"}))
-    assert len(found.rows) == 2
-    found = html(page.get(LIST, params={"state": "disabled"}))
-    assert re.findall(r"\bs\d\d\b", found.words) == ["s03"]
-    assert "No schedule" in html(page.get(LIST, params={"search": "nowhere"}))
 
 
 def test_a_schedule_shows_its_decisions(page: Any, schedule: Any, sql: Sql, beat: Beat) -> None:
