@@ -7,6 +7,7 @@ from celery import Celery
 
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
+from tests.support.rows import make_schedule
 from tests.support.schedulers import Beat
 from tests.support.web import Web, done, problem
 from tests.web.api.made_schedules import PATH, make
@@ -89,15 +90,10 @@ def test_one_that_is_being_changed_is_not_waited_for_long(
     assert sql("SELECT verb FROM pgbeat.audit") == [("create",)]
 
 
-def test_the_backlog_is_what_is_due(sql: Sql, web: Web, admin: Any) -> None:
-    for name, late in (("a", "10 s"), ("b", "-1 h"), ("c", "20 s")):
-        make(admin, name)
-        sql(
-            "UPDATE pgbeat.schedules SET next_run = now() - %s::interval WHERE name = %s",
-            late,
-            name,
-        )
-    done(admin.post(f"{PATH}/c/pause"))
+def test_the_backlog_is_what_is_due(sql: Sql, web: Web) -> None:
+    make_schedule(sql, "a", due="-10 s")
+    make_schedule(sql, "b", due="1 h")
+    make_schedule(sql, "c", due="-20 s", paused_at="now")
     with web.app.state.pgbeat.transaction() as connection:
         backlog = schedules.backlog(connection)
     assert backlog.due == 1
