@@ -9,7 +9,6 @@ from celery import Celery
 from psycopg.types.json import Jsonb
 
 from tests.support.command_line import Sql, run_with
-from tests.support.jobs import make_app
 from tests.support.rows import (
     insert,
     make_calendar,
@@ -24,12 +23,6 @@ from tests.support.rows import (
     make_webhook,
 )
 from tests.support.web import Web, done
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport, with tasks."""
-    return make_app(database)
 
 
 class Noun(NamedTuple):

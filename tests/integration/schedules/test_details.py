@@ -15,17 +15,12 @@ from pgbeat.jobs.states import retries
 from tests.support.command_line import Sql, read, refused, run
 from tests.support.databases import broker_url
 from tests.support.jobs import JobControl, make_app
+from tests.support.jobs import app as app
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, problem
 
 PATH = "/admin/scheduled-jobs"
 BILLING = {"team": "billing", "tier": "1"}
-
-
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    return make_app(database)
 
 
 @pytest.mark.parametrize(

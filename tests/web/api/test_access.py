@@ -9,7 +9,7 @@ from celery import Celery
 from pgbeat.access.actors import Actor
 from pgbeat.jobs.verbs import template_control
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app, messages
+from tests.support.jobs import messages
 from tests.support.rows import make_lane
 from tests.support.web import Web, done, opened, problem
 
@@ -17,8 +17,8 @@ INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.deliver", "pgbeat.
 
 
 @pytest.fixture
-def app(database: str) -> Celery:
-    app = make_app(database)
+def app(app: Celery) -> Celery:
+    """The app, with a task that nobody may run."""
 
     @app.task(name="jobs.wipe", shared=False)
     def wipe() -> None: ...

@@ -8,16 +8,14 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
 from tests.support.rows import insert, make_lane
 from tests.support.web import Web, done, errors, problem
 from tests.web.api.made_jobs import audited, make
 
 
 @pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    app = make_app(database)
+def app(app: Celery) -> Celery:
+    """The app, with tasks that fail."""
 
     @app.task(name="jobs.fail", shared=False)
     def fail(kind: str = "value") -> None:
