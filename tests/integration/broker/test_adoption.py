@@ -17,7 +17,6 @@ from tests.support.databases import broker_url, rows_of
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
 from tests.support.threads import together
-from tests.support.transport_workers import transport_url
 
 
 @pytest.fixture
@@ -270,23 +269,6 @@ def publish_note(connection: Any, id: str) -> None:
         correlation_id=id,
         headers={"task": "tests.note", "id": id, "lang": "py", "root_id": id, "parent_id": None},
     )
-
-
-def test_a_stock_producer_goes_on(stock: str, ask: Sql) -> None:
-    """It publishes all the time while the tables are adopted."""
-    with Child.lent() as child:
-        child.do(PRODUCER, url=broker_url(stock))
-        until(lambda: child.do("len(sent)") >= 10)
-        with kombu.Connection(transport_url(stock)) as connection:
-            migrate.upgrade(postgres_url(stock))
-            before = child.do("len(sent)")
-            until(lambda: child.do("len(sent)") >= before + 10)
-            child.do("stop.set() or thread.join()")
-            sent = child.do("sent")
-            inbox = Inbox(connection, "celery", no_ack=True)
-            inbox.drain(10**6, 0)
-            ids = [m.headers["id"] for m in inbox.messages if "id" in m.headers]
-            assert ids == sent
 
 
 def test_an_idle_stock_producer_fails_once_at_most(stock: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery
 
 import pgbeat
 from pgbeat.broker.publishing.publisher import check_options
@@ -29,22 +29,6 @@ def app(database: str) -> Iterator[Celery]:
 
 def signature(**options: Any) -> dict[str, Any]:
     return {"task": "jobs.add", "args": [1], "kwargs": {}, "options": options}
-
-
-def test_nested_workflows_are_looked_into(app: Celery) -> None:
-    add = app.tasks["jobs.add"]
-    bad = add.s(1).set(task_id=OTHER)
-    for link in (
-        chain(add.s(1), bad),
-        group(add.s(1), bad),
-        chord([add.s(1)], bad),
-        chord([bad], add.s(1)),
-        add.s(1) | group(add.s(1), chain(add.s(2), bad)),
-    ):
-        with pytest.raises(InvalidSchedule, match="task_id"):
-            check_options({"link": link})
-    for link in (add.s(1), add.s(1) | add.s(2), chord([add.s(1)], add.s(1)), [add.si(1, 2)]):
-        check_options({"link": link})
 
 
 def test_renamed_internals_are_found_by_the_configuration(app: Celery) -> None:

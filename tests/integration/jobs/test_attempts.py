@@ -107,10 +107,3 @@ def test_a_job_that_fails_is_not_run_again(app: Celery, job_control: JobControl,
         way(app, sql)
         fails_once(job_control, sql)
         sql("DELETE FROM pgbeat.jobs")
-
-
-def test_a_plain_task_is_no_job_at_all(app: Celery, sql: Sql) -> None:
-    """What runs it again is Celery's: `retry`, `autoretry_for`, `acks_late`."""
-    app.tasks[TASK].delay(1)
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-    assert sql("SELECT count(*) FROM kombu_message") == [(1,)]

@@ -21,11 +21,9 @@ from pgbeat.jobs.verbs import changes, control
 from pgbeat.monitoring.metrics import counters
 from tests.support.command_line import run
 from tests.support.jobs import JobControl
-from tests.support.processes import Processes, until
 from tests.support.rows import Sql, make_schedule
 from tests.support.scrapes import scrape, value
 from tests.support.threads import together
-from tests.support.webhook_receiver import Receiver
 
 HOUR = timedelta(hours=1)
 
@@ -223,33 +221,3 @@ def test_lists_and_metrics_tell_of_them(
     found = scrape(connection, settings)  # once
     assert value(found, "pgbeat_jobs_late_total", deadline="start") == 1
     assert value(found, "pgbeat_jobs_late_total", deadline="end") == 0
-
-
-def test_a_beat_sends_the_event_and_the_job_runs_all_the_same(
-    processes: Processes, sql: Sql
-) -> None:
-    receiver = Receiver()
-    sql(
-        "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('w', %s, %s, "
-        "'{job.late}')",
-        receiver.url(),
-        "whsec_" + "QUJD" * 8,
-    )
-    make_schedule(
-        sql,
-        "s",
-        task="tests.add",
-        every="1 day",
-        due="0",
-        job_policy={"must_start_within": 0.2, "must_end_within": 0.5},
-    )
-    processes.beat(app="tests.support.apps.webhooks", PGBEAT_WEBHOOK_PRIVATE="1")
-    try:
-        until(lambda: len(receiver.received) == 2)
-        processes.worker(app="tests.support.apps.webhooks")
-        until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("completed",)])
-        told = sorted((r.json["data"]["deadline"], r.json["type"]) for r in receiver.received)
-        assert told == [("end", "job.late"), ("start", "job.late")]
-        assert sql("SELECT missed_deadlines FROM pgbeat.jobs") == [(["start", "end"],)]
-    finally:
-        receiver.close()

@@ -19,7 +19,7 @@ from pgbeat.jobs.submitting.direct import run_direct
 from pgbeat.jobs.verbs import lane_control
 from tests.support.lanes import Lanes
 from tests.support.problems import raises
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Process, until
 
 
 @pytest.fixture
@@ -338,21 +338,3 @@ def test_the_slot_of_a_caller_that_dies_comes_back(
             if process is not None:
                 process.kill_group()
                 process.wait()
-
-
-@pytest.mark.slow
-def test_beat_sees_to_the_slot_of_a_caller_that_died(
-    lane_jobs: Lanes, processes: Processes, tmp_path: Path
-) -> None:
-    lane_jobs.lane(max_running=1)
-    processes.beat().says("This beat leads")
-    process = caller(lane_jobs, tmp_path, "one")
-    try:
-        process.says("runs")
-        [job] = lane_jobs.add()
-        lane_jobs.dispatch()
-        process.kill_group()
-        until(lambda: lane_jobs.seated() == {job}, 20, "beat gives the slot to the job")
-    finally:
-        process.kill_group()
-        process.wait()

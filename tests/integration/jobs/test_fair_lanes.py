@@ -45,25 +45,6 @@ def of(lane_jobs: Lanes, tenant: str, count: int = 1, **fields: Any) -> list[str
     return lane_jobs.add(count, **{"task": TASK, "kwargs": {"tenant": tenant}} | fields)
 
 
-def test_keys_take_turns(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=1, **FAIR)
-    of(lane_jobs, "a", 3)
-    of(lane_jobs, "b", 2)
-    of(lane_jobs, "c", 1)
-    order = []
-    while mine := lane_jobs.dispatch():
-        order += tenants(lane_jobs, mine)
-        lane_jobs.end(*mine)
-    assert order == ["a", "b", "c", "a", "b", "a"]
-
-
-def test_several_slots_are_given_in_turn_in_one_dispatch(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=4, **FAIR)
-    of(lane_jobs, "a", 5)
-    of(lane_jobs, "b", 5)
-    assert sorted(tenants(lane_jobs, lane_jobs.dispatch())) == ["a", "a", "b", "b"]
-
-
 def test_ten_thousand_jobs_of_one_delay_anothers_single_job_by_one_turn(lane_jobs: Lanes) -> None:
     lane_jobs.lane(max_running=1, **FAIR)
     lane_jobs.sql(INSERT, "a", 10_000)
@@ -71,17 +52,6 @@ def test_ten_thousand_jobs_of_one_delay_anothers_single_job_by_one_turn(lane_job
     [late] = of(lane_jobs, "b")
     lane_jobs.end(*first)
     assert lane_jobs.dispatch() == [late]
-
-
-def test_a_key_gets_no_more_than_its_slots(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=10, max_per_key=2, **FAIR)
-    of(lane_jobs, "a", 5)
-    of(lane_jobs, "b", 1)
-    taken = lane_jobs.dispatch()
-    assert Counter(tenants(lane_jobs, taken)) == {"a": 2, "b": 1}
-    [ended] = [job for job in taken if tenants(lane_jobs, [job]) == ["b"]]
-    lane_jobs.end(ended)
-    assert lane_jobs.dispatch() == []
 
 
 def test_priority_comes_first_and_each_has_its_own_turns(lane_jobs: Lanes) -> None:

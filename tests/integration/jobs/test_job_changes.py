@@ -15,7 +15,7 @@ from pgbeat.jobs.verbs import control
 from tests.support.command_line import Sql, refused, run_with
 from tests.support.jobs import ADMIN, ALICE, BOB, JobControl, messages
 from tests.support.rows import make_job, make_lane
-from tests.support.web import Web, done, problem
+from tests.support.web import Web, done
 
 HOUR = timedelta(hours=1)
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
@@ -121,20 +121,6 @@ def test_what_can_not_be_changed(job_control: JobControl, sql: Sql) -> None:
     with pytest.raises(InvalidTransition):
         update(job_control, taken, priority=1)
     assert update(job_control, taken, max_attempts=8).max_attempts == 8
-
-
-def test_by_the_api(web: Web) -> None:
-    made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
-    path = f"/jobs/{made['id']}"
-    changed = done(web.user.patch(path, json={"priority": 5, "countdown": "1 hour"}))
-    assert (changed["priority"], changed["state"]) == (5, "scheduled")
-    assert changed["run_at"] is not None
-    problem(web.user.patch(path, json={"lane": None}), 403)
-    problem(web.user.patch(path, json={}), 422)
-    assert "priority" in problem(web.user.patch(path, json={"prioritie": 5}), 422)
-    problem(web.other.patch(path, json={"priority": 5}), 404)
-    audit = done(web.admin.get("/audit", params={"kind": "job", "verb": "update"}))["changes"]
-    assert [(each["actor"], each["after"]["priority"]) for each in audit] == [("user:alice", 5)]
 
 
 def test_on_the_command_line(app: Celery, job_control: JobControl) -> None:

@@ -224,16 +224,6 @@ def test_a_thread_does_not_wait_for_its_own_open_session(
         assert submit() == str(mine.id)
 
 
-def test_the_callers_transaction_decides(app: Celery, sql: Sql, database: str) -> None:
-    pgbeat.submit("jobs.add", 1, app=app)
-    before = rows(sql)
-    engine = connections.engine(postgres_url(database), "tests")
-    with Session(engine) as session:
-        pgbeat.submit("jobs.add", 2, connection=session, app=app)
-        session.rollback()
-    assert rows(sql) == before
-
-
 def test_what_a_signal_observes_celery_makes(app: Celery, statements: list[bool]) -> None:
     pgbeat.submit("jobs.add", 1, app=app)
     seen: list[str] = []
@@ -298,15 +288,6 @@ def test_a_job_gets_its_lanes_free_slot(app: Celery, sql: Sql, statements: list[
     assert first.dispatched_at is not None
     assert second.dispatched_at is None
     assert sql("SELECT job_id FROM kombu_message") == [(first.id,)]
-
-
-def test_a_session_that_was_ended_is_replaced(app: Celery, sql: Sql) -> None:
-    for _ in range(3):
-        assert pgbeat.submit("jobs.add", 1, app=app).state == "pending"
-        sql(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            "WHERE application_name = 'pgbeat submit' AND datname = current_database()"
-        )
 
 
 def test_what_jobs_share_is_found_anew_after_a_change(app: Celery, sql: Sql) -> None:

@@ -1,7 +1,6 @@
 """Publishing in the caller's own transaction: there if it commits, never there if it doesn't."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -118,35 +117,6 @@ def test_never_there_after_a_rollback(app: Celery, engine: Engine, sql: Sql, kin
         ways(app, pgbeat.in_transaction(session, app))
         raise ZeroDivisionError
     assert waiting(sql) == 0
-
-
-def test_with_the_callers_own_rows(ours: Celery, engine: Engine, connect: Connect) -> None:
-    """The task finds the row that it is about, in the same instant."""
-    with Session(engine) as session:
-        session.execute(text("CREATE TABLE orders (id int)"))
-        session.commit()
-        inbox = Inbox(connect(), "celery")
-        session.execute(text("INSERT INTO orders VALUES (1)"))
-        add(ours).apply_async((1,), connection=pgbeat.in_transaction(session, ours))
-        with pytest.raises(TimeoutError):
-            inbox.connection.drain_events(timeout=0)
-        session.commit()
-    (message,) = inbox.get()
-    assert message.payload[0] == [1]
-
-
-def test_a_consumer_is_woken_by_the_commit(app: Celery, engine: Engine, connect: Connect) -> None:
-    """It waits without polling."""
-    inbox = Inbox(connect(), "celery")
-    with pytest.raises(TimeoutError):
-        inbox.connection.drain_events(timeout=0)
-    with ThreadPoolExecutor(1) as pool, engine.connect() as mine:
-        got = pool.submit(inbox.get, 3, 30)
-        in_transaction = pgbeat.in_transaction(mine, app)
-        result = add(app).apply_async(connection=in_transaction)
-        in_transaction.send_many(add(app), [(1,), (2,)])
-        mine.commit()
-        assert got.result()[0].headers["id"] == result.id
 
 
 def test_savepoints(app: Celery, engine: Engine, connect: Connect) -> None:

@@ -170,14 +170,6 @@ def test_what_the_transaction_declared_itself_is_not_waited_for(
     assert add(app).apply_async(queue="new").id in tasks(sql)
 
 
-def test_others_publish_to_a_new_queue_meanwhile(app: Celery, engine: Engine, sql: Sql) -> None:
-    with engine.connect() as mine:
-        with pgbeat.in_transaction(mine, app):
-            add(app).apply_async(queue="new")
-        other = add(app).apply_async(queue="new").id
-        assert tasks(sql) == [other]
-
-
 def test_a_block_is_its_threads_own(app: Celery, engine: Engine, sql: Sql) -> None:
     """Another thread publishes at once, also with a copy of the block's context."""
     ids: list[str] = []

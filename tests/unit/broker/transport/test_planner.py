@@ -9,7 +9,7 @@ import pytest
 from pgbeat.broker import message_ends
 from pgbeat.broker.transport.consuming import claim_sql
 from pgbeat.broker.transport.consuming.claims import ClaimedMessage, Request
-from pgbeat.broker.transport.consuming.planner import AWAIT, LEAVE, Planner
+from pgbeat.broker.transport.consuming.planner import LEAVE, Planner
 
 
 class Channel:
@@ -90,18 +90,6 @@ def test_a_claim_asks_for_what_the_channel_has_room_for() -> None:
     assert request.parameters[:3] == (b"{1}", b"3", b"7")
     answer(request, message(5), message(4), ALIVE)
     assert [found.id for found in channel.received] == [4, 5]
-
-
-def test_an_empty_queue_is_awaited_and_claimed_from_once_more() -> None:
-    plan = planner(Channel(1))
-    answer(plan.next(0.0), ALIVE)
-    request = plan.next(0.0)
-    assert request is not None and request.statement is AWAIT
-    answer(request, (b"1",))
-    request = plan.next(0.0)
-    assert request is not None and request.statement is not AWAIT
-    answer(request, ALIVE)
-    assert plan.next(0.0) is None
 
 
 def test_a_queue_whose_claims_are_full_is_not_awaited_any_more() -> None:
