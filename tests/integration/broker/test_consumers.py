@@ -234,22 +234,6 @@ def test_rejected_messages_are_dead_letters(opened: Sessions, connection: Connec
 # -- released -------------------------------------------------------------------------------------
 
 
-def test_claims_of_dead_consumers_are_released(opened: Sessions, connection: Connection) -> None:
-    put(connection, "q", *"abcd")
-    one, other = opened.consumer(), opened.consumer()
-    one.claim("q", at_most=2)
-    other.claim("q", at_most=1)
-    one.die(connection)
-    assert consumers.release_dead(connection, dead(connection), limit=20) == 2
-    assert state(connection) == {
-        "a": (True, None, 1, True),
-        "b": (True, None, 1, True),
-        "c": (False, other.id, 1, False),
-        "d": (True, None, 0, False),
-    }
-    assert consumers.release_dead(connection, [one.id], limit=20) == 0
-
-
 @pytest.mark.parametrize("way", ["die", "requeue"])
 def test_messages_of_ended_jobs_are_not_requeued(
     opened: Sessions, connection: Connection, sql: Sql, way: str

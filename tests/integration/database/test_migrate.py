@@ -1,7 +1,5 @@
 """Migrations: from empty to newest by whoever comes first, all or nothing, and as printed."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine, Inspector, inspect, text
+from sqlalchemy import Connection, Engine, Inspector, text
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
@@ -102,43 +100,6 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
     with engine.connect() as connection:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
-        tables = inspect(connection).get_table_names(SCHEMA)
-        histories = connection.scalars(text(_PARTITIONS)).all()
-    assert sorted(set(tables) - set(histories)) == [
-        "audit",
-        "calendars",
-        "chord_bodies",
-        "chord_parts",
-        "chords",
-        "consumers",
-        "counters",
-        "deliveries",
-        "dependencies",
-        "error_rollups",
-        "executions",
-        "groups",
-        "jobs",
-        "lanes",
-        "message_ends",
-        "migrations",
-        "namespaces",
-        "partitions",
-        "reservations",
-        "result_groups",
-        "result_waits",
-        "results",
-        "rollup_progress",
-        "rollups",
-        "schedules",
-        "sign_in_links",
-        "skip_notices",
-        "templates",
-        "ticks",
-        "tokens",
-        "untracked_tasks",
-        "webhooks",
-        "workers",
-    ]
 
 
 def test_again_changes_nothing(engine: Engine) -> None:
@@ -172,28 +133,6 @@ def test_ten_at_once_do_no_harm(engine: Engine) -> None:
     with engine.connect() as connection:
         migrate.check(connection)
         assert connection.scalar(text("SELECT count(*) FROM pgbeat.migrations")) == 1
-
-
-@pytest.mark.slow
-def test_processes_at_once_do_no_harm(engine: Engine, empty_database: str) -> None:
-    program = (
-        "import sys; from pgbeat import config; from pgbeat.database.migrations import migrate; "
-        "print(migrate.upgrade(config.postgres_url(sys.argv[1]))[0])"
-    )
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, empty_database],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    said = sorted(process.communicate()[0].strip() for process in started)
-    newest = migrate.newest()
-    assert said == [newest, newest, "None"]
-    with engine.connect() as connection:
-        migrate.check(connection)
 
 
 def test_a_failure_in_the_middle_leaves_nothing_behind(

@@ -1,7 +1,8 @@
 """What the backend stores, and what is read of it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from celery.result import GroupResult, ResultSet
 from kombu.exceptions import ContentDisallowed, EncodeError
 
 from pgbeat.results.backend import ResultBackend
+from tests.support.processes import until
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -237,22 +239,22 @@ def test_prefixes_keep_apps_apart(make_app: Callable[..., Celery]) -> None:
     assert other.AsyncResult("daily").state == "PENDING"
 
 
+@contextmanager
+def awaited(app: Celery, sql: Sql, task_id: str, **options: Any) -> Iterator[list[Any]]:
+    """A thread waits for a result within the block; has it afterwards."""
+    found: list[Any] = []
+    result = app.AsyncResult(task_id)
+    thread = threading.Thread(target=lambda: found.append(result.get(timeout=20, **options)))
+    thread.start()
+    until(lambda: sql("SELECT 1 FROM pgbeat.result_waits"))
+    yield found
+    thread.join()
+
+
 def test_waiting(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     """Who waits is told as soon as the result is there, by a thread of its own."""
-    done = threading.Event()
-    found = []
-
-    def wait() -> None:
-        found.append(app.AsyncResult("t1").get(timeout=20))
-        done.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while not sql("SELECT 1 FROM pgbeat.result_waits"):
-        assert thread.is_alive()
-    backend.mark_as_done("t1", "here")
-    assert done.wait(20)
-    thread.join()
+    with awaited(app, sql, "t1") as found:
+        backend.mark_as_done("t1", "here")
     assert found == ["here"]
     assert sql("SELECT count(*) FROM pgbeat.result_waits") == [(0,)]
 
@@ -297,34 +299,18 @@ def test_waiting_for_many_is_a_few_statements(
 
 
 def test_a_lost_notification_only_delays(app: Celery, backend: ResultBackend, sql: Sql) -> None:
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(app.AsyncResult("t1").get(timeout=20)), daemon=True
-    )
-    thread.start()
-    while not sql("DELETE FROM pgbeat.result_waits RETURNING 1"):
-        assert thread.is_alive()
-    backend.mark_as_done("t1", 1)
-    thread.join(20)
+    with awaited(app, sql, "t1") as found:
+        sql("DELETE FROM pgbeat.result_waits")
+        backend.mark_as_done("t1", 1)
     assert found == [1]
 
 
 def test_callbacks_of_states_on_the_way(app: Celery, backend: ResultBackend, sql: Sql) -> None:
     seen: list[str] = []
-    thread = threading.Thread(
-        target=lambda: app.AsyncResult("t1").get(
-            timeout=20, on_message=lambda meta: seen.append(meta["status"])
-        ),
-        daemon=True,
-    )
-    thread.start()
-    while not sql("SELECT 1 FROM pgbeat.result_waits"):
-        assert thread.is_alive()
-    backend.store_result("t1", 1, "PROGRESS")
-    while not seen:
-        assert thread.is_alive()
-    backend.mark_as_done("t1", 2)
-    thread.join(20)
+    with awaited(app, sql, "t1", on_message=lambda meta: seen.append(meta["status"])):
+        backend.store_result("t1", 1, "PROGRESS")
+        until(lambda: seen)
+        backend.mark_as_done("t1", 2)
     assert list(dict.fromkeys(seen)) == ["PROGRESS", "SUCCESS"]  # a state may be read twice
 
 
@@ -336,16 +322,9 @@ def test_a_session_that_is_cut_is_replaced(app: Celery, backend: ResultBackend, 
     backend.mark_as_done("t1", 1)
     assert sql(cut)
     backend.mark_as_done("t2", 2)
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(app.AsyncResult("t3").get(timeout=30)), daemon=True
-    )
-    thread.start()
-    while not sql("SELECT 1 FROM pgbeat.result_waits"):
-        assert thread.is_alive()
-    assert sql(cut)
-    backend.mark_as_done("t3", 3)
-    thread.join(30)
+    with awaited(app, sql, "t3") as found:
+        assert sql(cut)
+        backend.mark_as_done("t3", 3)
     assert found == [3]
     assert app.AsyncResult("t2").get(timeout=0) == 2
 

@@ -62,23 +62,6 @@ def test_the_lease_is_renewed_while_the_consumer_does_something_else(pooled: str
         queue.close()
 
 
-def test_claims_are_released_when_the_lease_has_run_out(pooled: str, sql: Sql) -> None:
-    with Connection(f"pgbeat+{pooled}") as connection:
-        queue = connection.SimpleQueue("pooled")
-        queue.put("work")
-        message = queue.get(timeout=10)
-        sql("UPDATE kombu_message SET claimed_by = -1")
-        sql(
-            "INSERT INTO pgbeat.consumers (id, name, started_at, lease_until) "
-            "VALUES (-1, 'gone', now(), now() - interval '1 s')"
-        )
-        again = queue.get(timeout=10)
-        assert again.payload == message.payload
-        assert again.delivery_info["redelivered"]
-        again.ack()
-        queue.close()
-
-
 def test_with_a_direct_url_nothing_is_polled(
     pooled: str, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
