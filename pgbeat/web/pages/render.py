@@ -226,12 +226,13 @@ class Visit(WebCall):
 def _by(who: Any) -> Any:
     """Returns the dependency on a visit, with what a form has posted."""
 
-    async def visit(made: Annotated[Visit, by(Visit, who)]) -> Visit:
-        if made.request.method == "POST":
-            form = await made.request.form()
+    async def visit(opened: Annotated[Visit, by(Visit, who)]) -> Visit:
+        if opened.request.method == "POST":
+            form = await opened.request.form()
             texts = {key: text for key, text in form.items() if not isinstance(text, UploadFile)}
-            made.posted, made.ids = texts, [id for id in form.getlist("id") if isinstance(id, str)]
-        return made
+            opened.posted = texts
+            opened.ids = [id for id in form.getlist("id") if isinstance(id, str)]
+        return opened
 
     return Depends(visit)
 
