@@ -76,8 +76,11 @@ def test_a_killed_worker(tracked_workers: TrackedWorkers, pool: str) -> None:
 def test_a_killed_worker_that_nobody_notices(tracked_workers: TrackedWorkers, kills: str) -> None:
     """No other worker runs, and no beat: by its lock it is gone at once."""
     worker = tracked_workers.start("-c", "2")
-    living = "WHERE classid = %s AND locktype = 'advisory'"
-    until(lambda: tracked_workers.sql(f"SELECT FROM pg_locks {living}", workers.LIFE))
+    living = (
+        "SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+        "WHERE datname = current_database() AND classid = %s AND locktype = 'advisory'"
+    )
+    until(lambda: tracked_workers.sql(living, workers.LIFE))
     metrics = "pgbeat_workers {}.0".format
     assert metrics(1) in run(tracked_workers.database, "metrics").stdout
     checks = {each["check"]: each for each in read(tracked_workers.database, "doctor")["checks"]}
