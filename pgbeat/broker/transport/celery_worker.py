@@ -116,8 +116,11 @@ class RejectInProcess(bootsteps.StartStopStep):
         """Replaces the function by which the pool runs tasks."""
         apply = getattr(c.pool.on_apply, _ORIGINAL, c.pool.on_apply)
 
-        def apply_or_reject(target: Any, *args: Any, **kwargs: Any) -> Any:
-            return apply(partial(_trace, target), *args, **kwargs)
+        def apply_or_reject(
+            target: Any, *args: Any, accept_callback: Any = None, **kwargs: Any
+        ) -> Any:
+            accepted = accept_callback and partial(_accept, accept_callback)
+            return apply(partial(_trace, target), *args, accept_callback=accepted, **kwargs)
 
         setattr(apply_or_reject, _ORIGINAL, apply)
         c.pool.on_apply = apply_or_reject
@@ -125,6 +128,18 @@ class RejectInProcess(bootsteps.StartStopStep):
 
 #: Where what replaces a pool's `on_apply` has the original.
 _ORIGINAL = "pgbeat_original"
+
+
+def _accept(accept_callback: Any, *about: Any) -> None:
+    """Accepts a task; one that was revoked while it waited for a thread ends here.
+
+    Celery would terminate it, which this pool can't do: its message would stay claimed.
+    """
+    try:
+        accept_callback(*about)
+    except NotImplementedError:
+        accept_callback.__self__._announce_revoked("terminated", True, None, False)
+        raise  # so that the task doesn't run
 
 
 def _trace(trace: Any, *args: Any) -> Any:

@@ -133,6 +133,23 @@ def test_cancel_what_is_claimed(
     assert not ran(transport_workers, claimed)
 
 
+def test_the_message_of_what_is_cancelled_as_it_waits_for_a_thread(
+    transport_workers: TransportWorkers, job_control: JobControl
+) -> None:
+    """It is acknowledged, though the pool can't terminate its task."""
+    worker = transport_workers.start("-P", "threads", "-c", "1", "--prefetch-multiplier", "4")
+    running = job_control.make("y", task="transport.late")
+    transport_workers.await_started([str(running.id)])
+    claimed = job_control.make("z", task="transport.late")
+    until(lambda: f"{claimed.id}] received" in worker.output, 30, "it waits in the worker")
+    job_control.do(control.cancel, claimed)
+    until(lambda: str(claimed.id) in worker.output.rpartition("received")[2], 30, "it is revoked")
+    transport_workers.open("y", "z")
+    becomes(job_control, running, "completed")
+    until(lambda: transport_workers.count("job_id = %s", claimed.id) == 0, 30, "it is gone")
+    assert not ran(transport_workers, claimed)
+
+
 @pytest.mark.slow
 def test_cancel_what_a_worker_had_that_dies(
     transport_workers: TransportWorkers, job_control: JobControl
