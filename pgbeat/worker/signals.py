@@ -258,25 +258,14 @@ def _succeed(sender: Any, **kwargs: Any) -> None:
         attempt.has_succeeded = True
 
 
-def _is_stored(task: Any, task_id: str) -> bool:
-    """Returns whether a task that was interrupted as it stored its result has done so."""
-    try:
-        return bool(task.backend.get_state(task_id) == SUCCESS)
-    except Exception:
-        logger.warning("The result of task %s can't be read", task_id, exc_info=True)
-        return False
-
-
 def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
     tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
     if attempt is None or tracked is None:
         return
     if attempt.is_recorded:
         return
-    if state == SUCCESS and (
-        attempt.is_withdrawn or not (attempt.has_succeeded or _is_stored(task, task_id))
-    ):
-        state = None  # what stores its result, or the transaction that ends it, was interrupted
+    if state == SUCCESS and attempt_ends.is_interrupted(attempt, task, task_id):
+        state = None
     if not attempt.is_settled and not attempt_ends.conclude(
         attempt, retval, state, is_process=tracked.is_prefork
     ):

@@ -1,5 +1,6 @@
 """Decides how an attempt at a job ended, from what its task returned or raised."""
 
+import logging
 import sys
 import time
 from datetime import UTC, datetime
@@ -7,11 +8,14 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
+from celery.states import SUCCESS
 
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
 from pgbeat.results.ending import ClaimLost
 from pgbeat.worker.recording import attempts
 from pgbeat.worker.recording.attempts import Attempt
+
+logger = logging.getLogger("celery.worker.pgbeat")
 
 
 def conclude(
@@ -36,7 +40,7 @@ def conclude(
         attempt.memory_peak_mb = attempt.memory.peak_mb(attempt.began, time.monotonic())
     if traceback is not None:
         attempt.traceback = attempts.text(str(traceback), attempts.TRACEBACK)
-    if state == "SUCCESS":
+    if state == SUCCESS:
         attempt.result = attempts.summary(retval)
         attempt.end("completed")
         return True
@@ -52,6 +56,17 @@ def conclude(
         return True
     _conclude_error(attempt, error, state)
     return True
+
+
+def is_interrupted(attempt: Attempt, task: Any, task_id: str) -> bool:
+    """Returns whether storing what a task returned, or its last transaction, was interrupted."""
+    if attempt.is_withdrawn or attempt.has_succeeded:
+        return attempt.is_withdrawn
+    try:
+        return bool(task.backend.get_state(task_id) != SUCCESS)
+    except Exception:
+        logger.warning("The result of task %s can't be read", task_id, exc_info=True)
+        return True
 
 
 def _conclude_error(attempt: Attempt, error: BaseException | None, state: str) -> None:
