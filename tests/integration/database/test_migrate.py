@@ -341,8 +341,8 @@ LOST = [
         "trigger pgbeat.ended_jobs.job_ended",
     ),
     (
-        "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER refuse_transition",
-        "trigger pgbeat.jobs.refuse_transition",
+        "ALTER TABLE pgbeat.ended_jobs_kept DISABLE TRIGGER change_paused",
+        "trigger pgbeat.jobs.change_paused",
     ),
     ("DROP TRIGGER pgbeat_announce ON kombu_message", "trigger kombu_message.pgbeat_announce"),
     (

@@ -83,18 +83,14 @@ CREATE TABLE pgbeat.jobs (
     executions       integer NOT NULL DEFAULT 0,       -- that began
     message          jsonb,                            -- what Celery made of it (jobs/messages/kept_messages.py)
 
-    CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
-        'completed', 'failed', 'cancelled', 'skipped')),
+    -- The partitions allow no other state than theirs, nor an end without its time. Each constraint
+    -- is read anew by every statement that writes a job.
     CONSTRAINT jobs_source CHECK (job_source IN ('user_cli', 'user_api', 'scheduled_task',
         'system')),
     CONSTRAINT jobs_started CHECK (state <> 'running' OR started_at IS NOT NULL),
-    CONSTRAINT jobs_finished CHECK (
-        state NOT IN ('completed', 'failed', 'cancelled', 'skipped') OR finished_at IS NOT NULL),
-    CONSTRAINT jobs_approval CHECK (NOT awaits_approval OR state NOT IN ('pending',
-        'scheduled', 'running')),
     CONSTRAINT jobs_approved CHECK (
-        NOT requires_approval OR approved_by IS NOT NULL
-        OR state NOT IN ('pending', 'scheduled', 'running', 'completed')),
+        NOT (awaits_approval OR requires_approval AND approved_by IS NULL)
+        OR state IN ('paused', 'failed', 'cancelled', 'skipped')),
     CONSTRAINT jobs_blocked CHECK (NOT is_blocked OR dispatched_at IS NULL),
     CONSTRAINT jobs_parents CHECK (unfinished_parents = 0 OR unfinished_parents > 0 AND is_blocked),
     CONSTRAINT jobs_attempts CHECK (attempt >= 1 AND max_attempts >= 1),
@@ -172,12 +168,12 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.jobs FOR EACH ROW
-    WHEN (OLD.state <> NEW.state AND (
-        OLD.state IN ('completed', 'failed', 'cancelled', 'skipped')
-        OR OLD.state = 'paused' AND NEW.state IN ('running', 'completed')
-        OR OLD.state = 'running' AND NEW.state = 'paused'))
+CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.unfinished_jobs FOR EACH ROW
+    WHEN (OLD.state = 'paused' AND NEW.state IN ('running', 'completed')
+          OR OLD.state = 'running' AND NEW.state = 'paused')
     EXECUTE FUNCTION pgbeat.refuse_transition();
+CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.ended_jobs FOR EACH ROW
+    WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION pgbeat.refuse_transition();
 
 -- Since when a job is paused, whatever program pauses it.
 CREATE FUNCTION pgbeat.set_paused_at() RETURNS trigger
@@ -220,8 +216,6 @@ CREATE TABLE pgbeat.executions (
     traceback        text,
     metadata         jsonb NOT NULL DEFAULT '{}',     -- what the task reported
     log              json,                            -- its last lines (worker/task_logs.py)
-    CONSTRAINT executions_state CHECK (
-        state IN ('running', 'completed', 'failed', 'cancelled', 'skipped', 'snoozed')),
     CONSTRAINT executions_finished CHECK ((state = 'running') = (finished_at IS NULL)),
     CONSTRAINT executions_lost CHECK (NOT lost OR state IN ('failed', 'cancelled')),
     CONSTRAINT executions_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
