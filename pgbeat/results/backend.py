@@ -188,7 +188,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
     ) -> None:
         """Stores a failure.
 
-        In the same transaction, a chord's member returns its part and calls its errbacks.
+        In the same transaction, a chord's member returns its part and calls its errbacks, and the
+        rest of a chain fails: once the result says that the task has ended, nobody sees to them.
         """
         mark = partial(
             super().mark_as_failure,
@@ -201,15 +202,15 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
             state,
         )
 
-        def mark_member(working: Joined) -> None:
+        def mark_all(working: Joined) -> None:
             with chords.published_in(self, working.connection):
                 mark()
 
         ending = ending_of(request)
         if ending is not None and ending.failed(mark, exc, traceback):
             return
-        if request and request.chord:
-            self.store.atomically(mark_member)
+        if request and (request.chord or request.chain):
+            self.store.atomically(mark_all)
         else:
             mark()
 

@@ -234,8 +234,8 @@ def published_in(
     if where not in _warned:
         _warned.add(where)
         logger.warning(
-            "The transaction that ends a chord does not publish its body, which may run twice if "
-            "a worker is killed just then: %s",
+            "The transaction that ends a chord or a chain does not publish what follows, which may "
+            "run twice if a worker is killed just then: %s",
             problem,
         )
     return nullcontext()

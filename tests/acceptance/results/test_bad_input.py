@@ -13,7 +13,7 @@ from pgbeat.database.migrations import migrate
 from tests.acceptance.results.conftest import Client, Workers
 from tests.support.processes import until
 
-ELSEWHERE = "The transaction that ends a chord does not publish its body"
+ELSEWHERE = "The transaction that ends a chord or a chain does not publish what follows"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

@@ -228,6 +228,29 @@ def test_a_part_that_returns_again_while_its_chord_ends_leaves_nothing(
     assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
 
 
+def test_a_worker_killed_while_it_fails_a_chain_that_is_a_part(
+    backend: ResultBackend, app: Celery, sql: Sql
+) -> None:
+    """Nothing of it happened: a result without the rest of its chain would end nothing more."""
+    backend.set_chord_size("c1", 1)
+    last = {"task": "sizes.member", "options": {"task_id": "m2", "group_id": "c1"}}
+    last["options"] |= {"chord": app.signature("sizes.body", options={"task_id": "body"})}
+    request = Context(id="m1", task="sizes.member", chain=[last])
+    child = os.fork()
+    if child == 0:
+        try:
+            app._after_fork()
+            _die_after("store_result")
+            backend.mark_as_revoked("m1", "terminated", request)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [app.AsyncResult(task).state for task in ("m1", "m2", "body")] == ["PENDING"] * 3
+    backend.mark_as_revoked("m1", "terminated", request)
+    states = [app.AsyncResult(task).state for task in ("m1", "m2", "body")]
+    assert states == ["REVOKED", "REVOKED", "FAILURE"]
+
+
 @pytest.mark.parametrize("step", ["set_chord_size", "read_chord_body", "end_chord", "publish"])
 def test_a_caller_killed_while_it_tells_the_size(
     backend: ResultBackend, app: Celery, sql: Sql, step: str
