@@ -233,8 +233,9 @@ def test_a_worker_killed_while_it_fails_a_chain_that_is_a_part(
 ) -> None:
     """Nothing of it happened: a result without the rest of its chain would end nothing more."""
     backend.set_chord_size("c1", 1)
-    last = {"task": "sizes.member", "options": {"task_id": "m2", "group_id": "c1"}}
-    last["options"] |= {"chord": app.signature("sizes.body", options={"task_id": "body"})}
+    body = app.signature("sizes.body", options={"task_id": "body"})
+    options = {"task_id": "m2", "group_id": "c1", "chord": body}
+    last = {"task": "sizes.member", "options": options}
     request = Context(id="m1", task="sizes.member", chain=[last])
     child = os.fork()
     if child == 0:
