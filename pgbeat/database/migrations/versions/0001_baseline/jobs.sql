@@ -83,8 +83,9 @@ CREATE TABLE pgbeat.jobs (
     executions       integer NOT NULL DEFAULT 0,       -- that began
     message          jsonb,                            -- what Celery made of it (jobs/messages/kept_messages.py)
 
-    -- The partitions allow no other state than theirs, nor an end without its time. Each constraint
-    -- is read anew by every statement that writes a job.
+    -- The partitions allow no other state than theirs, nor an end without its time, and the trigger
+    -- check_details sees to labels and metadata. Every statement that writes a job parses each of
+    -- these anew.
     CONSTRAINT jobs_source CHECK (job_source IN ('user_cli', 'user_api', 'scheduled_task',
         'system')),
     CONSTRAINT jobs_started CHECK (state <> 'running' OR started_at IS NOT NULL),
@@ -98,9 +99,7 @@ CREATE TABLE pgbeat.jobs (
         retry_base >= interval '0' AND retry_cap >= retry_base
         AND retry_cap <= interval '36500 days'),
     CONSTRAINT jobs_options_object CHECK (jsonb_typeof(options) = 'object'),
-    CONSTRAINT jobs_resources_object CHECK (jsonb_typeof(resources) = 'object'),
-    CONSTRAINT jobs_labels_object CHECK (jsonb_typeof(labels) = 'object'),
-    CONSTRAINT jobs_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
+    CONSTRAINT jobs_resources_object CHECK (jsonb_typeof(resources) = 'object')
 ) PARTITION BY LIST (state);
 
 CREATE TABLE pgbeat.unfinished_jobs PARTITION OF pgbeat.jobs (
