@@ -83,7 +83,10 @@ def _message(job: Job, urgency: Urgency) -> TaskMessage:
 def cancel(
     connection: Connection, publisher: Publisher, job_ids: Sequence[str], *, by: str, reason: str
 ) -> list[Ended]:
-    """Cancels jobs. Returns those that ended, for `follow`; workers will end those that run."""
+    """Cancels jobs. Returns those that ended, for `follow`; workers will end those that run.
+
+    Leaves out those whose tasks have succeeded.
+    """
     if not job_ids:
         return []
     jobs.lock(connection, job_ids)
@@ -99,7 +102,12 @@ def _end_waiting(
     to: Literal["cancelled", "skipped"],
     reason: str,
 ) -> list[Ended]:
-    """Ends those of the jobs that don't run, and withdraws their messages."""
+    """Ends those of the jobs that don't run, and withdraws their messages.
+
+    One whose task has succeeded doesn't wait: its worker is about to record that.
+    """
+    done = answers.succeeded(connection, publisher, job_ids)
+    job_ids = [job_id for job_id in job_ids if job_id not in done]
     withdrawn = publisher.withdraw(connection, job_ids)
     ended = [_with_message(e, withdrawn) for e in endings.end(connection, job_ids, to, reason)]
     sent = [str(job.id) for job in ended if job.is_dispatched]

@@ -66,6 +66,25 @@ def give_here(connection: Connection, ended: Sequence[Ended]) -> None:
             return
 
 
+_SUCCEEDED = text(
+    "SELECT task_id FROM pgbeat.results WHERE task_id = ANY (:keys) AND status = 'SUCCESS'"
+)
+
+
+def succeeded(connection: Connection, publisher: Publisher, job_ids: Sequence[str]) -> set[str]:
+    """Returns those of the jobs whose tasks have succeeded, though that is not recorded yet.
+
+    It is not known of tasks whose results are in another database.
+    """
+    if not job_ids or not publisher.app.conf.result_backend:
+        return set()
+    backend = _backend(connection, publisher.app)
+    if backend is None:
+        return set()
+    keys = {backend.key(job_id): job_id for job_id in job_ids}
+    return {keys[key] for key in connection.scalars(_SUCCEEDED, {"keys": list(keys)})}
+
+
 _OF_JOBS = text(
     """
     SELECT id, task, options, message FROM pgbeat.unfinished_jobs

@@ -88,6 +88,9 @@ def cancel(unit: UnitOfWork, job_id: UUID | str, *, reason: str | None = None) -
         raise InvalidTransition.of(job.id, job.state, "cancelled", _retry_hint(connection, job))
     ending = f"cancelled by {by}" + (f": {reason}" if reason else "")
     ended = lifecycle.cancel(connection, publisher, [str(job.id)], by=by, reason=ending)
+    if not ended and job.state != "running":
+        hint = "its task has succeeded, which its worker is about to record"
+        raise InvalidTransition.of(job.id, job.state, "cancelled", hint)
     lanes = lifecycle.follow(connection, publisher, ended)
     return finish(unit, "cancel", job, jobs.get(connection, job.id), lanes)
 

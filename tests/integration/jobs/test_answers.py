@@ -15,6 +15,7 @@ import pgbeat
 from pgbeat.broker import discards
 from pgbeat.broker.messages import REASON_HEADER
 from pgbeat.database import connections
+from pgbeat.errors import InvalidTransition
 from pgbeat.jobs.rescuing import rescue
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
@@ -174,12 +175,23 @@ def test_one_that_expires(app: Celery, sql: Sql, job_control: JobControl) -> Non
     assert why(result).startswith("expired: no worker took its message")
 
 
-def test_a_success_stays(app: Celery, job_control: JobControl) -> None:
-    """Its record may be late."""
+def test_one_that_has_succeeded_is_not_cancelled(app: Celery, job_control: JobControl) -> None:
+    """Its record is late, and would otherwise say something else than its result."""
     result = app.tasks["answers.plain"].delay(1)
     app.backend.store_result(result.id, 7, "SUCCESS")
-    cancel_one(job_control, result.id)
+    with pytest.raises(InvalidTransition, match="its task has succeeded"):
+        cancel_one(job_control, result.id)
+    cancel_in_bulk(job_control, result.id)
     assert result.get(timeout=0.2) == 7
+    assert jobs.get(job_control.connection, result.id).state == "pending"
+
+
+def test_nor_with_its_group(app: Celery, job_control: JobControl) -> None:
+    made = pgbeat.submit_group([app.tasks["jobs.add"].s(n) for n in range(2)], app=app)
+    app.backend.store_result(str(made.jobs[0].id), 7, "SUCCESS")
+    submit_group.cancel(job_control.unit(), made.group.id)
+    after = [jobs.get(job_control.connection, job.id).state for job in made.jobs]
+    assert after == ["pending", "cancelled"]
 
 
 def test_what_the_worker_says_later_does_not_replace_the_reason(
