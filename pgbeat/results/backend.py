@@ -189,7 +189,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         """Stores a failure.
 
         In the same transaction, a chord's member returns its part and calls its errbacks, and the
-        rest of a chain fails: once the result says that the task has ended, nobody sees to them.
+        rest of a chain fails. Nothing does that later for a task whose result says that it ended.
         """
         mark = partial(
             super().mark_as_failure,

@@ -84,8 +84,8 @@ CREATE TABLE pgbeat.jobs (
     message          jsonb,                            -- what Celery made of it (jobs/messages/kept_messages.py)
 
     -- The partitions allow no other state than theirs, nor an end without its time, and the trigger
-    -- check_details sees to labels and metadata. Every statement that writes a job parses each of
-    -- these anew.
+    -- check_details checks labels and metadata. Every statement that writes a job parses each of
+    -- these constraints.
     CONSTRAINT jobs_source CHECK (job_source IN ('user_cli', 'user_api', 'scheduled_task',
         'system')),
     CONSTRAINT jobs_started CHECK (state <> 'running' OR started_at IS NOT NULL),
