@@ -75,8 +75,7 @@ def _build(
         labels=row.labels,
         run_key=request.run_key,
     )
-    if queue is not None and "queue" not in options:
-        options = {**options, "queue": queue}
+    options = options if queue is None else {"queue": queue, **options}
     headers = {**_OF_BEAT, **job_headers.of_job(job)}
     message = TaskMessage(job_id, job.task, args, kwargs, options, headers)
     if stock is not None:

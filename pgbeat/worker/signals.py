@@ -20,7 +20,6 @@ from threading import get_ident
 from typing import Any, Literal
 
 from celery import Celery, signals
-from celery.app.task import Context
 from celery.states import SUCCESS
 
 from pgbeat.broker import message_ends
@@ -35,6 +34,7 @@ from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
+from pgbeat.worker import undecodable
 from pgbeat.worker.finishing import attempt_ends
 from pgbeat.worker.recording import attempts, process_recorder, shared_notes
 from pgbeat.worker.recording.attempts import Attempt, Memory
@@ -348,27 +348,6 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
         _report(str(headers["id"]), "failed", what, began=False, is_answered=False)
 
 
-def _follow_undecodable(consumer: Any) -> None:
-    """Records the failure of jobs whose messages a consumer can't decode.
-
-    Celery sends no signal for these; it only logs and acknowledges them.
-    """
-    log_and_acknowledge = consumer.on_decode_error
-
-    def on_decode_error(message: Any, exc: Exception) -> None:
-        _refuse(message, exc)
-        headers = getattr(message, "headers", None) or {}
-        if headers.get("id") and not headers.get("ignore_result"):
-            try:
-                request = Context(headers)
-                consumer.app.backend.mark_as_failure(headers["id"], exc, request=request)
-            except Exception:
-                logger.exception("The failure of task %s was not stored", headers["id"])
-        log_and_acknowledge(message, exc)
-
-    consumer.on_decode_error = on_decode_error
-
-
 def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     """Records the failure of a job whose task this worker hasn't registered."""
     headers = getattr(message, "headers", None) or {}
@@ -383,7 +362,7 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
 def _live(sender: Any, **kwargs: Any) -> None:
     """Starts the recorder, so that the worker is registered before its first task."""
     process_recorder.get()
-    _follow_undecodable(sender)
+    undecodable.follow(sender, _refuse)
 
 
 def _leave(**kwargs: Any) -> None:
