@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
@@ -17,10 +17,12 @@ from pgbeat.database import sql
 from pgbeat.database.locks import batches
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.lanes.model import Room
-from pgbeat.jobs.messages import discarded_messages
+from pgbeat.jobs.messages import answers, discarded_messages
 from pgbeat.jobs.rescuing import rescue_log
 from pgbeat.jobs.rescuing.rescue_log import LogMessage, Loss
-from pgbeat.jobs.running import workers
+from pgbeat.jobs.rows import model as jobs
+from pgbeat.jobs.running import executions, workers
+from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.states import endings
 from pgbeat.jobs.states.endings import Ended
 
@@ -94,18 +96,25 @@ class MissingMessages:
         dead: Sequence[int],
         page: message_ends.EndsPage,
     ) -> Lanes:
-        """Gives up jobs whose worker accepted them and died before it recorded that they began."""
+        """Gives up jobs whose worker accepted them and died before it recorded that they began.
+
+        Those whose tasks have succeeded all the same are completed.
+        """
         values = {"namespace": self._namespace, "dead": list(dead), "ends": _ENDS, **page._asdict()}
         rows = connection.execute(_ACCEPTED, values).all()
         if len(rows) == _ENDS:
             self._ends_after = page.after  # there may be more
+        accepted_by = {str(job): worker for job, worker in rows}
+        done = answers.succeeded(connection, publisher, list(accepted_by))
+        completed = {job: accepted_by.pop(job) for job in done}
+        lanes = _complete(connection, publisher, completed)
         errors = {
-            str(job): f"lost: the worker {worker} accepted it, and is gone without having begun it"
+            job: f"lost: the worker {worker} accepted it, and is gone without having begun it"
             if worker
             else "lost: the worker that accepted it is gone without having begun it"
-            for job, worker in rows
+            for job, worker in accepted_by.items()
         }
-        return _end(connection, publisher, errors, is_loss=True)
+        return lanes | _end(connection, publisher, errors, is_loss=True)
 
     def _give_up_unaccepted(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
         """Gives up jobs whose message was deleted without a record, by hand or by a program."""
@@ -143,6 +152,28 @@ class MissingMessages:
         self._suspects = suspects
         gone = [job_id for job_id, since in suspects.items() if now - since > _GONE]
         return [j for j in gone if j in expiring], [j for j in gone if j not in expiring]
+
+
+def _complete(
+    connection: Connection, publisher: TransactionPublisher, jobs_of: dict[str, str | None]
+) -> Lanes:
+    """Records that jobs have completed on these workers; returns the lanes with free slots."""
+
+    def part(some: Sequence[str]) -> Lanes:
+        records = [
+            ExecutionRecord(
+                str(uuid4()),
+                job_id,
+                True,
+                state="completed",
+                job_state="completed",
+                worker=jobs_of[job_id],
+            )
+            for job_id in sorted(jobs.try_lock(connection, some))
+        ]
+        return _follow(connection, publisher, executions.record(connection, records))
+
+    return set().union(*batches.in_transactions(connection, list(jobs_of), part))
 
 
 def _end(

@@ -65,13 +65,18 @@ def _mark_lost(
 ) -> list[Ended]:
     """Ends locked executions as lost, and returns the jobs that ended.
 
-    The other jobs wait until their message is delivered again.
+    The other jobs wait until their message is delivered again. If none will be, a result that says
+    that the task has succeeded is the end that the worker could not record.
     """
     if not lost:
         return []
     job_states = _job_states(connection, publisher, lost)
+    gone = [str(run.job_id) for run in lost if job_states[run.id] == "failed"]
+    done = answers.succeeded(connection, publisher, gone)
     records = [
-        ExecutionRecord(
+        _completed(run)
+        if str(run.job_id) in done
+        else ExecutionRecord(
             str(run.id),
             str(run.job_id),
             False,
@@ -82,10 +87,16 @@ def _mark_lost(
         )
         for run in lost
     ]
-    unanswered = answers.of_jobs(connection, [record.job_id for record in records])
+    lost_jobs = [record.job_id for record in records if record.lost]
+    unanswered = answers.of_jobs(connection, lost_jobs)
     ended = executions.record(connection, records)
-    workers.count(connection, workers.RELEASED, len(lost))
+    workers.count(connection, workers.RELEASED, len(lost_jobs))
     return answers.with_ends(connection, ended, unanswered)
+
+
+def _completed(run: LostExecution) -> ExecutionRecord:
+    ids = str(run.id), str(run.job_id)
+    return ExecutionRecord(*ids, False, state="completed", job_state="completed")
 
 
 def _job_states(

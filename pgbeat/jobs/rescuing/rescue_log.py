@@ -49,7 +49,9 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogMessage]
             continue
         if loss.execution_id is not None:
             lines.append(_of_execution(connection, loss.execution_id, job, now))
-        lines.append(_of_job(job, retries.get(job.retried_by) if job.retried_by else None, now))
+        if job.state != "completed":
+            retry = retries.get(job.retried_by) if job.retried_by else None
+            lines.append(_of_job(job, retry, now))
     lines.extend(_of_lanes([job for job in by_id.values() if job.has_ended]))
     return lines
 
@@ -69,6 +71,8 @@ def _of_execution(
     what = f"Execution {execution.number} of job {job.id} ({job.task})"
     fields = {"execution_id": str(execution.id), "worker": execution.worker, "lock_age": age}
     message = f"{what} is lost after {age}: {error}"
+    if execution.state == "completed":
+        message = f"{what} has completed, as its result says, though {execution.worker} died"
     return LogMessage(logging.WARNING, message, {**fields, **_fields(job)})
 
 

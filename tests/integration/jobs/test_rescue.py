@@ -56,6 +56,34 @@ def test_what_a_dead_worker_ran_is_lost(fake_workers: FakeWorkers) -> None:
     assert fake_workers.released() == 2
 
 
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_what_a_dead_worker_had_completed_is(fake_workers: FakeWorkers, is_begun: bool) -> None:
+    """Its result says so: it is not tried again. One that is delivered again decides itself."""
+    fake_workers.app.conf.result_backend = "pgbeat://"
+    fake_workers.worker(1, missing=fake_workers.settings.lock_patience + 1)
+    done, other = fake_workers.job(max_attempts=3), fake_workers.job(max_attempts=3)
+    for job_id in (done, other):
+        if is_begun:
+            fake_workers.run(job_id, 1)
+        else:
+            fake_workers.accept(job_id, 1)
+    late = fake_workers.job()
+    fake_workers.run(late, 1, acks=False, acks_late=True)
+    for job_id in (done, late):
+        fake_workers.app.backend.mark_as_done(job_id, 7)
+    fake_workers.rescue()
+    assert [fake_workers.state(job_id) for job_id in (done, other, late)] == [
+        "completed",
+        "failed",
+        "pending",
+    ]
+    assert fake_workers.of(done) == [("completed", False, None)]
+    assert [fake_workers.get(job_id).retried_by is None for job_id in (done, other)] == [
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("fails", ["before", "after"])
 def test_a_failure_beside_a_lost_execution_ends_the_job(
     fake_workers: FakeWorkers, fails: str
