@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery import states
+from celery._state import get_current_worker_task
 from celery.app.task import Context
 from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.exceptions import ChordError
@@ -37,12 +38,25 @@ _warned: set[str] = set()
 
 
 def prepare(backend: "ResultBackend", header_result_args: Any) -> None:
-    """Keeps the structure of a header that is not flat, and restarts a chord that has ended."""
+    """Keeps the structure of a header that is not flat, and restarts a chord that has ended.
+
+    A task that ran before may have sent it then: its members that are jobs would not run again.
+    """
     group_id, results = header_result_args[0], header_result_args[1]
-    backend.store.run(statements.RESTART_CHORD, backend.key(group_id).encode())
+    if not _runs_again():
+        backend.store.run(statements.RESTART_CHORD, backend.key(group_id).encode())
     # A generator makes its members one by one: looking at them here would make them all.
     if not isinstance(results, _regen) and any(isinstance(r, GroupResult) for r in results):
         backend.save_group(group_id, backend.app.GroupResult(*header_result_args))
+
+
+def _runs_again() -> bool:
+    """Returns whether this is in a task that was delivered again or is retried."""
+    task = get_current_worker_task()
+    if task is None:
+        return False
+    delivery = task.request.delivery_info or {}
+    return bool(task.request.retries or delivery.get("redelivered"))
 
 
 def return_part(

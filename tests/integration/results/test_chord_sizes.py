@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
+from celery._state import _task_stack
 from celery.app.task import Context
 
 from pgbeat.results import chords, expiry
@@ -81,6 +82,25 @@ def test_a_size_that_comes_last_ends_the_chord(backend: ResultBackend, sql: Sql)
     backend.set_chord_size("c1", 3)
     return_part(backend, 1)
     assert len(bodies(sql)) == 1
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_chord_that_is_applied_again(
+    backend: ResultBackend, app: Celery, sql: Sql, is_again: bool
+) -> None:
+    """It begins once more, unless the task that sends it may have sent it before."""
+    backend.set_chord_size("c1", 1)
+    return_part(backend, 0)
+    sender = app.tasks["sizes.member"]
+    _task_stack.push(sender)
+    sender.push_request(called_directly=False, delivery_info={"redelivered": is_again})
+    try:
+        backend.apply_chord(("c1", [app.AsyncResult("c1-0")]), None)
+        backend.set_chord_size("c1", 1)
+    finally:
+        sender.pop_request()
+        _task_stack.pop()
+    assert sql("SELECT ended, done FROM pgbeat.chords") == [(is_again, int(is_again))]
 
 
 def test_a_size_that_comes_before_the_last_part(backend: ResultBackend, sql: Sql) -> None:
