@@ -67,22 +67,29 @@ def give_here(connection: Connection, ended: Sequence[Ended]) -> None:
 
 
 _SUCCEEDED = text(
-    "SELECT task_id FROM pgbeat.results WHERE task_id = ANY (:keys) AND status = 'SUCCESS'"
+    """
+    SELECT task_id, CAST(extract(epoch FROM clock_timestamp() - date_done) AS float8)
+      FROM pgbeat.results WHERE task_id = ANY (:keys) AND status = 'SUCCESS'
+    """
 )
 
 
-def succeeded(connection: Connection, publisher: Publisher, job_ids: Sequence[str]) -> set[str]:
+def succeeded(
+    connection: Connection, publisher: Publisher, job_ids: Sequence[str]
+) -> dict[str, float]:
     """Returns those of the jobs whose tasks have succeeded, though that is not recorded yet.
 
-    It is not known of tasks whose results are in another database.
+    With each is how many seconds ago it has. It is not known of tasks whose results are in another
+    database.
     """
     if not job_ids or not publisher.app.conf.result_backend:
-        return set()
+        return {}
     backend = _backend(connection, publisher.app)
     if backend is None:
-        return set()
+        return {}
     keys = {backend.key(job_id): job_id for job_id in job_ids}
-    return {keys[key] for key in connection.scalars(_SUCCEEDED, {"keys": list(keys)})}
+    rows = connection.execute(_SUCCEEDED, {"keys": list(keys)})
+    return {keys[key]: seconds for key, seconds in rows}
 
 
 _OF_JOBS = text(

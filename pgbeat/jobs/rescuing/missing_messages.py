@@ -106,7 +106,19 @@ class MissingMessages:
             self._ends_after = page.after  # there may be more
         accepted_by = {str(job): worker for job, worker in rows}
         done = answers.succeeded(connection, publisher, list(accepted_by))
-        completed = {job: accepted_by.pop(job) for job in done}
+        completed = [
+            ExecutionRecord(
+                str(uuid4()),
+                job,
+                True,
+                state="completed",
+                job_state="completed",
+                worker=accepted_by.pop(job),
+                began=seconds,
+                ended=seconds,
+            )
+            for job, seconds in done.items()
+        ]
         lanes = _complete(connection, publisher, completed)
         errors = {
             job: f"lost: the worker {worker} accepted it, and is gone without having begun it"
@@ -155,25 +167,16 @@ class MissingMessages:
 
 
 def _complete(
-    connection: Connection, publisher: TransactionPublisher, jobs_of: dict[str, str | None]
+    connection: Connection, publisher: TransactionPublisher, completed: Sequence[ExecutionRecord]
 ) -> Lanes:
-    """Records that jobs have completed on these workers; returns the lanes with free slots."""
+    """Records executions of jobs that have completed; returns the lanes that have free slots."""
+    records = {record.job_id: record for record in completed}
 
     def part(some: Sequence[str]) -> Lanes:
-        records = [
-            ExecutionRecord(
-                str(uuid4()),
-                job_id,
-                True,
-                state="completed",
-                job_state="completed",
-                worker=jobs_of[job_id],
-            )
-            for job_id in sorted(jobs.try_lock(connection, some))
-        ]
-        return _follow(connection, publisher, executions.record(connection, records))
+        batch = [records[job_id] for job_id in sorted(jobs.try_lock(connection, some))]
+        return _follow(connection, publisher, executions.record(connection, batch))
 
-    return set().union(*batches.in_transactions(connection, list(jobs_of), part))
+    return set().union(*batches.in_transactions(connection, list(records), part))
 
 
 def _end(

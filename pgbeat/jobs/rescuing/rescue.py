@@ -74,7 +74,7 @@ def _mark_lost(
     gone = [str(run.job_id) for run in lost if job_states[run.id] == "failed"]
     done = answers.succeeded(connection, publisher, gone)
     records = [
-        _completed(run)
+        _completed(run, done[str(run.job_id)])
         if str(run.job_id) in done
         else ExecutionRecord(
             str(run.id),
@@ -94,9 +94,9 @@ def _mark_lost(
     return answers.with_ends(connection, ended, unanswered)
 
 
-def _completed(run: LostExecution) -> ExecutionRecord:
+def _completed(run: LostExecution, seconds: float) -> ExecutionRecord:
     ids = str(run.id), str(run.job_id)
-    return ExecutionRecord(*ids, False, state="completed", job_state="completed")
+    return ExecutionRecord(*ids, False, state="completed", job_state="completed", ended=seconds)
 
 
 def _job_states(

@@ -71,6 +71,7 @@ def test_what_a_dead_worker_had_completed_is(fake_workers: FakeWorkers, is_begun
     fake_workers.run(late, 1, acks=False, acks_late=True)
     for job_id in (done, late):
         fake_workers.app.backend.mark_as_done(job_id, 7)
+    fake_workers.sql("UPDATE pgbeat.results SET date_done = now() - interval '1 minute'")
     fake_workers.rescue()
     assert [fake_workers.state(job_id) for job_id in (done, other, late)] == [
         "completed",
@@ -78,6 +79,8 @@ def test_what_a_dead_worker_had_completed_is(fake_workers: FakeWorkers, is_begun
         "pending",
     ]
     assert fake_workers.of(done) == [("completed", False, None)]
+    age = "SELECT round(extract(epoch FROM now() - finished_at)) FROM pgbeat.executions"
+    assert fake_workers.sql(f"{age} WHERE job_id = %s", done) == [(60,)]
     assert [fake_workers.get(job_id).retried_by is None for job_id in (done, other)] == [
         True,
         False,
