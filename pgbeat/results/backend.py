@@ -209,7 +209,8 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         ending = ending_of(request)
         if ending is not None and ending.failed(mark, exc, traceback):
             return
-        if request and (request.chord or request.chain):
+        # Celery says little of a task that the worker doesn't know.
+        if request and (request.chord or getattr(request, "chain", None)):
             self.store.atomically(mark_all)
         else:
             mark()

@@ -11,6 +11,7 @@ from celery import Celery, states
 from celery.app.task import Context
 from celery.exceptions import TimeoutError as ResultTimeout
 from celery.result import GroupResult, ResultSet
+from celery.utils.objects import Bunch
 from kombu.exceptions import ContentDisallowed, EncodeError
 
 from pgbeat.results.backend import ResultBackend
@@ -191,6 +192,13 @@ def test_groups_are_saved_and_restored(app: Celery, backend: ResultBackend) -> N
     assert isinstance(restored.results[1], GroupResult)
     restored.delete()
     assert GroupResult.restore("g1", app=app) is None
+
+
+def test_a_task_that_the_worker_does_not_know(backend: ResultBackend) -> None:
+    """Celery gives the backend no more of its request than this."""
+    known = dict.fromkeys(("root_id", "correlation_id", "reply_to", "errbacks"))
+    backend.mark_as_failure("t1", KeyError("t"), request=Bunch(name="t", chord=None, **known))
+    assert backend.get_state("t1") == "FAILURE"
 
 
 def test_results_expire(make_app: Callable[..., Celery], sql: Sql) -> None:
