@@ -65,6 +65,11 @@ def consumer_of(request: Any) -> int | None:
     return consumer
 
 
+def runs_again(request: Any) -> bool:
+    """Returns whether a task's message was delivered before, or is that of Celery's retry."""
+    return bool(request.retries or (request.delivery_info or {}).get("redelivered"))
+
+
 def put(connection: Connection, batch: Sequence[Message]) -> int:
     """Writes messages in the order given, and the jobs that they make; creates missing queues.
 

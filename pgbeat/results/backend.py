@@ -186,10 +186,9 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         call_errbacks: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Stores a failure.
+        """Stores a failure, with its part of a chord and that one's errbacks, or the chain's rest.
 
-        In the same transaction, a chord's member returns its part and calls its errbacks, and the
-        rest of a chain fails. Nothing does that later for a task whose result says that it ended.
+        In one transaction: nothing looks later at a task whose result says that it has ended.
         """
         mark = partial(
             super().mark_as_failure,
@@ -209,8 +208,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         ending = ending_of(request)
         if ending is not None and ending.failed(mark, exc, traceback):
             return
-        # Celery says little of a task that the worker doesn't know.
-        if request and (request.chord or getattr(request, "chain", None)):
+        if request and (request.chord or getattr(request, "chain", None)):  # some have no chain
             self.store.atomically(mark_all)
         else:
             mark()

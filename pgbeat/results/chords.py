@@ -17,6 +17,7 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection
 
+from pgbeat.broker.messages import runs_again
 from pgbeat.broker.publishing.in_transaction import in_transaction
 from pgbeat.broker.publishing.transaction import InTransaction
 from pgbeat.database import connections
@@ -43,20 +44,12 @@ def prepare(backend: "ResultBackend", header_result_args: Any) -> None:
     A task that ran before may have sent it then: its members that are jobs would not run again.
     """
     group_id, results = header_result_args[0], header_result_args[1]
-    if not _runs_again():
+    sender = get_current_worker_task()
+    if sender is None or not runs_again(sender.request):
         backend.store.run(statements.RESTART_CHORD, backend.key(group_id).encode())
     # A generator makes its members one by one: looking at them here would make them all.
     if not isinstance(results, _regen) and any(isinstance(r, GroupResult) for r in results):
         backend.save_group(group_id, backend.app.GroupResult(*header_result_args))
-
-
-def _runs_again() -> bool:
-    """Returns whether this is in a task that was delivered again or is retried."""
-    task = get_current_worker_task()
-    if task is None:
-        return False
-    delivery = task.request.delivery_info or {}
-    return bool(task.request.retries or delivery.get("redelivered"))
 
 
 def return_part(

@@ -23,7 +23,7 @@ from celery import Celery, signals
 from celery.states import SUCCESS
 
 from pgbeat.broker import message_ends
-from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of
+from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of, runs_again
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
@@ -203,8 +203,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     if attempt.acks_late:
         attempt.consumer = consumer_of(request)
     if not is_job:
-        delivery = request.delivery_info or {}
-        attempt.is_repeated = bool(request.retries or delivery.get("redelivered"))
+        attempt.is_repeated = runs_again(request)
         place = canvas.of_request(request)
         attempt.makes = lambda: _makes(tracked, task, request, place)
     attempt.memory = tracked.memory
