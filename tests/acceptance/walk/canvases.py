@@ -5,6 +5,7 @@ what they booked is there once.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,21 @@ class Canvas:
     value: int
     #: Tasks that are sent beside the last one if it completes.
     callbacks: list[str]
+
+    def sender_of(self, task: str) -> str | None:
+        """Returns the task at whose end a task is sent; `None` if there is none, or several."""
+        order = [*self.ids, *self.callbacks]
+        at = order.index(task)
+        match self.kind:
+            case "chain" if at > 0:
+                return order[at - 1]
+            case "chord of chains" if at % 2:
+                return order[at - 1]
+            case "chain with a chord" if 0 < at < len(order) - 1:
+                return order[0]
+            case "callback" if at > 0:
+                return order[0]
+        return None
 
 
 def prepare(site: Site) -> None:
@@ -135,6 +151,19 @@ def violations(site: Site, app: Celery, sent: list[Canvas], unique: set[str]) ->
             for each in canvas.callbacks:
                 if not app.AsyncResult(each).ready():
                     yield f"a callback that did not end: {each} of {canvas.ids}"
+
+
+def sent_twice(sent: list[Canvas], ends: Counter[str]) -> set[str]:
+    """Returns the tasks whose sender came to its end twice (`ends`, by task).
+
+    They are sent again under the same ids. What is a job is there once, and runs once.
+    """
+    return {
+        task
+        for canvas in sent
+        for task in (*canvas.ids, *canvas.callbacks)
+        if (sender := canvas.sender_of(task)) is not None and ends[sender] > 1
+    }
 
 
 def _may_have_sent(app: Celery, part: str, task: str) -> bool:

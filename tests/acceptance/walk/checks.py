@@ -5,7 +5,7 @@ at once in a lane of one, is excused if a fault hit the worker at the time: the 
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,7 +54,7 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
         found += [f"{name}: {', '.join(map(str, row))}" for row in site.sql(query)]
     found += _kept(site, promised, lines)
     found += _ended(site, lines)
-    found += _repeated(site, lines, faults)
+    found += _repeated(promised, lines, faults)
     found += _crowded(site, lines, faults)
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
     found += _exited(lines, faults)
@@ -145,16 +145,20 @@ def _ended(site: Site, lines: list[Line]) -> list[str]:
     return [f"completed without having run to its end: {i}" for (i,) in completed if i not in ended]
 
 
-def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
+def _repeated(promised: Promised, lines: list[Line], faults: list[Fault]) -> list[str]:
     """Returns jobs that were started twice without a fault of one of the two workers.
 
     The second worker may have had the message in memory when it lost its session. A task may say
-    itself that it will run again.
+    itself that it will run again. What is no job runs again, too, if its sender did.
     """
+    ends = Counter(line.id for line in lines if line.phase == "end")
+    plain = {name for name, policy in walk_app.POLICIES.items() if policy is None}
+    sent_twice = canvases.sent_twice(promised.canvases, ends)
     starts: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.phase == "start":
-            starts[line.id].append(line)
+            if line.task not in plain or line.id not in sent_twice:
+                starts[line.id].append(line)
         elif line.phase == "again":
             starts.pop(line.id, None)
     own = _deaths(lines)
