@@ -45,6 +45,8 @@ def _unreadable(value: Any) -> Any:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return None
+    if _PLAIN.issuperset(map(type, value)):
+        return None
     return next((problem for item in value if (problem := _unreadable(item)) is not None), None)
 
 

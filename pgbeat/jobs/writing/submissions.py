@@ -136,7 +136,7 @@ def _messages(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> Iterator[list[J
         if not publisher.transactional:
             for new in dispatched:
                 _publish(publisher, new.message)
-        publisher.flush(unit.connection, [str(new.job.id) for new in dispatched])
+        publisher.flush(unit.connection, [new.message.job_id for new in dispatched])
     finally:
         publisher.clear()
     announce(unit.connection, rows)
