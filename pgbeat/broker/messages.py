@@ -138,10 +138,12 @@ def carrying(connection: Connection, jobs: Sequence[str]) -> set[str]:
 def passed_on(connection: Connection, claims: Mapping[str, int]) -> set[str]:
     """Returns the jobs whose message is, will be, or was last somebody else's.
 
-    `claims` are the consumers that had claimed them, by job id.
+    `claims` are the consumers that had claimed them, by job id. The others stay with them until the
+    transaction ends. The caller must have locked the jobs.
     """
     if not claims:
         return set()
+    connection.execute(_HOLD, {"jobs": list(claims)})
     values = {"jobs": list(claims), "consumers": list(claims.values())}
     return {str(job_id) for job_id in connection.scalars(_PASSED_ON, values)}
 
@@ -171,6 +173,7 @@ _DECLARE = text(
 )
 _WITHDRAW = text(sql.load(_SQL, "withdraw"))
 _DELETE = text("DELETE FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[]))")
+_HOLD = text("SELECT FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[])) FOR SHARE")
 _PASSED_ON = text(sql.load(_SQL, "passed_on"))
 _CARRYING = text(
     "SELECT DISTINCT job_id FROM kombu_message WHERE job_id = ANY (CAST(:jobs AS uuid[])) "

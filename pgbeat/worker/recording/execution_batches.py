@@ -41,16 +41,11 @@ def write(
     shape: Shape = dict,
 ) -> WrittenAttempts:
     """Writes attempts into the open transaction."""
-    # A run that lost its claim does not fail its job: the message is delivered again.
     claims = {
         attempt.job_id: attempt.consumer
         for attempt in batch
         if attempt.job_state == "failed" and attempt.consumer is not None
     }
-    passed_on = messages.passed_on(connection, claims)
-    for attempt in batch:
-        if attempt.job_state == "failed" and attempt.job_id in passed_on:
-            attempt.job_state = "pending"
     # These ends don't count if a later execution has begun. A statement that waits for the job's
     # row would not see that one, since its snapshot is older, so they need the lock before. So do
     # those that end only if they were asked to, and those that may be written already, by a
@@ -62,7 +57,13 @@ def write(
         if (attempt.was_tried and not attempt.is_known)
         or (attempt.is_known and attempt.job_state not in ("running", "completed"))
     }
-    asked = endings.lock_undecided(connection, undecided | doubtful)
+    asked = endings.lock_undecided(connection, undecided | doubtful | claims.keys())
+    # A run that lost its claim does not fail its job: the message is delivered again.
+    passed_on = messages.passed_on(connection, claims)
+    for attempt in batch:
+        if attempt.job_state == "failed" and attempt.job_id in passed_on:
+            attempt.job_state = "pending"
+            undecided.add(attempt.job_id)
     # What fails has a result.
     unanswered = {job: job_result for job, job_result in asked.items() if str(job) in undecided}
     written = WrittenAttempts([], set())

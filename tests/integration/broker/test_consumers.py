@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import dead_letters, discards, queues
+from pgbeat.broker import dead_letters, discards, messages, queues
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import connections
 from tests.support.broker_sessions import (
@@ -256,6 +256,25 @@ def test_messages_of_ended_jobs_are_not_requeued(
         consumers.requeue(connection, one.id, ids, limit=20)
     back = set(reasons(connection) if way == "die" else payloads(opened.consumer().claim("q")))
     assert back == {"none", "pending", "running", "failed"}
+
+
+def test_a_message_is_not_released_while_its_job_fails(
+    opened: Sessions, connection: Connection, sql: Sql
+) -> None:
+    """Released at that moment, it would start a failed job again."""
+    job = make_job(sql, "running")
+    put(connection, "q", "failing", job_id=job)
+    consumer, holder = opened.consumer(), opened.open()
+    consumer.claim("q")
+    holder.execute(text("BEGIN"))
+    assert messages.passed_on(holder, {job: consumer.id}) == set()
+    consumer.die(connection)
+    assert consumers.release_dead(connection, dead(connection), limit=None) == 0
+    failed = "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = :id"
+    holder.execute(text(failed), {"id": job})
+    holder.execute(text("COMMIT"))
+    assert consumers.release_dead(connection, dead(connection), limit=None) == 1
+    assert depths(connection) == {"q": 0}
 
 
 def test_a_message_that_kills_dies_itself(opened: Sessions, connection: Connection) -> None:

@@ -287,6 +287,31 @@ def test_a_run_whose_message_is_another_s_does_not_fail_its_job(
     }
 
 
+def test_a_run_that_fails_while_its_message_is_released_does_not_fail_its_job(
+    fake_workers: FakeWorkers, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """Each of the two would see what was there before the other."""
+    fake_workers.sql("INSERT INTO pgbeat.consumers (id, name) VALUES (9, 'lives')")
+    fake_workers.sql("SELECT pg_advisory_lock(1885823587, 9)")
+    attempt = Attempt(fake_workers.job(), "w1", 0, True, None)
+    attempt.consumer = 9
+    recorder.record(attempt)
+    until(lambda: fake_workers.state(attempt.job_id) == "running")
+    whose = "WHERE job_id = %s"
+    fake_workers.sql(
+        f"UPDATE kombu_message SET visible = false, claimed_by = 9 {whose}", attempt.job_id
+    )
+    other.execute(
+        f"UPDATE kombu_message SET visible = true, claimed_by = NULL {whose}", [attempt.job_id]
+    )
+    attempt.end("failed")
+    recorder.record(attempt)
+    until(lambda: fake_workers.sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+    other.commit()
+    until(lambda: [state for state, *_ in fake_workers.of(attempt.job_id)] == ["failed"])
+    assert fake_workers.state(attempt.job_id) == "pending"
+
+
 @pytest.mark.parametrize("sqlstate", ["53100", "57014", "58030", "XX000"])
 def test_what_the_server_cannot_write_is_written_later(
     fake_workers: FakeWorkers, recorder: Recorder, sqlstate: str
