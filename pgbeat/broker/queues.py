@@ -57,6 +57,12 @@ def use(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     return {str(name): int(id) for name, id in connection.execute(_USE, {"names": list(names)})}
 
 
+def of_message(connection: Connection, message: int) -> str | None:
+    """Returns the queue of a message; `None` if it is not there any more."""
+    name: str | None = connection.scalar(_OF_MESSAGE, {"message": message})
+    return name
+
+
 def lock(which: str) -> str:
     """Returns SQL that locks queues `q`."""
     return sql.load(_SQL, "lock", which=which)
@@ -69,6 +75,10 @@ def mark_used(which: str) -> str:
 
 _NAMED = "q.name = ANY (CAST(:names AS text[])) AND q.expires IS NOT NULL"
 _USE = text(sql.load(_SQL, "use", which=_NAMED))
+_OF_MESSAGE = text(
+    "SELECT q.name FROM kombu_queue q JOIN kombu_message m ON m.queue_id = q.id "
+    "WHERE m.id = :message"
+)
 
 
 class QueueOptions(TypedDict, total=False):

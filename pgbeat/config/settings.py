@@ -84,6 +84,9 @@ class Settings:
     )
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
     track: str = _setting("launched", readers.one_of("launched", "all", "off"))
+    #: Seconds after the start of a worker in which tasks that no worker knows wait for one that
+    #: does, on pgbeat's transport; 0 fails them at once.
+    deploy_window: float = _setting(600.0, readers.number(0, highest=_YEAR))
     #: How many of the last lines that an execution logs are kept.
     task_log_lines: int = _setting(200, readers.number(0, highest=10_000, whole=True))
     #: Whether tasks that are acknowledged late end in one transaction: their result, their message,

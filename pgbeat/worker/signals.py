@@ -43,6 +43,7 @@ from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
 from pgbeat.worker.result_store import require_results, warn_of_other_database
 from pgbeat.worker.task_logs import TaskLogHandler
+from pgbeat.worker.unknown_tasks import UnknownTasks
 from pgbeat.worker.worker_reports import WorkerReporter
 
 __all__ = ["set_up", "tasks"]
@@ -129,6 +130,7 @@ def set_up(worker: Any) -> None:
         level = logging.WARNING if _is_meant(app) else logging.DEBUG
         logger.log(level, "Executions are not recorded: %s", error)
         return
+    app.steps["consumer"].add(UnknownTasks)
     if settings.track == "off":
         return
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]

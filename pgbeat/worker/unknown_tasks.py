@@ -25,8 +25,8 @@ logger = logging.getLogger("celery.worker.pgbeat")
 
 #: Seconds until such a message is delivered again, and for which an answer of the database holds.
 _PAUSE, _HOLDS = 1.0, 1.0
-#: Seconds between two warnings of the same task.
-_SILENCE = 60.0
+#: Seconds between two warnings of the same task, and the most tasks of which this is remembered.
+_SILENCE, _MOST = 60.0, 1000
 
 
 class UnknownTasks(bootsteps.Step):
@@ -52,16 +52,16 @@ class _PutBack:
 
     def __call__(self, body: Any, message: Any, exc: Exception) -> None:
         """Puts the message back, or fails its task."""
-        name, channel = (message.headers or {}).get("task"), message.channel
-        reason = None
-        if isinstance(name, str) and isinstance(channel, Channel):
-            reason = self._reason(name, message)
+        name, channel = str((message.headers or {}).get("task")), message.channel
+        reason = self._reason(name, message) if isinstance(channel, Channel) else None
         if reason is None:
             self._fail_canvas(message)
             self._fail(body, message, exc)
             return
         now = time.monotonic()
         if self._said.get(name, now - _SILENCE) <= now - _SILENCE:
+            if len(self._said) >= _MOST:
+                self._said.clear()
             self._said[name] = now
             logger.warning("Task %r is not registered here; it goes back: %s", name, reason)
         channel.put_back(message.delivery_tag, _PAUSE)
@@ -89,6 +89,8 @@ class _PutBack:
         if until <= now:
             queue = message.channel.broker.ask(queues.of_message, message.delivery_tag)
             reason = self._asked(name, queue)
+            if len(self._known) >= _MOST:
+                self._known.clear()
             self._known[key] = time.monotonic() + _HOLDS, reason
         return reason
 

@@ -225,6 +225,10 @@ class Channel(DeclaringChannel):
             self._session.ack(delivery_tag, starts_job=starts_job)
             self.connection.acks_wait()
 
+    def put_back(self, delivery_tag: int, delay: float) -> None:
+        """Requeues a message for so many seconds later. Its delivery is not counted."""
+        self.qos.put_back(delivery_tag, delay)
+
     def basic_recover(self, requeue: bool = False) -> Any:
         """Requeues all unacknowledged messages."""
         if not requeue:

@@ -60,6 +60,11 @@ class QoS(virtual.QoS):
             else:
                 self.channel.session.reject([delivery_tag])
 
+    def put_back(self, delivery_tag: int, delay: float) -> None:
+        """Requeues a message for so many seconds later. Its delivery is not counted."""
+        if self._delivered.pop(delivery_tag, None) is not None:
+            self.channel.session.put_back(delivery_tag, delay)
+
     def forget(self) -> None:
         """Forgets all messages, so that none is acknowledged later."""
         self._delivered.clear()

@@ -59,7 +59,7 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
             gone = executions.record(connection, [execution])
             known[report.job_id] = [execution.id, False, is_dispatched]
         elif is_dispatched:  # a snoozed job is not, and has nothing to do with what died since
-            is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
+            is_final = report.is_unknown and not _may_be_known(connection, report.job_id)
             gone = endings.end(
                 connection,
                 [report.job_id],
@@ -73,6 +73,12 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
         ended += [e._replace(unanswered=None) if report.is_answered else e for e in gone]
     workers.count(connection, workers.RELEASED, sum(report.lost for report in reports))
     return ended
+
+
+def _may_be_known(connection: Connection, job_id: str) -> bool:
+    """Returns whether another worker may have registered the task of a job."""
+    job = jobs.get(connection, job_id)
+    return workers.may_know_task(connection, job.namespace, job.task, None) is not None
 
 
 def _execution(report: JobReport, worker: int, execution_id: UUID | None) -> ExecutionRecord:

@@ -60,22 +60,30 @@ def register(
     return bool(connection.scalar(_REGISTER, values))
 
 
-_KNOW = text(
-    """
-    SELECT EXISTS (SELECT FROM pgbeat.workers w, pgbeat.jobs j
-                    WHERE j.id = CAST(:job AS uuid) AND w.missing_since IS NULL
-                      AND coalesce(w.namespace, j.namespace) = j.namespace
-                      AND (w.tasks IS NULL OR j.task = ANY (w.tasks)))
-    """
-)
+class Knowing(NamedTuple):
+    """A worker that may know a task."""
+
+    name: str
+    #: Whether it has registered the task, or doesn't say: workers of older versions don't.
+    knows: bool
+    #: Seconds since it started.
+    age: float
 
 
-def may_know_task(connection: Connection, job_id: str) -> bool:
-    """Returns whether a living worker may have registered the task of a job.
+_KNOWING = text(sql.load("workers.sql", "knowing", alive=ALIVE))
 
-    Workers of older versions don't record their tasks.
+
+def may_know_task(
+    connection: Connection, namespace: str, task: str, queue: str | None, *, window: float = 0.0
+) -> Knowing | None:
+    """Returns a living worker that may know a task; `None` if none does.
+
+    It consumes from the queue, unless that is `None`. One that started in the last `window` seconds
+    counts, too: others of its version may follow.
     """
-    return bool(connection.scalar(_KNOW, {"job": job_id}))
+    values = {"namespace": namespace, "task": task, "queue": queue, "window": window}
+    row = connection.execute(_KNOWING, values).first()
+    return None if row is None else Knowing(*row)
 
 
 _RENEW = text(

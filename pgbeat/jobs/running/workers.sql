@@ -11,6 +11,15 @@ WITH mine AS (
 SELECT CAST(:lease AS float8) IS NOT NULL
        OR pg_try_advisory_lock(CAST(:life AS integer), id) FROM mine
 
+-- name: knowing
+SELECT name, knows, extract(epoch FROM now() - started_at)::float8 FROM (
+    SELECT w.name, w.started_at, w.tasks IS NULL OR :task = ANY (w.tasks) AS knows
+      FROM pgbeat.workers w
+     WHERE {alive} AND coalesce(w.namespace, :namespace) = :namespace
+       AND (w.queues IS NULL OR coalesce(CAST(:queue AS text) = ANY (w.queues), true))) AS w
+ WHERE knows OR started_at > now() - make_interval(secs => :window)
+ ORDER BY knows DESC, started_at DESC LIMIT 1
+
 -- name: missing
 WITH known AS (
     SELECT w.id, w.missing_since, {alive} AS lives FROM pgbeat.workers w)

@@ -72,7 +72,7 @@ def test_a_body_that_cannot_be_published(workers: Workers, client: Client) -> No
 
 
 def test_a_body_that_no_worker_knows_is_said_once(workers: Workers, client: Client) -> None:
-    worker = workers.start()
+    worker = workers.start(PGBEAT_DEPLOY_WINDOW="0")
     failed = chord([client.add(1, 1)], client.unknown())()
     with pytest.raises(Exception, match=r"results\.unknown"):
         failed.get(timeout=30)

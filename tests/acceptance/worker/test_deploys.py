@@ -74,6 +74,7 @@ def test_a_task_that_nobody_knows(processes: Processes, sender: Celery) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_rolling_out_and_back_under_load(processes: Processes, sender: Celery, sql: Sql) -> None:
     """Workers are replaced one by one; what is left of a version waits until it comes back."""
     chance, sent = random.Random(1), list[dict[str, AsyncResult]]()  # noqa: S311
@@ -83,7 +84,7 @@ def test_rolling_out_and_back_under_load(processes: Processes, sender: Celery, s
 
     def sending(condition: Callable[[], bool]) -> None:
         def send_and_look() -> bool:
-            if time.monotonic() >= 0.3 * len(sent) + began:
+            if time.monotonic() >= 0.5 * len(sent) + began:
                 sent.append(send(sender, chance.choice(sorted(known))))
             return condition()
 

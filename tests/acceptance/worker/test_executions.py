@@ -205,7 +205,7 @@ def test_a_running_job_is_terminated(tracked_workers: TrackedWorkers, pool: str)
 @pytest.mark.slow
 def test_revoked_expired_and_unknown_jobs_end(tracked_workers: TrackedWorkers) -> None:
     """They never began; there is no execution."""
-    worker = start(tracked_workers, "prefork")
+    worker = start(tracked_workers, "prefork", pgbeat_deploy_window=0)
     expired = tracked_workers.one("add", options={"expires": "2020-01-01T00:00:00+00:00"})
     unknown = tracked_workers.one("nobody_knows_it")
     held = tracked_workers.launch("hold", "a", count=2)

@@ -16,7 +16,7 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs.running import job_reports
+from pgbeat.jobs.running import job_reports, workers
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.worker import signals as worker
 from pgbeat.worker.recording import process_recorder
@@ -94,7 +94,11 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
     """As while a new version is rolled out; a worker of an older version doesn't say."""
     if tasks is not None:
         said = None if tasks == "unsaid" else tasks
-        sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w2', 2, %s)", said)
+        sql(
+            "INSERT INTO pgbeat.workers (name, pid, tasks, alive_until) "
+            "VALUES ('w2', 2, %s, now() + interval '1 minute')",
+            said,
+        )
     sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
     job = make_job(sql, dispatched_at="now", max_attempts=2)
     with connections.engine(postgres_url(database), "tests").begin() as connection:
@@ -104,6 +108,34 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
         job_reports.record(connection, 1, [report])
     [(state, retried_by)] = sql("SELECT state, retried_by FROM pgbeat.jobs WHERE id = %s", job)
     assert (state, retried_by is not None) == ("failed", is_retried)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"tasks": ["a", "t"]}, True),
+        ({}, True),  # it doesn't say
+        ({"tasks": ["t"], "queues": ["q"], "namespace": "default"}, True),
+        ({"tasks": ["t"], "queues": ["other"]}, None),
+        ({"tasks": ["t"], "namespace": "other"}, None),
+        ({"tasks": ["t"], "alive_until": "2020-01-01Z"}, None),
+        ({"tasks": ["a"]}, None),
+        ({"tasks": ["a"], "started_at": "now"}, False),
+        ({"tasks": ["a"], "started_at": "now", "queues": ["other"]}, None),
+    ],
+)
+def test_who_may_know_a_task(
+    database: str, sql: Sql, columns: dict[str, Any], found: bool | None
+) -> None:
+    row = {"alive_until": "infinity", "started_at": "2020-01-01Z"} | columns
+    sql(
+        f"INSERT INTO pgbeat.workers (name, pid, {', '.join(row)}) "
+        f"VALUES ('w', 1{', %s' * len(row)})",
+        *row.values(),
+    )
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
+        worker = workers.may_know_task(connection, "default", "t", "q", window=60)
+    assert (worker and worker.knows) is found
 
 
 @pytest.mark.slow

@@ -231,6 +231,19 @@ def test_rejected_messages_are_dead_letters(opened: Sessions, connection: Connec
     assert set(state(connection)) == {"other's", "waiting"}
 
 
+def test_a_message_is_put_back_for_later(opened: Sessions, connection: Connection) -> None:
+    """As if it had not been delivered."""
+    put(connection, "q", "mine", "other's")
+    one, other = opened.consumer(), opened.consumer()
+    (mine,), (theirs,) = one.claim("q", at_most=1), other.claim("q", at_most=1)
+    assert consumers.put_back(connection, one.id, [mine.id, theirs.id], 0.3) == []
+    assert state(connection)["other's"][1] == other.id
+    assert other.claim("q") == []
+    until(lambda: consumers.promote(connection, 10))
+    [again] = other.claim("q")
+    assert (again.payload, again.deliveries, again.redelivered) == (b"mine", 1, False)
+
+
 # -- released -------------------------------------------------------------------------------------
 
 

@@ -83,6 +83,7 @@ def _requeue(which: str, result: str) -> TextClause:
 
 _REQUEUE = _requeue(sql.load(_SQL, "claimed"), sql.load(_SQL, "left"))
 _RELEASE = _requeue("m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)")
+_PUT_BACK = text(sql.load(_SQL, "put_back"))
 _REJECT = text(sql.load(_SQL, "reject", reason=":reason"))
 
 
@@ -103,6 +104,17 @@ def requeue(
     values = {"messages": list(messages), "consumer": consumer, "fate": "rejected"}
     left = connection.scalar(_REQUEUE, {**values, "limit": limit, "uncounted": int(not counts)})
     return [int(message) for message in left or ()]
+
+
+def put_back(
+    connection: Connection, consumer: int, messages: Sequence[int], delay: float
+) -> list[int]:
+    """Requeues claimed messages for `delay` seconds later, and doesn't count their delivery.
+
+    Returns those that another session has locked, which must be put back later.
+    """
+    values = {"messages": list(messages), "consumer": consumer, "delay": delay}
+    return [int(message) for message in connection.scalar(_PUT_BACK, values) or ()]
 
 
 def reject(

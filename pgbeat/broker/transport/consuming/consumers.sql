@@ -77,6 +77,14 @@ m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer
 -- name: left
 ARRAY(SELECT m.id FROM kombu_message m
                    WHERE {claimed} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))
+-- name: put_back
+WITH mine AS (SELECT m.id FROM kombu_message m WHERE {claimed} FOR UPDATE SKIP LOCKED),
+    later AS (
+        UPDATE kombu_message m
+           SET claimed_by = NULL, deliveries = m.deliveries - 1,
+               available_at = clock_timestamp() + make_interval(secs => :delay)
+         WHERE m.id = ANY (ARRAY(SELECT id FROM mine)))
+    SELECT {left}
 -- name: reject
 WITH mine AS (SELECT m.id FROM kombu_message m WHERE {claimed} FOR UPDATE SKIP LOCKED),
     dead AS (

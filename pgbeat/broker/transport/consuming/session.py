@@ -236,6 +236,16 @@ class Session:
                 self._settlements.settle(requeue, messages)
             self.wake()
 
+    def put_back(self, message: int, delay: float) -> None:
+        """Requeues a claimed message for so many seconds later. Its delivery is not counted."""
+
+        def put_back(messages: Sequence[int]) -> list[int]:
+            return consumers.put_back(self._connection, self.id, messages, delay)
+
+        with self.alone():
+            self._settlements.settle(put_back, [message])
+        self.wake()
+
     def reject(self, messages: Sequence[int], reason: str = "rejected") -> None:
         """Moves claimed messages to the dead letters."""
 
