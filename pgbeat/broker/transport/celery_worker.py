@@ -126,6 +126,26 @@ class RejectInProcess(bootsteps.StartStopStep):
         c.pool.on_apply = apply_or_reject
 
 
+class TrackedProcesses(bootsteps.StartStopStep):
+    """Lets a worker live that consumes anew just after one of its processes has died.
+
+    Celery drops the process's file as it closes. Until the process is reaped, at the latest after
+    five seconds, it would fail to watch that file again.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, c: Any) -> bool:
+        """Returns whether tasks run in processes."""
+        return isinstance(c.pool, PreforkPool)
+
+    def start(self, c: Any) -> None:
+        """Has such a process's file watched again."""
+        for process in c.pool._pool._pool:
+            if getattr(process, "_sentinel_poll", 0) is None:
+                del process._sentinel_poll
+
+
 #: Where what replaces a pool's `on_apply` has the original.
 _ORIGINAL = "pgbeat_original"
 
@@ -161,7 +181,7 @@ def prepare(app: Any) -> None:
         app.amqp.Consumer = WorkerConsumer
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
-    app.steps["consumer"].update((AckBeforeTask, RejectInProcess))
+    app.steps["consumer"].update((AckBeforeTask, RejectInProcess, TrackedProcesses))
     if app.conf.get("worker_disable_prefetch"):
         app.steps["consumer"].add(ExactPrefetch)
         # Celery would warn that it ignores the setting.

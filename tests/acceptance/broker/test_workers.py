@@ -338,6 +338,38 @@ def test_revoked_tasks_end(transport_workers: TransportWorkers) -> None:
 
 
 @pytest.mark.slow
+def test_a_session_is_cut_after_a_process_died_and_before_it_is_reaped(
+    transport_workers: TransportWorkers,
+) -> None:
+    """Celery has dropped the process's file, but not the process."""
+    (transport_workers.folder / "unreaped.py").write_text(UNREAPED)
+    worker = transport_workers.start(
+        "-P", "prefork", "-c", "1", app="unreaped", PYTHONPATH=str(transport_workers.folder)
+    )
+    transport_workers.await_started([transport_workers.send("note")])
+    transport_workers.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE classid = 1885823587"
+    )
+    worker.says("Trying to re-establish the connection")
+    transport_workers.await_started([transport_workers.send("note")])
+
+
+#: An app whose worker, while it stops consuming, does what it does when a process's file closes.
+UNREAPED = """
+from celery import bootsteps
+from tests.support.apps.journal import app
+
+class Drop(bootsteps.StartStopStep):
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def stop(self, c):
+        for process in c.pool._pool._pool:
+            c.pool._pool._untrack_child_process(process, c.hub)
+
+app.steps["consumer"].add(Drop)
+"""
+
+
 def test_an_idle_solo_worker_answers_at_once(transport_workers: TransportWorkers) -> None:
     name = transport_workers.name(start(transport_workers, "solo", 1))
     _, inspect = remote(transport_workers, name)
