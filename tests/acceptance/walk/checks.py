@@ -58,7 +58,9 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     found += _crowded(site, lines, faults)
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
     found += _exited(lines, faults)
-    found += canvases.violations(site, walk_app.app, promised.canvases, promised.unique)
+    found += canvases.violations(
+        site, walk_app.app, promised.canvases, promised.unanswered, promised.unique
+    )
     return found
 
 

@@ -73,8 +73,9 @@ class Promised:
     rolled_back: set[str] = field(default_factory=set)
     #: Jobs that were cancelled.
     cancelled: set[str] = field(default_factory=set)
-    #: Canvases of tasks with policies, and unique tasks.
+    #: Canvases of tasks with policies, tasks of those whose sending was refused, and unique tasks.
     canvases: list[Canvas] = field(default_factory=list)
+    unanswered: set[str] = field(default_factory=set)
     unique: set[str] = field(default_factory=set)
     #: What was refused, by its kind: to be read, not checked.
     refused: dict[str, int] = field(default_factory=dict)
@@ -211,7 +212,7 @@ class Load:
             with self._lock:
                 self.promised.unique.add(one)
             return
-        sent = canvases.send(self.app, chance)
+        sent = canvases.send(self.app, chance, self.promised.unanswered)
         with self._lock:
             self.promised.canvases.append(sent)
 
@@ -280,5 +281,6 @@ class Load:
                 "rolled_back": sorted(self.promised.rolled_back),
                 "cancelled": sorted(self.promised.cancelled),
                 "canvases": [vars(each) for each in self.promised.canvases],
+                "unanswered": sorted(self.promised.unanswered),
             }
         (self.site.folder / "promised.json").write_text(json.dumps(kept, default=str))
