@@ -124,11 +124,12 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
-    from pgbeat.worker import signals
+    from pgbeat.worker import liveness, signals
     from pgbeat.worker.finishing import task_run
 
     task_run.set_up(sender.app)
     try:
+        liveness.show(sender.app)
         signals.set_up(sender)
         if "sentry_sdk.integrations.celery" in sys.modules:
             from pgbeat.integrations import sentry

@@ -34,6 +34,7 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy import task_policies
 from pgbeat.log import use_json
 from pgbeat.monitoring.metrics.counters import BeatCounters
+from pgbeat.pulse import Pulse
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine
@@ -44,6 +45,8 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _NO_ROOM = 0.25
 #: Seconds for which `close` waits for webhooks that are being delivered.
 _FAREWELL = 5.0
+#: Seconds that a pass may take before the beat counts as stuck.
+_PATIENCE = 120.0
 
 
 class Pass(NamedTuple):
@@ -86,6 +89,8 @@ class Scheduler(celery.beat.Scheduler):
         self.max_interval = self.settings.loop_interval
         self._closed = self._has_ticked = self._has_loaded = False
         self._postponed = Postponed()
+        self._turned_at = time.monotonic()
+        self._pulse = Pulse("beat", lambda: time.monotonic() - self._turned_at > _PATIENCE)
         self._app_schedules = AppSchedules(app, self.settings, self.default_entries)
         super().__init__(
             app,
@@ -151,6 +156,8 @@ class Scheduler(celery.beat.Scheduler):
             # Full collections need not look at what the program has loaded. While it launches, that
             # took a tenth of beat's processor time.
             gc.freeze()
+            self._pulse.start()
+        self._turned_at = time.monotonic()
         try:
             if self._leader.lead():
                 done = self._run_pass()
@@ -220,6 +227,7 @@ class Scheduler(celery.beat.Scheduler):
         if self._closed:
             return
         self._closed = True
+        self._pulse.stop()
         if hasattr(self, "_leader"):  # a lazy instance has none
             self._forget()
             self._leader.drop()

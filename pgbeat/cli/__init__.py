@@ -25,8 +25,12 @@ from pgbeat.version import __version__
 #: programs that a signal ended.
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
-#: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
-TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
+#: Keys of click's `Context.meta`: the `Target`, what makes it for a command that starts without it,
+#: and whether the command prints JSON.
+TARGET, LATE_TARGET = "pgbeat.cli.target", "pgbeat.cli.late_target"
+AS_JSON = "pgbeat.cli.as_json"
+#: The command that may be called every few seconds, by a probe.
+_QUICK = "health"
 
 #: Each command's module and what the list of commands says about it: those on schedules, which
 #: are also `pgbeat schedules …`, and all.
@@ -62,6 +66,10 @@ COMMANDS = {
     "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
     "errors": ("operations.errors", "Show why jobs failed."),
     "groups": ("jobs.groups", "Look at groups of jobs, make one, cancel one."),
+    "health": (
+        "operations.health",
+        "Say whether this host's beat, worker or web side is alive; exit with 1 if not.",
+    ),
     "jobs": ("jobs.jobs", "Look at jobs, make them, hold, end and retry them."),
     "lanes": ("jobs.lanes", "Look at lanes, change them, hold them."),
     "load": ("operations.load", "Show what ended over time, how long it waited and ran."),
@@ -259,14 +267,25 @@ _url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over 
 @click.pass_context
 def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
     """Look at pgbeat's schedules, change them, find out why they did or didn't run."""
-    from pgbeat.cli.terminal.target import Target
+    # A program that passes its app may have no command above ours.
+    named = True if ctx.parent is None else bool(ctx.parent.params.get("app"))
+    _aim(ctx, url, celery=ctx.obj, is_named=named)
 
+
+def _aim(ctx: click.Context, url: str | None, **how: Any) -> None:
+    """Gives the command its target; shows the help if there is no command."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         ctx.exit()
-    # A program that passes its app may have no command above ours.
-    named = True if ctx.parent is None else bool(ctx.parent.params.get("app"))
-    ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_named=named)
+
+    def target() -> Any:
+        from pgbeat.cli.terminal.target import Target
+
+        return Target(url, **how)
+
+    ctx.meta[LATE_TARGET] = target
+    if ctx.invoked_subcommand != _QUICK:
+        ctx.meta[TARGET] = target()
 
 
 @_group()
@@ -285,12 +304,7 @@ def program(ctx: click.Context, app: str | None, workdir: Path | None, url: str 
     Commands that only read and switch need a database: --url, or the app's. Those that launch, or
     check what can be launched, need the app.
     """
-    from pgbeat.cli.terminal.target import Target
-
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-        ctx.exit()
-    ctx.meta[TARGET] = Target(url, name=app, workdir=workdir)
+    _aim(ctx, url, name=app, workdir=workdir)
 
 
 def main() -> None:

@@ -5,9 +5,7 @@ Whichever of those is not installed is left out, with its name.
 
 import json
 import re
-import runpy
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +25,7 @@ from pgbeat.monitoring.metrics import prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue, add
 from pgbeat.monitoring.metrics.families import FAMILIES
 from tests.support.databases import rows_of
-from tests.support.processes import ROOT, until
+from tests.support.processes import ROOT
 from tests.support.rows import make_job, make_lane
 
 DEPLOY = ROOT / "deploy"
@@ -119,26 +117,6 @@ def test_commands_of_the_image_exist(compose: dict[str, Any]) -> None:
         command = service.get("command", "")
         if isinstance(command, str) and command.startswith("pgbeat "):
             assert command.split()[1] in COMMANDS, name
-
-
-def test_a_beats_health_is_its_own(
-    database: str, beat: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main = runpy.run_path(str(DEPLOY / "beat_health.py"))["main"]
-    monkeypatch.setenv("PGBEAT_URL", database)
-    assert main() == 1
-    leader, standby = beat(max_interval=0.05), beat(max_interval=0.05)
-    leader.run_due()
-    standby.tick()
-    assert main() == 0
-    monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert main() == 1
-    monkeypatch.undo()
-    monkeypatch.setenv("PGBEAT_URL", database)
-    leader.close()
-    assert main() == 0  # the standby is here, too
-    standby.close()
-    until(lambda: main() == 1, 30, "nobody is left")
 
 
 # -- the image

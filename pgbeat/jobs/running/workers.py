@@ -256,6 +256,14 @@ def count(connection: Connection, metric: str, more: int) -> None:
         connection.execute(_COUNT, {"metric": metric, "more": more})
 
 
+_OF_HOST = text(sql.load("workers.sql", "of_host", alive=ALIVE))
+
+
+def of_host(connection: Connection, host: str, pids: Sequence[int]) -> list[int]:
+    """Returns those of a host's processes that are living workers."""
+    return list(connection.scalars(_OF_HOST, {"host": host, "pids": list(pids)}))
+
+
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")
 _LIVING = text(sql.load("workers.sql", "living", alive=ALIVE))
 

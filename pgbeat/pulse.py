@@ -1,0 +1,128 @@
+"""Shows that a beat or a worker of this host is alive, without asking the database.
+
+The process writes the time into a file of its own, and notifies systemd, every few seconds unless
+it is stuck. Another process reads these files (`pgbeat health`): it must start quickly, so this
+module imports nothing heavy.
+"""
+
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger("pgbeat.health")
+
+#: Seconds between two signs of life, and after which a process without one counts as stuck.
+INTERVAL, STALE = 5.0, 30.0
+_SUFFIX = ".pulse"
+
+
+class Heard(NamedTuple):
+    """A process of this host, and how many seconds ago it gave its last sign of life."""
+
+    pid: int
+    age: float
+
+
+def folder() -> Path:
+    """Returns the folder of the files: `PGBEAT_HEALTH_DIR`, or one of this user's."""
+    given = os.environ.get("PGBEAT_HEALTH_DIR")
+    # As `tempfile` finds it, which takes ten times as long to import.
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    return Path(given or f"{temporary}/pgbeat-{os.getuid()}")
+
+
+class Pulse:
+    """The signs of life of this process, as long as it is not stuck."""
+
+    def __init__(self, role: str, is_stuck: Callable[[], bool]) -> None:
+        self._file = folder() / f"{role}-{os.getpid()}{_SUFFIX}"
+        self._pid, self._is_stuck = os.getpid(), is_stuck
+        self._stopped = threading.Event()
+        #: Whether there is a file.
+        self._is_shown = False
+
+    def start(self) -> None:
+        """Gives the first sign, and begins to give more."""
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(self._file.parent)
+            self._beat()
+            self._is_shown = True
+        except OSError as error:
+            logger.warning(
+                "`pgbeat health --live` can't see this process: %s (PGBEAT_HEALTH_DIR)", error
+            )
+        notify("READY=1\nWATCHDOG=1")
+        threading.Thread(target=self._run, name="pgbeat-pulse", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the signs, as the process ends. Does nothing in a process forked from it."""
+        if os.getpid() == self._pid:
+            self._stopped.set()
+            if self._is_shown:
+                self._file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERVAL):
+            if os.getpid() != self._pid or self._is_stuck():
+                continue
+            notify("WATCHDOG=1")
+            try:
+                if self._is_shown:
+                    self._beat()
+            except OSError as error:  # the folder was deleted, or the disk is full
+                logger.debug("%s: %s", self._file, error)
+
+    def _beat(self) -> None:
+        """Writes the system's monotonic clock, which no correction of its time moves."""
+        self._file.write_text(f"{time.monotonic():.3f}\n")
+
+
+def _require_own(path: Path) -> None:
+    """Raises `PermissionError` for a folder in which others could put a link in a file's place."""
+    about = path.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise PermissionError(f"{path} is not a folder in which only this user may write")
+
+
+def notify(state: str) -> None:
+    """Notifies the service manager, if it has started this process and wants to know."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.connect("\0" + address[1:] if address[0] == "@" else address)
+            connection.sendall(state.encode())
+    except OSError as error:
+        logger.debug("NOTIFY_SOCKET: %s", error)
+
+
+def heard(role: str) -> list[Heard]:
+    """Returns the running processes of a role on this host that give signs of life, or did."""
+    found = []
+    for file in sorted(folder().glob(f"{role}-*{_SUFFIX}")):
+        pid = file.name.removeprefix(f"{role}-").removesuffix(_SUFFIX)
+        if not pid.isdigit() or not _runs(int(pid)):
+            continue
+        try:
+            found.append(Heard(int(pid), time.monotonic() - float(file.read_text())))
+        except (OSError, ValueError):  # it ends, or has not written yet
+            continue
+    return [each for each in found if each.age >= 0]  # else from before the system's start
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

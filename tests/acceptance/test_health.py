@@ -1,0 +1,141 @@
+"""Probes of beats, workers and the web side, and what systemd hears of them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgbeat import pulse
+from pgbeat.pulse import Pulse
+from tests.support.command_line import Sql
+from tests.support.processes import Process, Processes, until
+
+#: Signs of life come every five seconds.
+_WITHIN = ("--within", "8")
+
+
+@pytest.fixture
+def probed(processes: Processes, tmp_path: Path) -> Processes:
+    processes.env["PGBEAT_HEALTH_DIR"] = str(tmp_path / "health")
+    return processes
+
+
+def health(processes: Processes, *arguments: str, **env: str) -> tuple[int, str]:
+    """Returns the exit status and what was said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pgbeat", "health", *arguments],
+        env={**processes.env, "PGBEAT_URL": processes.database, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, (done.stdout or done.stderr).strip()
+
+
+def start(processes: Processes, role: str) -> Process:
+    process = processes.beat() if role == "beat" else processes.worker("-P", "prefork", "-c", "1")
+    until(lambda: health(processes, role)[0] == 0, 40)
+    return process
+
+
+@pytest.mark.parametrize("role", ["beat", "worker"])
+def test_one_that_hangs_is_not_alive(probed: Processes, role: str) -> None:
+    assert health(probed, role)[0] == 1
+    process = start(probed, role)
+    assert health(probed, role) == (0, f"{role} {process.pid}: alive")
+    until(lambda: health(probed, role, "--ready")[0] == 0, 30)
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: health(probed, role, *_WITHIN)[0] == 1, 30)
+    said = health(probed, role, *_WITHIN, "--json")[1]
+    assert json.loads(said)["ok"] is False
+    assert f"{role} {process.pid} has given no sign of life for" in said
+    process.send_signal(signal.SIGCONT)
+    until(lambda: health(probed, role, *_WITHIN)[0] == 0, 30)
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    assert health(probed, role)[1].startswith(f"no {role} gives signs of life in")
+
+
+@pytest.mark.parametrize("role", ["beat", "worker"])
+def test_one_without_its_database_is_alive_but_not_ready(
+    probed: Processes, role: str, sql: Sql
+) -> None:
+    """A restart would not bring the database back."""
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    process = (
+        probed.beat(PGBEAT_URL=nowhere, TESTS_DATABASE=nowhere)
+        if role == "beat"
+        else probed.worker(TESTS_DATABASE=nowhere, PGBEAT_URL=nowhere)
+    )
+    until(lambda: health(probed, role)[0] == 0, 40)
+    assert process.poll() is None
+    status, said = health(probed, role, "--ready")
+    assert status == 1
+    assert str(process.pid) in said
+
+
+def test_systemd_hears_of_one_until_it_hangs(probed: Processes, tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(30)
+        worker = probed.worker(NOTIFY_SOCKET=address)
+        assert manager.recv(100) == b"READY=1\nWATCHDOG=1"
+        assert manager.recv(100) == b"WATCHDOG=1"
+        worker.send_signal(signal.SIGSTOP)
+        manager.settimeout(8)
+        with pytest.raises(TimeoutError):
+            while True:
+                manager.recv(100)
+
+
+def test_the_web_side(probed: Processes) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    status, said = health(probed, "web", "--port", port)
+    assert (status, said.split(":")[0]) == (1, f"web at port {port} doesn't answer")
+    app = ("-A", "tests.support.apps.basic")
+    probed.run(sys.executable, "-m", "pgbeat", *app, "web", "--port", port)
+    until(lambda: health(probed, "web", "--port", port)[0] == 0, 40)
+    assert health(probed, "web", "--port", port, "--ready")[0] == 0
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_a_folder_in_which_others_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They could lead the file elsewhere."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setenv("PGBEAT_HEALTH_DIR", str(folder))
+    made = Pulse("worker", lambda: False)
+    made.start()
+    heard = pulse.heard("worker")
+    made.stop()
+    assert [each.pid for each in heard] == ([os.getpid()] if mode == 0o700 else [])
+    assert ("only this user may write" in caplog.text) is (mode == 0o777)
+    assert list(folder.iterdir()) == []
+
+
+def test_it_starts_without_the_app_and_the_database() -> None:
+    """A probe runs every few seconds, beside the process that it asks."""
+    heavy = ("celery", "sqlalchemy", "psycopg", "kombu")
+    code = (
+        "import sys; from pgbeat.__main__ import main\n"
+        "sys.argv = ['pgbeat', 'health', 'beat']\n"
+        "try: main()\n"
+        f"except SystemExit: print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    env: dict[str, Any] = {**os.environ, "PGBEAT_HEALTH_DIR": "/nowhere", "PGBEAT_APP": "nothing"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
