@@ -44,7 +44,7 @@ def start(processes: Processes, role: str) -> Process:
     return process
 
 
-@pytest.mark.parametrize("role", ["beat", "worker"])
+@pytest.mark.parametrize("role", ["worker", pytest.param("beat", marks=pytest.mark.slow)])
 def test_one_that_hangs_is_not_alive(probed: Processes, role: str) -> None:
     assert health(probed, role)[0] == 1
     process = start(probed, role)
@@ -80,6 +80,7 @@ def test_one_without_its_database_is_alive_but_not_ready(
     assert str(process.pid) in said
 
 
+@pytest.mark.slow
 def test_systemd_hears_of_one_until_it_hangs(probed: Processes, tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -41,7 +41,7 @@ def send(sender: Celery, version: str) -> dict[str, AsyncResult]:
 VALUES = {"plain": 2, "job": 2, "chain": 5, "chord": 7}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
 def test_tasks_of_another_version(
     processes: Processes, sender: Celery, sql: Sql, pool: str
 ) -> None:
