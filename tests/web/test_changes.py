@@ -30,8 +30,8 @@ ME = f"user:{getpass.getuser()}"
 READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
-    "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "history",
-    "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list",
+    "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "health",
+    "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list",
     "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",

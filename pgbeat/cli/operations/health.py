@@ -104,7 +104,9 @@ def _known(ctx: click.Context, role: str) -> Found:
             from pgbeat.jobs.running import workers
 
             known = workers.of_host(connection, socket.gethostname(), pids)
-            return Found(bool(known), f"worker {_named(known or pids)}: {_IS[bool(known)]} alive")
+            if known:
+                return Found(True, f"worker {_named(known)}: the database knows it as alive")
+            return Found(False, f"worker {_named(pids)}: the database doesn't know it as alive")
         from pgbeat.monitoring import beats
 
         status = beats.status(connection, target.settings)
@@ -113,10 +115,6 @@ def _known(ctx: click.Context, role: str) -> Found:
             if beat is not None and beat.host == socket.gethostname() and beat.process in pids:
                 return Found(True, f"beat {beat.process} {word}")
     return Found(False, f"beat {_named(pids)} neither leads nor stands by")
-
-
-#: What the database says of workers.
-_IS = {True: "known to the database as", False: "not known to the database as"}
 
 
 def _named(pids: list[int]) -> str:

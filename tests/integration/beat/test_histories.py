@@ -129,7 +129,9 @@ def test_what_came_before_its_period_was_added_stays(
         "UNION SELECT tableoid::regclass::text FROM pgbeat.executions "
         "UNION SELECT tableoid::regclass::text FROM pgbeat.ticks ORDER BY 1"
     )
-    [(today,)] = sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    [(today,)] = sql(
+        "SELECT to_char(max(decided_at) AT TIME ZONE 'UTC', 'YYYYMMDD') FROM pgbeat.ticks"
+    )
     assert [place for (place,) in places] == [
         f"pgbeat.ended_executions_{today}",
         f"pgbeat.ended_jobs_{today}",
