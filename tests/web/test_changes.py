@@ -31,8 +31,8 @@ READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
     "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "health",
-    "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree", "lanes list",
-    "lanes show",
+    "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
+    "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
