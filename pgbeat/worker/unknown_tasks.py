@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps
-from celery.app.task import Context
 from celery.exceptions import NotRegistered
+from celery.utils.functional import LRUCache
 from sqlalchemy.exc import SQLAlchemyError
 
 from pgbeat.broker import queues
@@ -20,6 +20,7 @@ from pgbeat.broker.transport.channel import Channel
 from pgbeat.config import settings_of
 from pgbeat.database import connections
 from pgbeat.jobs.running import workers
+from pgbeat.worker import undecodable
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -46,9 +47,9 @@ class _PutBack:
         self._app, self._fail = app, fail
         self._started = time.monotonic()
         #: By task, exchange and routing key, what `_asked` returned, and until when it holds.
-        self._known: dict[tuple[Any, ...], tuple[float, str | None]] = {}
+        self._known = LRUCache(limit=_MOST)
         #: When a task was logged last. All times are of the monotonic clock.
-        self._said: dict[str, float] = {}
+        self._said = LRUCache(limit=_MOST)
 
     def __call__(self, body: Any, message: Any, exc: Exception) -> None:
         """Puts the message back, or fails its task."""
@@ -60,8 +61,6 @@ class _PutBack:
             return
         now = time.monotonic()
         if self._said.get(name, now - _SILENCE) <= now - _SILENCE:
-            if len(self._said) >= _MOST:
-                self._said.clear()
             self._said[name] = now
             logger.warning("Task %r is not registered here; it goes back: %s", name, reason)
         channel.put_back(message.delivery_tag, _PAUSE)
@@ -70,27 +69,25 @@ class _PutBack:
         """Stores the failure of a task, and of what waits for it."""
         headers = message.headers or {}
         try:
-            embedded = message.payload[2]
-            request = Context({**headers, **embedded})
-            self._app.backend.mark_as_failure(
-                headers["id"],
-                NotRegistered(headers["task"]),
-                request=request,
-                store_result=not headers.get("ignore_result"),
-            )
-        except Exception:
-            logger.exception("The failure of task %s was not stored", headers.get("id"))
+            headers = {**headers, **message.payload[2]}
+        except Exception as error:
+            logger.warning("What waits for task %s is not known: %s", headers.get("id"), error)
+        undecodable.store_failure(
+            self._app,
+            headers,
+            NotRegistered(headers.get("task")),
+            stores_result=not headers.get("ignore_result"),
+        )
 
     def _reason(self, name: str, message: Any) -> str | None:
         """Returns why another worker may know the task, or may come that does."""
         now, info = time.monotonic(), message.delivery_info
         key = name, info.get("exchange"), info.get("routing_key")
+        reason: str | None
         until, reason = self._known.get(key, (now, None))
         if until <= now:
             queue = message.channel.broker.ask(queues.of_message, message.delivery_tag)
             reason = self._asked(name, queue)
-            if len(self._known) >= _MOST:
-                self._known.clear()
             self._known[key] = time.monotonic() + _HOLDS, reason
         return reason
 
