@@ -5,6 +5,7 @@
 
 import os
 import time
+from typing import Any
 
 from celery import Celery
 
@@ -13,22 +14,23 @@ from tests.support.databases import sqlalchemy_url
 VERSIONS = ("1", "2")
 
 
+def add(number: int | list[int]) -> int:
+    """Returns one more than a number, or than the sum of several."""
+    time.sleep(0.01)
+    return 1 + (number if isinstance(number, int) else sum(number))
+
+
 def make(database: str, version: str) -> Celery:
     """Returns the app of a version."""
     url = f"pgbeat+{sqlalchemy_url(database)}"
     app = Celery("deployed", broker=url, backend=url, set_as_current=False)
     app.conf.update(result_extended=True, worker_prefetch_multiplier=4)
 
-    @app.task(name="shop.both", shared=False, acks_late=True)
-    def both(number: int | list[int]) -> int:
-        time.sleep(0.01)
-        return 1 + (number if isinstance(number, int) else sum(number))
-
+    policies: dict[str, dict[str, Any]] = {"shop.both": {}}
     for each in VERSIONS if version == "both" else [version]:
-        for name, policy in (("plain", {}), ("job", {"pgbeat": {"max_attempts": 1}})):
-            app.task(name=f"shop.{name}{each}", shared=False, acks_late=True, **policy)(
-                both.run.__func__ if hasattr(both.run, "__func__") else both.run
-            )
+        policies |= {f"shop.plain{each}": {}, f"shop.job{each}": {"pgbeat": {"max_attempts": 1}}}
+    for name, policy in policies.items():
+        app.task(name=name, shared=False, acks_late=True, **policy)(add)
     return app
 
 
