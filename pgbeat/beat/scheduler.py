@@ -34,7 +34,7 @@ from pgbeat.jobs.lanes.model import Room
 from pgbeat.jobs.policy import task_policies
 from pgbeat.log import use_json
 from pgbeat.monitoring.metrics.counters import BeatCounters
-from pgbeat.pulse import Pulse
+from pgbeat.processes.pulse import Pulse
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import condition_engine
@@ -89,8 +89,7 @@ class Scheduler(celery.beat.Scheduler):
         self.max_interval = self.settings.loop_interval
         self._closed = self._has_ticked = self._has_loaded = False
         self._postponed = Postponed()
-        self._turned_at = time.monotonic()
-        self._pulse = Pulse("beat", lambda: time.monotonic() - self._turned_at > _PATIENCE)
+        self._pulse = Pulse("beat", _PATIENCE)
         self._app_schedules = AppSchedules(app, self.settings, self.default_entries)
         super().__init__(
             app,
@@ -157,7 +156,7 @@ class Scheduler(celery.beat.Scheduler):
             # took a tenth of beat's processor time.
             gc.freeze()
             self._pulse.start()
-        self._turned_at = time.monotonic()
+        self._pulse.turned()
         try:
             if self._leader.lead():
                 done = self._run_pass()

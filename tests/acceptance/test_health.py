@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pgbeat import pulse
-from pgbeat.pulse import Pulse
+from pgbeat.processes import pulse
+from pgbeat.processes.pulse import Pulse
 from tests.support.command_line import Sql
 from tests.support.processes import Process, Processes, until
 
@@ -117,7 +117,7 @@ def test_a_folder_in_which_others_write_is_not_used(
     folder.mkdir()
     folder.chmod(mode)
     monkeypatch.setenv("PGBEAT_HEALTH_DIR", str(folder))
-    made = Pulse("worker", lambda: False)
+    made = Pulse("worker", 60)
     made.start()
     heard = pulse.heard("worker")
     made.stop()

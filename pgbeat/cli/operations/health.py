@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import click
 
-from pgbeat import pulse
 from pgbeat.cli import AS_JSON, LATE_TARGET
+from pgbeat.processes import pulse
 
 #: Seconds for `pgbeat web` to answer.
 _PATIENCE = 5.0
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """Whether all is well, and a sentence."""
 
     ok: bool
@@ -50,9 +50,10 @@ def health_command(
     if role == "web":
         found = _answer(port, "/readyz" if check == "ready" else "/healthz")
     else:
-        found = _alive(role, within)
+        heard = pulse.heard(role)
+        found = _alive(role, heard, within)
         if check == "ready" and found.ok:
-            found = _known(ctx, role)
+            found = _known(ctx, role, [each.pid for each in heard])
     if as_json:
         click.echo(json.dumps({"role": role, "check": check, **found._asdict()}))
     else:
@@ -60,18 +61,17 @@ def health_command(
     ctx.exit(0 if found.ok else 1)
 
 
-def _alive(role: str, within: float) -> Found:
-    heard = pulse.heard(role)
+def _alive(role: str, heard: list[pulse.Heard], within: float) -> ProbeResult:
     stuck = [each for each in heard if each.age > within]
     if stuck:
         one = max(stuck, key=lambda each: each.age)
-        return Found(False, f"{role} {one.pid} has given no sign of life for {one.age:.0f} s")
+        return ProbeResult(False, f"{role} {one.pid} has given no sign of life for {one.age:.0f} s")
     if not heard:
-        return Found(False, f"no {role} gives signs of life in {pulse.folder()}")
-    return Found(True, f"{role} {', '.join(str(each.pid) for each in heard)}: alive")
+        return ProbeResult(False, f"no {role} gives signs of life in {pulse.folder()}")
+    return ProbeResult(True, f"{role} {_named([each.pid for each in heard])}: alive")
 
 
-def _answer(port: int, path: str) -> Found:
+def _answer(port: int, path: str) -> ProbeResult:
     from http.client import HTTPConnection
 
     connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
@@ -80,12 +80,12 @@ def _answer(port: int, path: str) -> Found:
         answer = connection.getresponse()
         body = answer.read(10_000).decode(errors="replace")
     except OSError as error:
-        return Found(False, f"web at port {port} doesn't answer: {error}")
+        return ProbeResult(False, f"web at port {port} doesn't answer: {error}")
     finally:
         connection.close()
     if answer.status == 200:
-        return Found(True, f"web at port {port}: {path} says all is well")
-    return Found(False, f"web at port {port}: {path} says {answer.status}: {_detail(body)}")
+        return ProbeResult(True, f"web at port {port}: {path} says all is well")
+    return ProbeResult(False, f"web at port {port}: {path} says {answer.status}: {_detail(body)}")
 
 
 def _detail(body: str) -> str:
@@ -95,26 +95,27 @@ def _detail(body: str) -> str:
         return body[:200]
 
 
-def _known(ctx: click.Context, role: str) -> Found:
+def _known(ctx: click.Context, role: str, pids: list[int]) -> ProbeResult:
     """Returns whether the database knows these processes as alive."""
     target = ctx.meta[LATE_TARGET]()
-    pids = [each.pid for each in pulse.heard(role)]
     with target.session() as connection:
         if role == "worker":
             from pgbeat.jobs.running import workers
 
             known = workers.of_host(connection, socket.gethostname(), pids)
             if known:
-                return Found(True, f"worker {_named(known)}: the database knows it as alive")
-            return Found(False, f"worker {_named(pids)}: the database doesn't know it as alive")
+                return ProbeResult(True, f"worker {_named(known)}: the database knows it as alive")
+            return ProbeResult(
+                False, f"worker {_named(pids)}: the database doesn't know it as alive"
+            )
         from pgbeat.monitoring import beats
 
         status = beats.status(connection, target.settings)
     for word, group in (("leads", [status.leader]), ("stands by", status.standbys)):
         for beat in group:
             if beat is not None and beat.host == socket.gethostname() and beat.process in pids:
-                return Found(True, f"beat {beat.process} {word}")
-    return Found(False, f"beat {_named(pids)} neither leads nor stands by")
+                return ProbeResult(True, f"beat {beat.process} {word}")
+    return ProbeResult(False, f"beat {_named(pids)} neither leads nor stands by")
 
 
 def _named(pids: list[int]) -> str:

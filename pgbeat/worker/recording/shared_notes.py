@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 
+from pgbeat.processes.pulse import is_alive
 from pgbeat.worker.recording.attempts import Attempt
 
 logger = logging.getLogger("celery.worker.pgbeat")
@@ -133,16 +134,6 @@ class SharedNotes:
             attempt.ended, attempt.duration_ms = ended, 1000 * (ended - began)
             attempt.state = own_state
         return attempt
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether there is such a process."""
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 #: The process whose children have notes, and the name of its worker.

@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,14 +39,35 @@ def folder() -> Path:
 
 
 class Pulse:
-    """The signs of life of this process, as long as it is not stuck."""
+    """The signs of life of this process, as long as it is not stuck.
 
-    def __init__(self, role: str, is_stuck: Callable[[], bool]) -> None:
+    It is stuck if its loop has not turned for `patience` seconds, unless that rests or `is_busy`.
+    """
+
+    def __init__(self, role: str, patience: float) -> None:
         self._file = folder() / f"{role}-{os.getpid()}{_SUFFIX}"
-        self._pid, self._is_stuck = os.getpid(), is_stuck
+        self._pid, self._patience = os.getpid(), patience
         self._stopped = threading.Event()
+        #: When the loop turned last, by the monotonic clock; `None` while it rests.
+        self._turned_at: float | None = None
+        #: Returns whether the loop works on something that may take any time.
+        self.is_busy: Callable[[], bool] = lambda: False
         #: Whether there is a file.
         self._is_shown = False
+
+    def turned(self) -> None:
+        """Notes that the loop has turned."""
+        self._turned_at = time.monotonic()
+
+    def rests(self) -> None:
+        """Notes that there is no loop for now."""
+        self._turned_at = None
+
+    def _is_stuck(self) -> bool:
+        turned_at = self._turned_at
+        if turned_at is None or self.is_busy():
+            return False
+        return time.monotonic() - turned_at > self._patience
 
     def start(self) -> None:
         """Gives the first sign, and begins to give more."""
@@ -109,7 +131,7 @@ def heard(role: str) -> list[Heard]:
     found = []
     for file in sorted(folder().glob(f"{role}-*{_SUFFIX}")):
         pid = file.name.removeprefix(f"{role}-").removesuffix(_SUFFIX)
-        if not pid.isdigit() or not _runs(int(pid)):
+        if not pid.isdigit() or not is_alive(int(pid)):
             continue
         try:
             found.append(Heard(int(pid), time.monotonic() - float(file.read_text())))
@@ -118,11 +140,11 @@ def heard(role: str) -> list[Heard]:
     return [each for each in found if each.age >= 0]  # else from before the system's start
 
 
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+def is_alive(pid: int) -> bool:
+    """Returns whether there is such a process."""
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
     return True

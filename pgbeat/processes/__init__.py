@@ -1,0 +1,1 @@
+"""The processes of this host: which of them are alive."""
