@@ -13,8 +13,8 @@ from pgbeat.errors import SchemaError
 FILE = "contents.txt"
 _READ = text(sql.load("contents.sql"))
 _DEFINITIONS = text(sql.load("definitions.sql"))
-#: What an object may need of others: it is made after them.
-_ORDER = ("function", "constraint", "index", "trigger")
+#: An object may need those of earlier kinds: it is made after them.
+_ORDER = ("function", "view", "constraint", "index", "trigger")
 #: Objects that a message names; it counts the others.
 _NAMED = 3
 

@@ -6,7 +6,7 @@ WITH mine AS (
     SELECT c.oid, c.relkind, format('%I.%I', 'pgbeat', c.relname) AS name, false AS is_broker,
            c.relispartition AS is_part
       FROM pg_class c
-     WHERE c.relnamespace = to_regnamespace('pgbeat') AND c.relkind IN ('r', 'p')
+     WHERE c.relnamespace = to_regnamespace('pgbeat') AND c.relkind IN ('r', 'p', 'v')
        AND (NOT c.relispartition OR pg_get_expr(c.relpartbound, c.oid) LIKE 'FOR VALUES IN%')
     UNION ALL
     SELECT to_regclass(t.name), 'r', t.name, true, false
@@ -15,7 +15,7 @@ WITH mine AS (
                 AS t (name)
      WHERE to_regclass(t.name) IS NOT NULL
 )
-SELECT 'table ' || m.name AS object, m.relkind::text AS definition FROM mine m
+SELECT CASE m.relkind WHEN 'v' THEN 'view ' ELSE 'table ' END || m.name AS object, m.relkind::text AS definition FROM mine m
 UNION ALL
 SELECT format('column %s.%I', m.name, a.attname),
        concat_ws(' ', format_type(a.atttypid, a.atttypmod),

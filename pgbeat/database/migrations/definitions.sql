@@ -5,6 +5,11 @@ SELECT format('function pgbeat.%I(%s)', p.proname, pg_get_function_identity_argu
        ARRAY[pg_get_functiondef(p.oid)] AS statements
   FROM pg_proc p WHERE p.pronamespace = 'pgbeat'::regnamespace
 UNION ALL
+SELECT 'view ' || c.oid::regclass,
+       ARRAY[format('DROP VIEW IF EXISTS %s', c.oid::regclass),
+             format('CREATE VIEW %s AS %s', c.oid::regclass, pg_get_viewdef(c.oid))]
+  FROM pg_class c WHERE c.relnamespace = 'pgbeat'::regnamespace AND c.relkind = 'v'
+UNION ALL
 SELECT format('constraint %s.%I', t.name, c.conname),
        ARRAY[format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I', t.name, c.conname),
              format('ALTER TABLE %s ADD CONSTRAINT %I %s', t.name, c.conname,

@@ -3,6 +3,7 @@
 import random
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -11,6 +12,8 @@ from pgbeat.broker import discards, exchanges, queues
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
+from pgbeat.jobs.running import workers
+from pgbeat.jobs.running.workers import WorkerReport
 from tests.support.broker_sessions import (
     Claimant,
     Sessions,
@@ -391,3 +394,29 @@ def test_queues_are_listed_with_their_numbers(opened: Sessions, connection: Conn
     assert alone._replace(age=None) == busy._replace(age=None)
     for age in (alone.age, busy.age):
         assert age is not None and 0 <= age.total_seconds() < 60
+
+
+def test_the_load_of_queues_is_what_runs_and_can_start(
+    opened: Sessions, connection: Connection
+) -> None:
+    def loads() -> list[tuple[Any, ...]]:
+        names = "SELECT * FROM pgbeat.queue_load WHERE queue IN ('busy', 'held') ORDER BY queue"
+        return [tuple(row) for row in connection.execute(text(names))]
+
+    put(connection, "busy", *"123456")
+    put(connection, "busy", "later", available_at=later(connection, "1 hour"))
+    put(connection, "held", *"12")
+    queues.set_paused(connection, "held", True)
+    consumer = opened.consumer()
+    subscribe(consumer, "busy")
+    consumer.claim("busy", at_most=3)
+    assert loads() == [("busy", 3, 3, 0, None), ("held", 0, 0, 0, None)]
+
+    session = opened.open()
+    for number, queue in (1, "busy"), (2, "busy"), (3, "held"):
+        workers.register(session, number, f"w{number}", 1, "threads", 2, namespace="default")
+        versions: dict[str, str] = {}
+        workers.report(session, number, WorkerReport("host", versions, [queue], 2, None, None))
+    assert loads() == [("busy", 3, 3, 4, 1.5), ("held", 0, 0, 2, 0.0)]
+    connections.close(session)
+    until(lambda: loads() == [("busy", 3, 3, 0, None), ("held", 0, 0, 0, None)])

@@ -1,0 +1,17 @@
+"""What operating pgbeat needs of the schema. Programs of 0001 may use it: it only adds."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+PARTS = ("queue_load",)
+
+
+def upgrade() -> None:
+    """Adds each part."""
+    folder = Path(__file__).with_suffix("")
+    for part in PARTS:
+        op.execute((folder / f"{part}.sql").read_text(encoding="utf-8").strip())
