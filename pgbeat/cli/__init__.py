@@ -85,6 +85,7 @@ COMMANDS = {
     "templates": ("jobs.templates", "Look at templates, and change them."),
     "tokens": ("operations.tokens", "Make, list and revoke tokens for the API and the console."),
     "top": ("operations.top", "Show what runs, what waits and where, live."),
+    "versions": ("broker.workers", "Show which versions of the app run, and what waits for each."),
     "web": ("operations.web", "Serve the REST API and the console."),
     "webhooks": ("operations.webhooks", "Send events to URLs; look at deliveries."),
     "workers": ("broker.workers", "Show the workers; shut one down, or change its pool or queues."),

@@ -18,6 +18,8 @@ _OTHERS = frozenset(
         "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
     }
 )  # fmt: skip
+#: Variables without the prefix, by the setting that they set if nothing else does.
+ELSEWHERE = {"version": "GIT_SHA"}
 #: Variables that Kubernetes and Docker set for a service named pgbeat.
 _OF_SERVICES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
 #: How similar a name must be to count as a misspelling.

@@ -69,6 +69,9 @@ WEB_URL = matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https:/
 NAMESPACE = matching(
     r"[A-Za-z0-9_.-]{1,63}", "a namespace: up to 63 letters, digits, '_', '.' and '-'"
 )
+VERSION = matching(
+    r"[A-Za-z0-9_.+-]{0,64}", "a version: up to 64 letters, digits, '_', '.', '+' and '-'"
+)
 CLAIM = matching(r"(?s)(\s*[^\s=][^=]*=.*\S.*)?", "a claim and its value, such as 'role=admin'")
 
 #: PyJWT's algorithms that sign by a shared secret, and those that sign by a private key.

@@ -87,6 +87,9 @@ class Settings:
     #: Seconds after the start of a worker in which tasks that no worker knows wait for one that
     #: does, on pgbeat's transport; 0 fails them at once.
     deploy_window: float = _setting(600.0, readers.number(0, highest=_YEAR))
+    #: The version of the app, which workers report and tasks with `pin` stay on; by default the
+    #: environment's `GIT_SHA`.
+    version: str = _setting("", readers.VERSION)
     #: How many of the last lines that an execution logs are kept.
     task_log_lines: int = _setting(200, readers.number(0, highest=10_000, whole=True))
     #: Whether tasks that are acknowledged late end in one transaction: their result, their message,
@@ -169,6 +172,9 @@ class Settings:
             source, text = environment.variable(name), environment.value(environ, name)
             if text is None:
                 source, text = f"pgbeat_{name}", options.get(f"pgbeat_{name}")
+            if text is None and name in environment.ELSEWHERE:
+                source = environment.ELSEWHERE[name]
+                text = environ.get(source) or None
             if text is None:
                 continue
             try:

@@ -31,7 +31,7 @@ class WorkerUsage(NamedTuple):
     missing_since: datetime | None
     running: int
     host: str | None = None
-    #: Of pgbeat, celery and python.
+    #: Of pgbeat, celery, python, and of the app, if it has one.
     versions: dict[str, str] | None = None
     #: That it consumes from.
     queues: list[str] | None = None

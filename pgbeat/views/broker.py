@@ -1,7 +1,8 @@
-"""Queues, dead letters and workers."""
+"""Queues, dead letters, workers and their versions."""
 
 from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.broker.queues import QueueSummary
+from pgbeat.monitoring.app_versions import AppVersion
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from pgbeat.views import View
 
@@ -20,3 +21,8 @@ def dead_letter(row: DeadLetter) -> View:
 def worker(row: WorkerUsage) -> View:
     """Returns a worker with its running tasks."""
     return row._asdict() | {"tasks": [task._asdict() for task in row.tasks]}
+
+
+def app_version(row: AppVersion) -> View:
+    """Returns a version of the app with its state."""
+    return row._asdict() | {"state": row.state}

@@ -29,6 +29,7 @@ from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_ur
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.messages import canvas
 from pgbeat.jobs.messages.canvas import NOWHERE, Place
+from pgbeat.jobs.policy import pinned_queues
 from pgbeat.jobs.running.job_reports import JobReport
 from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.jobs.running.workers import WorkerReport
@@ -131,6 +132,7 @@ def set_up(worker: Any) -> None:
         logger.log(level, "Executions are not recorded: %s", error)
         return
     app.steps["consumer"].add(UnknownTasks)
+    pinned_queues.consume(app, settings.version)
     if settings.track == "off":
         return
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import celery
 
+from pgbeat.config import settings_of
 from pgbeat.jobs.running.workers import WorkerReport
 from pgbeat.version import __version__
 
@@ -32,6 +33,8 @@ class WorkerReporter:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
+        version = settings_of(worker.app).version
+        self._versions = {"app": version, **_VERSIONS} if version else _VERSIONS
         self._before: tuple[float, float] | None = None
 
     def __call__(self) -> WorkerReport:
@@ -44,7 +47,7 @@ class WorkerReporter:
         self._before = now, usage.cpu_seconds
         return WorkerReport(
             host=socket.gethostname(),
-            versions=_VERSIONS,
+            versions=self._versions,
             queues=sorted(self._worker.app.amqp.queues.consume_from),
             concurrency=self._concurrency(),
             memory_mb=usage.memory_mb,

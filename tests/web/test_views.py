@@ -131,6 +131,13 @@ def a_worker(sql: Sql) -> str:
     return "w@host"
 
 
+def a_version(sql: Sql) -> str:
+    """Makes a worker of a version, and a job that is pinned to another one."""
+    insert(sql, "workers", {"name": "w@host", "pid": 7, "versions": Jsonb({"app": "v2"})}, "id")
+    make_job(sql, queue="celery.pinned.v1")
+    return "v1"
+
+
 def a_template(sql: Sql) -> str:
     """Makes a template."""
     make_template(sql, task="jobs.add", kwargs={"x": 1})
@@ -203,6 +210,7 @@ NOUNS = {
     "queue": Noun(a_queue, "/queues", "queues", lambda found: found["queues"]),
     "dead letter": Noun(a_queue, "/dead", "dead list", lambda found: found["dead"]),
     "worker": Noun(a_worker, "/workers", "workers", lambda found: found["workers"]),
+    "version": Noun(a_version, "/workers/versions", "versions", lambda found: found["versions"]),
     "template": Noun(a_template, "/templates/{id}", "templates show {id}"),
     "calendar": Noun(a_calendar, "/calendars/{id}", "calendars show {id}"),
     "excluded time": Noun(

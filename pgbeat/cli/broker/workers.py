@@ -14,7 +14,7 @@ from pgbeat.cli.terminal.printing import Cell, span
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
-from pgbeat.monitoring import worker_usage
+from pgbeat.monitoring import app_versions, worker_usage
 from pgbeat.monitoring.worker_usage import WorkerUsage
 from pgbeat.views import broker as views
 
@@ -60,6 +60,39 @@ def _cells(row: WorkerUsage, now: datetime) -> dict[str, Cell]:
         "memory": None if row.memory_mb is None else f"{row.memory_mb:,.0f} MB",
         "up for": span(now - row.started_at, units=1),
     }
+
+
+@click.command("versions")
+@on_target
+def versions_command(target: Target) -> None:
+    """Show which versions of the app run, and what waits for each.
+
+    These are the values of pgbeat_version. Nothing runs on a drained one, and no job is pinned to
+    it. Of an abandoned one no worker lives, though jobs wait for it.
+    """
+    with target.reading() as (connection, now):
+        rows = app_versions.listing(connection, target.namespace)
+    printing.show_listing(
+        rows,
+        json_of=views.app_version,
+        cells_of=lambda row: {
+            "version": row.version,
+            "state": printing.styled(row.state),
+            "workers": row.workers,
+            "running": row.running,
+            "waiting": row.waiting,
+            "oldest": None if row.oldest_at is None else span(now - row.oldest_at, units=1),
+            "first started": None
+            if row.started_at is None
+            else span(now - row.started_at, units=1),
+        },
+        names={"version"},
+        none="No worker reports a version; set pgbeat_version, or GIT_SHA in its environment.",
+    )
+
+
+def _ago(at: datetime | None, now: datetime) -> str | None:
+    return None if at is None else span(now - at, units=1)
 
 
 def _send(target: Target, name: str, order: WorkerCommand) -> None:

@@ -40,6 +40,8 @@ STYLES = {
     "snoozed": "cyan",
     "cancelled": "yellow",
     "lost": "red",
+    "drained": "green",
+    "abandoned": "red",
     "pending": "cyan",
     "failing": "red",
     "active": "green",

@@ -4,11 +4,13 @@
 
 The attribute `pgbeat` of a task's class does the same. The setting `pgbeat_task_policies` has globs
 of tasks' names; the first that matches applies. The task's own policy is stronger.
+
+Besides the keys of other policies, these have `pin`: the task stays on the version that sends it.
 """
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -27,20 +29,37 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
 
     Raises `InvalidJob` if it is invalid.
     """
+    return _known(app, name).policy
+
+
+def is_pinned(app: Celery, name: str) -> bool:
+    """Returns whether a task stays on the version that sends it. Raises as `of_task`."""
+    return _known(app, name).is_pinned
+
+
+class _TaskPolicy(NamedTuple):
+    """A task's policy, and the task's own option, of which it was read."""
+
+    option: Any
+    policy: JobPolicy | None
+    is_pinned: bool = False
+
+
+class _Policies(dict[str, _TaskPolicy]):
+    """Policies of an app's tasks by their names."""
+
+
+def _known(app: Celery, name: str) -> _TaskPolicy:
     state = current_state(app)
     policies_by_task = state.part(_Policies)
     option = own_policy(app, name)
     known = policies_by_task.get(name)
-    if known is None or known[0] is not option:
-        policy, problems = _read(name, option, state.settings.task_policies)
+    if known is None or known.option is not option:
+        known, problems = _read(name, option, state.settings.task_policies)
         if problems:
             raise InvalidJob(problems, subject=f"the policy of task {name!r}")
-        known = policies_by_task[name] = (option, policy)
-    return known[1]
-
-
-class _Policies(dict[str, tuple[Any, JobPolicy | None]]):
-    """Policies of an app's tasks by their names, each with the task's own option."""
+        policies_by_task[name] = known
+    return known
 
 
 def all_of(app: Celery) -> dict[str, JobPolicy]:
@@ -57,10 +76,10 @@ def all_of(app: Celery) -> dict[str, JobPolicy]:
     by_name: dict[str, JobPolicy] = {}
     problems = Problems()
     for name, task in sorted(app.tasks.items()):
-        policy, wrong = _read(name, getattr(task, OPTION, None), settings.task_policies)
+        read, wrong = _read(name, getattr(task, OPTION, None), settings.task_policies)
         problems += [problem.within(f"task {name!r}") for problem in wrong]
-        if policy is not None:
-            by_name[name] = policy
+        if read.policy is not None:
+            by_name[name] = read.policy
     if by_name and not is_own_broker(app.conf, settings.url):
         message = (
             f"policies of tasks ({', '.join(by_name)}) need a broker in pgbeat's database: "
@@ -85,26 +104,32 @@ def missing_lanes(
 
 def _read(
     name: str, option: Any, by_glob: Mapping[str, Mapping[str, Any]]
-) -> tuple[JobPolicy | None, list[Problem]]:
+) -> tuple[_TaskPolicy, list[Problem]]:
     options = [settings for glob, settings in by_glob.items() if fnmatchcase(name, glob)][:1]
     if option is not None:
         options.insert(0, option)
     if not options or name.startswith(("celery.", "pgbeat.")):
-        return None, []
-    policy, problems = JobPolicy(), []
+        return _TaskPolicy(option, None), []
+    policy, pins, problems = JobPolicy(), [], []
     for settings in options:
-        more, wrong = _read_one(settings)
+        more, pin, wrong = _read_one(settings)
         policy = policy.over(more)
+        pins += [pin] if pin is not None else []
         problems += wrong
-    return policy, problems
+    return _TaskPolicy(option, policy, bool(pins and pins[0])), problems
 
 
-def _read_one(option: Any) -> tuple[JobPolicy, list[Problem]]:
+def _read_one(option: Any) -> tuple[JobPolicy, bool | None, list[Problem]]:
     if not isinstance(option, Mapping):
         message = f"must be a mapping such as {{'lane': 'gpu'}}, got {option!r}"
-        return JobPolicy(), [Problem(OPTION, "malformed", message)]
-    policy, problems = policies.read(option)
+        return JobPolicy(), None, [Problem(OPTION, "malformed", message)]
+    keys = {**option}
+    pin = keys.pop("pin", None)
+    policy, problems = policies.read(keys)
     if policy.template is not None:
         message = "template: a template names its task; a task's policy can't name a template"
         problems.append(Problem("template", "conflict", message))
-    return policy, problems
+    if pin not in (None, True, False):
+        message = f"pin: {pin!r} is neither true nor false"
+        problems.append(Problem("pin", "malformed", message))
+    return policy, pin, problems

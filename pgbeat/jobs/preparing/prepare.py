@@ -17,7 +17,7 @@ from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.checks import permissions, user_limits
 from pgbeat.jobs.checks.task_checks import check_arguments, check_call, check_task
-from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.policy import pinned_queues, task_policies
 from pgbeat.jobs.policy.policies import JobPolicy, stored
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.preparing import placeholders
@@ -214,6 +214,10 @@ class _Pattern:
         defaults.require_queues(app, queues)
         self._actor, self._job_source = actor, job_source
         self._task = str(spec.task)
+        options = _with_queue(spec)
+        pinned = pinned_queues.send_options(app, self._task, ((), {}), options)
+        if pinned is not options:
+            self.spec = spec._replace(queue=pinned["queue"])
         if actor.is_restricted:
             task_policy = task_policies.of_task(app, self._task)
             user_limits.require_of_policy(self._task, task_policy, self._policy, own_options)

@@ -101,7 +101,7 @@ class WorkerReport(NamedTuple):
     """A worker's regular report on itself."""
 
     host: str
-    #: Of pgbeat, Celery and Python.
+    #: Of pgbeat, Celery and Python, and of the app, if it has one.
     versions: dict[str, str]
     #: That it consumes from.
     queues: list[str]

@@ -30,7 +30,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.messages import kept_messages
 from pgbeat.jobs.messages.discarded_messages import end_discarded as end_discarded
 from pgbeat.jobs.messages.envelopes import Envelope
-from pgbeat.jobs.policy import task_policies
+from pgbeat.jobs.policy import pinned_queues, task_policies
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing.defaults import backoff
 from pgbeat.jobs.rows import new_jobs
@@ -99,6 +99,7 @@ def send(
         return sender.send_by_celery(name, args, kwargs, **options)
     task_id = str(options.get("task_id") or uuid4())
     _require_job_id(name, task_id)
+    options = pinned_queues.send_options(app, name, (args, kwargs), options)
     send_options = {**options, "task_id": task_id, "add_to_parent": False}
     if policy.priority is not None and send_options.get("priority") is None:
         send_options["priority"] = policy.priority

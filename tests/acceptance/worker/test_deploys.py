@@ -1,5 +1,6 @@
 """A new version is rolled out, or back: tasks that a worker doesn't know wait for one that does."""
 
+import json
 import random
 import signal
 import time
@@ -11,7 +12,7 @@ from celery.exceptions import NotRegistered
 from celery.result import AsyncResult
 
 from tests.support.apps import deployed
-from tests.support.command_line import Sql
+from tests.support.command_line import Sql, run_with
 from tests.support.processes import Process, Processes, until
 
 
@@ -71,6 +72,34 @@ def test_a_task_that_nobody_knows(processes: Processes, sender: Celery) -> None:
         sent["plain"].get(timeout=30)
     for result in sent.values():
         until(result.failed)
+
+
+def test_pinned_tasks_stay_on_the_version_that_sent_them(
+    processes: Processes, database: str, sql: Sql
+) -> None:
+    """Also the retries of a task, and what a chain sends; until a worker of it comes back."""
+    senders = {version: deployed.make(database, version) for version in "12"}
+
+    def send(version: str) -> AsyncResult:
+        task = senders[version].tasks["shop.pinned"]
+        return chain(task.s([]), task.s(), task.s()).delay()
+
+    def states() -> dict[str, str]:
+        printed = json.loads(run_with(senders["1"], "versions", "--json").stdout)
+        return {row["version"]: row["state"] for row in printed}
+
+    old, _new = begun(processes, "1"), begun(processes, "2")
+    sent = {send(version): version for version in "1212"}
+    for result, version in sent.items():
+        assert result.get(timeout=40) == [version] * 3
+    until(lambda: states() == {"v1": "drained", "v2": "drained"})
+    old.send_signal(signal.SIGTERM)
+    until(lambda: old.poll() is not None)
+    result = send("1")
+    assert send("2").get(timeout=40) == ["2"] * 3
+    until(lambda: states() == {"v1": "abandoned", "v2": "drained"})
+    begun(processes, "1")
+    assert result.get(timeout=40) == ["1"] * 3
 
 
 @pytest.mark.slow

@@ -15,11 +15,16 @@ from tests.support.web import Web, opened
 def make_workers(sql: Sql) -> None:
     """Writes a worker that runs a job, and a dead one."""
     of_process = {"pid": 12, "pool": "prefork", "concurrency": 4, "host": "web1"}
-    told = {"versions": {"celery": "5.6.0"}, "queues": ["celery", "late"], "memory_mb": 312.4}
+    told = {
+        "versions": {"celery": "5.6.0", "app": "v2"},
+        "queues": ["celery", "late"],
+        "memory_mb": 312.4,
+    }
     alive = {"cpu": 1.5, "reported_at": "now", "alive_until": "infinity"}
     insert(sql, "workers", {"id": 7, "name": "celery@web1"} | of_process | told | alive)
     insert(sql, "workers", {"name": "celery@gone", "pid": 13})  # nobody noticed
     make_execution(sql, make_job(sql, "running", task="shop.sync"), worker_id=7)
+    make_job(sql, queue="celery.pinned.v1")
 
 
 def test_workers_are_shown_with_what_they_run(web: Web, page: Any, sql: Sql) -> None:
@@ -35,6 +40,8 @@ def test_workers_are_shown_with_what_they_run(web: Web, page: Any, sql: Sql) -> 
         "5.6.0",
         "celery@gone",
         "lost",
+        "v2 running 1 1 0",
+        "v1 abandoned 0 0 1",
     ):
         assert words in shown, words
     viewer = web.browser(web.token("eve", "viewer"))

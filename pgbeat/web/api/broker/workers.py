@@ -1,14 +1,14 @@
 """`/workers`: the workers that record executions, and Celery's remote control of them."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import Verb, WorkerCommand
-from pgbeat.monitoring import worker_usage
+from pgbeat.monitoring import app_versions, worker_usage
 from pgbeat.views import broker as views
 from pgbeat.web.api.bodies import Body, Done, of_row
 from pgbeat.web.calls import AdminCall, ViewerCall
@@ -29,7 +29,9 @@ class FoundWorker(BaseModel):
     pool: str | None = Field(examples=["prefork"])
     concurrency: int | None = Field(description="How many executions it runs at once.")
     queues: list[str] | None = Field(description="That it consumes from.")
-    versions: dict[str, str] | None = Field(description="Of pgbeat, celery and python.")
+    versions: dict[str, str] | None = Field(
+        description="Of pgbeat, celery, python, and of the app, if it has one."
+    )
     memory_mb: float | None = Field(description="Resident, of all of its processes.")
     cpu: float | None = Field(description="Cores in use, on average.", examples=[0.8])
     reported_at: datetime | None = Field(description="When it said that, every ten seconds.")
@@ -43,6 +45,27 @@ class WorkerList(BaseModel):
     """The workers, by name."""
 
     workers: list[FoundWorker]
+
+
+@of_row(app_versions.AppVersion)
+class FoundVersion(BaseModel):
+    """A version of the app."""
+
+    version: str = Field(examples=["2f1c9d0"])
+    state: Literal["running", "drained", "abandoned"] = Field(
+        description="Drained: nothing runs on it or waits for it. Abandoned: jobs wait for it, and "
+        "none of its workers lives."
+    )
+    workers: int = Field(description="How many of its workers live.")
+    started_at: datetime | None = Field(description="When the first of its workers started.")
+    waiting: int = Field(description="How many unfinished jobs pinned to it don't run.")
+    oldest_at: datetime | None = Field(description="When the oldest of them was made.")
+
+
+class VersionList(BaseModel):
+    """The versions of the app, the newest first."""
+
+    versions: list[FoundVersion]
 
 
 class WorkerOrder(Body):
@@ -66,6 +89,14 @@ def list_workers(call: ViewerCall) -> WorkerList:
     with call.backend.transaction() as connection:
         rows = worker_usage.listing(connection, call.namespace)
     return WorkerList(workers=[FoundWorker.model_validate(views.worker(row)) for row in rows])
+
+
+@router.get("/versions", summary="List versions of the app")
+def list_versions(call: ViewerCall) -> VersionList:
+    """Lists the versions that workers report (`pgbeat_version`), and what waits for each."""
+    with call.backend.transaction() as connection:
+        rows = app_versions.listing(connection, call.namespace)
+    return VersionList(versions=[FoundVersion.model_validate(views.app_version(r)) for r in rows])
 
 
 @router.post("/{name:path}/{verb}", summary="Control a worker")

@@ -1,4 +1,4 @@
-"""`/console/workers`: the workers, what they run, and queues that none consumes from."""
+"""`/console/workers`: the workers, their versions, and queues that none consumes from."""
 
 from fastapi import APIRouter, Response
 
@@ -7,7 +7,7 @@ from pgbeat.config import delays_in_table
 from pgbeat.errors import InvalidInput, NoReply, NotFound, WorkerRefused
 from pgbeat.jobs.verbs import worker_control
 from pgbeat.jobs.verbs.worker_control import WorkerCommand
-from pgbeat.monitoring import worker_usage
+from pgbeat.monitoring import app_versions, worker_usage
 from pgbeat.web.pages.render import AdminVisit, PageRoute, ViewerVisit, path
 
 router = APIRouter(route_class=PageRoute)
@@ -19,6 +19,7 @@ def workers_page(visit: ViewerVisit) -> Response:
     unserved = []
     with visit.reading() as connection:
         rows = worker_usage.listing(connection, visit.namespace)
+        versions = app_versions.listing(connection, visit.namespace)
         if delays_in_table(visit.backend.celery.conf):
             try:
                 visit.backend.require_broker(connection)
@@ -26,7 +27,7 @@ def workers_page(visit: ViewerVisit) -> Response:
             except NotFound:
                 all_queues = []
             unserved = [row for row in all_queues if row.is_unserved]
-    return visit.page("workers.html", "workers", rows=rows, unserved=unserved)
+    return visit.page("workers.html", "workers", rows=rows, versions=versions, unserved=unserved)
 
 
 @router.post("/console/workers")
