@@ -44,6 +44,7 @@ class Channel(DeclaringChannel):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
+        self.fleeting = set()
         self._consumers: dict[str, Consumer] = {}
         self._by_queue: dict[int, deque[Consumer]] = {}
         #: Claimed messages, and whether each must be acknowledged.
@@ -131,12 +132,21 @@ class Channel(DeclaringChannel):
             self.consume_pending()
 
     def consume_pending(self) -> None:
-        """Begins to consume all noted queues at once."""
+        """Begins to consume all noted queues at once.
+
+        Raises `psycopg.OperationalError` if one was declared here and is gone: who connects again
+        declares it again, whereas Celery's worker ends at an error of a channel.
+        """
         if not self._pending:
             return
         pending, self._pending = self._pending, []
         ids = self.broker.ask(queues.use, [consumer.queue for consumer in pending])
         missing = [consumer.queue for consumer in pending if consumer.queue not in ids]
+        if missing and missing[0] in self.fleeting:
+            raise psycopg.OperationalError(
+                f"queue {missing[0]!r} was deleted after it had been declared here: it expired, or "
+                "its consumer counted as dead"
+            )
         if missing:
             raise not_found("queue", missing[0])
         session = self.session

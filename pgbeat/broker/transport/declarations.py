@@ -87,6 +87,8 @@ class DeclaringChannel(virtual.Channel):
     exchange_types: Any
     #: The process's consuming session.
     session: Any
+    #: Queues that it has declared and that are deleted by themselves.
+    fleeting: set[str]
     #: Seconds to wait for locks, during a declaration for a caller's transaction.
     patience: float | None = None
 
@@ -207,6 +209,8 @@ class DeclaringChannel(virtual.Channel):
             ) from None
         if exclusive:
             self.connection.own(queue)
+        if exclusive or auto_delete or (arguments or {}).get("x-expires"):
+            self.fleeting.add(queue)
         return queue_declare_ok_t(queue, declared.messages, declared.consumers)
 
     def already_declared(self, candidates: Iterable[kombu.Queue]) -> set[str]:

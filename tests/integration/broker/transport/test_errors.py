@@ -230,3 +230,15 @@ def test_workers_where_serializable_is_the_default(
     assert sorted(e.id for e in transport_workers.journal()) == sorted(sent)
     assert [worker.poll() for worker in workers] == [None, None]
     assert not any("Traceback" in worker.output for worker in workers)
+
+
+@pytest.mark.parametrize("kept", [{"auto_delete": True}, {"arguments": {"x-expires": 1000}}])
+def test_a_queue_that_expired_before_it_was_consumed(
+    connection: Any, sql: Sql, kept: dict[str, Any]
+) -> None:
+    """As while a pooler is paused: a worker connects and declares it again."""
+    channel = connection.channel()
+    channel.queue_declare("fleeting", **kept)
+    sql("DELETE FROM kombu_queue WHERE name = 'fleeting'")
+    with pytest.raises(connection.connection_errors, match="was deleted after"):
+        channel.basic_consume("fleeting", no_ack=False, callback=print, consumer_tag="t")
