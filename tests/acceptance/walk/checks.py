@@ -46,6 +46,7 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     resumed, since none is missed while they are paused.
     """
     lines = journal(site)
+    ends = Counter(line.id for line in lines if line.phase == "end")
     found = [
         f"a due time that no tick accounts for: {', '.join(map(str, row))}"
         for row in site.sql(_UNACCOUNTED, since)
@@ -54,12 +55,12 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
         found += [f"{name}: {', '.join(map(str, row))}" for row in site.sql(query)]
     found += _kept(site, promised, lines)
     found += _ended(site, lines)
-    found += _repeated(promised, lines, faults)
+    found += _repeated(promised, lines, ends, faults)
     found += _crowded(site, lines, faults)
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
     found += _exited(lines, faults)
     found += canvases.violations(
-        site, walk_app.app, promised.canvases, promised.unanswered, promised.unique
+        site, walk_app.app, promised.canvases, promised.unanswered, promised.unique, ends
     )
     return found
 
@@ -147,13 +148,14 @@ def _ended(site: Site, lines: list[Line]) -> list[str]:
     return [f"completed without having run to its end: {i}" for (i,) in completed if i not in ended]
 
 
-def _repeated(promised: Promised, lines: list[Line], faults: list[Fault]) -> list[str]:
+def _repeated(
+    promised: Promised, lines: list[Line], ends: Counter[str], faults: list[Fault]
+) -> list[str]:
     """Returns jobs that were started twice without a fault of one of the two workers.
 
     The second worker may have had the message in memory when it lost its session. A task may say
     itself that it will run again. What is no job runs again, too, if its sender did.
     """
-    ends = Counter(line.id for line in lines if line.phase == "end")
     plain = {name for name, policy in walk_app.POLICIES.items() if policy is None}
     sent_twice = canvases.sent_twice(promised.canvases, ends)
     starts: dict[str, list[Line]] = defaultdict(list)
