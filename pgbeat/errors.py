@@ -12,6 +12,7 @@
     │   │   └── UnknownLauncher   a launcher that the app has not registered
     │   └── InvalidJob        a job, lane, group, template or webhook
     ├── SchemaError           the database's schema is missing, older or newer than this code
+    │   └── Fenced                the database is a copy, and nobody has said what it is
     ├── InvalidTransition     the state of a job or a group doesn't allow the verb
     ├── Forbidden             the actor lacks the permission
     ├── InvalidToken          a token or JWT is missing, unknown, expired or revoked
@@ -172,6 +173,12 @@ class SchemaError(PgbeatError):
     """The database's schema is missing, older or newer than this version of pgbeat needs."""
 
     code = "wrong_schema"
+
+
+class Fenced(SchemaError):
+    """The database is a copy: nobody leads or consumes there until a person has said what it is."""
+
+    code = "fenced"
 
 
 class InvalidSchedule(InvalidInput):

@@ -65,6 +65,7 @@ COMMANDS = {
     "direct": ("jobs.direct", "Run a task here and now, in a lane's next slot."),
     "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
     "errors": ("operations.errors", "Show why jobs failed."),
+    "fence": ("broker.fence", "Show what is held after a restore; hold it, or release it."),
     "groups": ("jobs.groups", "Look at groups of jobs, make one, cancel one."),
     "health": (
         "operations.health",

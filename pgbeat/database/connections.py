@@ -211,12 +211,9 @@ def is_lost(error: BaseException) -> bool:
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "53300"}
 
 
-def require_writable(connection: Connection) -> None:
-    """Raises `psycopg.OperationalError`, a lost connection's, if the server refuses to write."""
-    if connection.scalar(_READ_ONLY) == "on":
-        raise psycopg.OperationalError(
-            "the server is read-only: it is a standby, or its transactions are by default"
-        )
+def is_read_only(connection: Connection) -> bool:
+    """Returns whether the server refuses to write: it is a standby, or its default is so."""
+    return bool(connection.scalar(_READ_ONLY) == "on")
 
 
 _READ_ONLY = text("SHOW transaction_read_only")

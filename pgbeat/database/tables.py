@@ -586,3 +586,23 @@ partitions = Table(
     *_times("starts_at", "ends_at"),
     Column("is_kept", Boolean, nullable=False, server_default=text("false")),
 )
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("system_identifier", BigInteger, primary_key=True),
+    Column("timeline", Integer, primary_key=True),
+    *_times("first_seen_at", now=True),
+)
+
+fences = Table(
+    "fences",
+    metadata,
+    Column("epoch", Integer, Identity(always=True), primary_key=True),
+    *_times("raised_at", now=True),
+    Column("raised_by", Text, nullable=False),
+    Column("reason", Text),
+    *_times("restored_to", "released_at"),
+    Column("queues", ARRAY(Text), nullable=False),
+    Column("schedules", ARRAY(BigInteger), nullable=False),
+)

@@ -41,6 +41,8 @@ _DEFAULTS = {
 _OF_SEVERAL = {"connect_timeout": _CONNECT_EACH, "target_session_attrs": "read-write"}
 #: Of each list of servers, the one that a connection reached last.
 _last_good: dict[str, tuple[str, str]] = {}
+#: Servers to try last, though they answer: they were left behind.
+_avoided: set[tuple[str, str]] = set()
 
 
 class WatchedConnection(psycopg.Connection[Any]):
@@ -63,12 +65,12 @@ class WatchedConnection(psycopg.Connection[Any]):
         doesn't know, is the role of the session's statements.
         """
         role = params.pop("assume_role", None)
-        hosts = _hosts(params)
+        hosts = hosts_of(params)
         params = {**_DEFAULTS, **(_OF_SEVERAL if len(hosts) > 1 else {}), **params}
         key = repr(hosts)
         if len(hosts) > 1:
             good = _last_good.get(key)
-            hosts.sort(key=lambda host: host != good)
+            hosts.sort(key=lambda host: (host in _avoided, host != good))
             params["host"] = ",".join(host for host, _ in hosts)
             params["port"] = ",".join(port for _, port in hosts)
         watched = cls.connect(conninfo, **params)
@@ -192,6 +194,15 @@ _STATE = b"""
 """
 
 
+def avoid(raw: "psycopg.Connection[Any]", avoids: bool) -> None:
+    """Notes whether to try a connection's server last, where a DSN names several."""
+    server = raw.info.host, str(raw.info.port)
+    if avoids:
+        _avoided.add(server)
+    else:
+        _avoided.discard(server)
+
+
 def is_direct(raw: "psycopg.Connection[Any]", *, compiles: bool = True) -> bool:
     """Returns whether the connection leads to the server with no pooler in between.
 
@@ -217,7 +228,7 @@ _SESSION = b"""
 """
 
 
-def _hosts(params: Mapping[str, Any]) -> list[tuple[str, str]]:
+def hosts_of(params: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the hosts and ports that libpq's parameters name."""
     hosts = str(params.get("host") or "").split(",")
     ports = str(params.get("port") or "").split(",")

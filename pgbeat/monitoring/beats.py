@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 from pgbeat.config import Settings
 from pgbeat.database.locks import advisory_locks
 from pgbeat.database.locks.advisory_locks import LockHolder
+from pgbeat.monitoring import fences
 from pgbeat.schedules import model as schedules
 
 #: How the names of beats' sessions begin, before host and process id.
@@ -58,7 +59,7 @@ def status(connection: Connection, settings: Settings) -> Status:
         [beat for beat in beats if not beat.session.leads],
         backlog,
         last_tick_at,
-        _troubles(leader, backlog, settings),
+        [*_troubles(leader, backlog, settings), *_held(connection)],
     )
 
 
@@ -105,6 +106,11 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
         due = "1 schedule is due" if backlog.due == 1 else many
         troubles.append(f"{due} for {backlog.lag:.0f} s; at most {usual:g} s are usual")
     return troubles
+
+
+def _held(connection: Connection) -> list[str]:
+    held = fences.raised(connection)
+    return [] if held is None else [f"{held.summary}; `pgbeat fence` releases them"]
 
 
 def _beat(session: LockHolder) -> Beat:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
-from pgbeat.database import connections, forks, poolers, server_errors
+from pgbeat.database import connections, fence, forks, poolers, server_errors
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import (
     BorrowedConnection,
@@ -105,7 +105,7 @@ class Store:
         working = self._working
         if working is None or working is self.joined:
             return False
-        return not working.prepared.is_alive()
+        return not working.prepared.is_alive() or fence.is_left_behind(working.connection)
 
     def check_schema(self) -> None:
         """Raises `SchemaError` if the database's schema is missing or does not fit."""
@@ -118,7 +118,7 @@ class Store:
     def _connect(self) -> StoreConnection:
         connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            connections.require_writable(connection)
+            fence.require_newest(connection)
             migrate.check(connection)
             keeps = poolers.keeps_session(connection, self.engine)
             if not keeps:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,3 +50,29 @@ def _signal(processes: list[int], sign: signal.Signals) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, sign)
+
+
+def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
+    """Starts a standby of a server and promotes it: both take writes, on timelines 1 and 2.
+
+    The primary is restarted meanwhile.
+    """
+    copy = TemporaryServer()
+    data, target = _data(primary), _data(copy)
+    primary.stop()
+    copy.stop()
+    subprocess.run(["rm", "-rf", target], check=True)
+    subprocess.run(["cp", "-a", data, target], check=True)
+    (Path(target) / "postmaster.pid").unlink(missing_ok=True)
+    subprocess.run(["cp", "-a", f"{data}/PG_VERSION", f"{target}/standby.signal"], check=True)
+    primary.start()
+    copy.start()
+    with psycopg.connect(copy.dsn, autocommit=True) as admin:
+        admin.execute("SELECT pg_promote()")
+    return copy
+
+
+def _data(server: TemporaryServer) -> str:
+    with psycopg.connect(server.dsn) as connection:
+        [path] = connection.execute("SHOW data_directory").fetchone() or [""]
+    return str(path)

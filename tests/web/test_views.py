@@ -138,6 +138,12 @@ def a_version(sql: Sql) -> str:
     return "v1"
 
 
+def a_fence(sql: Sql) -> str:
+    """Makes a fence that holds a queue."""
+    insert(sql, "fences", {"raised_by": "user:alice", "queues": ["q"], "schedules": []}, "epoch")
+    return "1"
+
+
 def a_template(sql: Sql) -> str:
     """Makes a template."""
     make_template(sql, task="jobs.add", kwargs={"x": 1})
@@ -211,6 +217,7 @@ NOUNS = {
     "dead letter": Noun(a_queue, "/dead", "dead list", lambda found: found["dead"]),
     "worker": Noun(a_worker, "/workers", "workers", lambda found: found["workers"]),
     "version": Noun(a_version, "/workers/versions", "versions", lambda found: found["versions"]),
+    "fence": Noun(a_fence, "/fence", "fence"),
     "template": Noun(a_template, "/templates/{id}", "templates show {id}"),
     "calendar": Noun(a_calendar, "/calendars/{id}", "calendars show {id}"),
     "excluded time": Noun(

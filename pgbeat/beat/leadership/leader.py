@@ -14,13 +14,16 @@ from sqlalchemy.engine import URL
 from pgbeat.beat.leadership import standby
 from pgbeat.beat.leadership.standby import StandingBy
 from pgbeat.config import Settings
-from pgbeat.database import channels, connections, poolers
+from pgbeat.database import channels, connections, fence, poolers
 from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.sockets import readable
 from pgbeat.jobs.lanes.model import Room
 
 logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Seconds between two looks for a newer server.
+_LOOKS = 5.0
 
 
 class Readable(Protocol):
@@ -52,6 +55,7 @@ class Leader:
         #: The server's own DSN, for where a pooler answers at that of the settings.
         self._direct_url = direct_url
         self._connection: Connection | None = None
+        self._lookout: fence.Lookout | None = None
         self._standing_by = StandingBy(settings, direct_url or settings.url, "pgbeat standby")
         self._leads = False
         self._lost_at: float | None = None
@@ -75,8 +79,9 @@ class Leader:
                 thorough=True,
             )
             try:
-                connections.require_writable(connection)
+                fence.require_newest(connection)
                 migrate.check(connection)
+                fence.require_original(connection)
                 if self._lost_at is None:
                     migrate.warn_if_incomplete(connection)
                 connections.prepare_session(connection, max(15.0, 4 * self._interval))
@@ -86,11 +91,13 @@ class Leader:
                 connection.close()
                 raise
             self._connection = connection
+            self._lookout = fence.Lookout(connection.engine.url, _LOOKS)
         return self._connection
 
     def lead(self) -> bool:
         """Returns whether this beat leads now. A standby waits in here for most of the interval."""
         connection = self.connect()
+        fence.require_not_left_behind(connection)
         if self._leads:
             return True
         wait = max(0.02, 0.8 * self._interval)
@@ -101,6 +108,7 @@ class Leader:
             )
             connection.execute(text(f"LISTEN {channels.SCHEDULES}"))
             connection.execute(text(f"LISTEN {channels.LANES}"))
+            self._note_server(connection)
             self._on_lead(connection)
             self._leads = True
             before = self._standing_by.leader
@@ -113,6 +121,16 @@ class Leader:
             logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
             self._lost_at, self._attempts = None, 0
         return self._leads
+
+    def _note_server(self, connection: Connection) -> None:
+        """Notes the server in the database, and says if it was promoted or restored."""
+        before = fence.note(connection)
+        if before is not None:
+            logger.warning(
+                "The server was promoted, or restored to a point in time: its timeline was %d "
+                "before. If it was restored, run `pgbeat fence raise`",
+                before,
+            )
 
     def _acquire(self, connection: Connection, wait: float) -> bool:
         """Waits for the lock. A beat that has to stand by logs so soon."""
@@ -171,6 +189,9 @@ class Leader:
         connection, self._connection, self._leads = self._connection, None, False
         if connection is not None:
             connections.close(connection)
+        if self._lookout is not None:
+            self._lookout.stop()
+            self._lookout = None
 
     def _notified(self, notification: psycopg.Notify) -> None:
         self._note(notification.channel, notification.payload)

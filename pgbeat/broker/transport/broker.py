@@ -26,7 +26,7 @@ from pgbeat.broker.transport.consuming.session import Session
 from pgbeat.broker.transport.group_commit import GroupCommit
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import place
-from pgbeat.database import connections, forks, identity, poolers, server_errors
+from pgbeat.database import connections, fence, forks, identity, poolers, server_errors
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
 
@@ -36,6 +36,8 @@ logger = logging.getLogger("pgbeat.transport")
 _UNBOUND = 0.5
 #: A session that ends within this many seconds has failed; and the longest pause before the next.
 _SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
+#: Seconds between two looks for a newer server.
+_LOOKS = 15.0
 #: Seconds after a failure in which no connection is made only to send an event.
 _OUT_OF_REACH = 5.0
 #: Seconds that closing connections waits for a statement to end.
@@ -47,6 +49,10 @@ class Working(NamedTuple):
 
     connection: Connection
     prepared: PreparedConnection
+
+    def is_usable(self) -> bool:
+        """Returns whether it is alive, as far as known, and its server was not left behind."""
+        return self.prepared.is_alive() and not fence.is_left_behind(self.connection)
 
 
 class _Published(NamedTuple):
@@ -70,6 +76,7 @@ class Broker:
         #: How each publish commits; a setting of the session would be lost behind a pooler.
         self._commit = (options.synchronous_commit or "").encode() or None
         self._engine = self._make_engine(url)
+        self._lookout: fence.Lookout | None = None
         self._working: Working | None = None
         #: Why no connection could be had, the last time that none could, and when that was.
         self._unreachable: psycopg.OperationalError | None = None
@@ -101,7 +108,7 @@ class Broker:
         forks.check_process()
         unreachable_before = self._unreachable
         with self.lock:
-            if self._working is None or not self._working.prepared.is_alive():
+            if self._working is None or not self._working.is_usable():
                 self._drop()
                 if self._unreachable is not unreachable_before:
                     raise psycopg.OperationalError(str(self._unreachable))
@@ -126,7 +133,7 @@ class Broker:
             self._unreachable_at = time.monotonic()
             raise
         try:
-            connections.require_writable(connection)
+            fence.require_newest(connection)
             # Each time: `pgbeat migrate` may have run since the last connection.
             migrate.check(connection)
             if not self._has_tables:
@@ -139,6 +146,7 @@ class Broker:
         except BaseException:
             connections.close(connection)
             raise
+        self._lookout = fence.Lookout(self.url, _LOOKS, self.options.connect_args)
         return Working(
             connection, PreparedConnection(connections.driver(connection), prepares, isolates)
         )
@@ -184,6 +192,9 @@ class Broker:
         working, self._working = self._working, None
         if working is not None:
             connections.close(working.connection)
+        if self._lookout is not None:
+            self._lookout.stop()
+            self._lookout = None
 
     def session(self) -> Session:
         """Returns the consuming session, opened at the first call."""

@@ -9,10 +9,10 @@ from sqlalchemy.exc import ProgrammingError
 from pgbeat.broker import own_tables, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.config import Settings, delays_in_table, spelling
-from pgbeat.database import connections
+from pgbeat.database import connections, fence
 from pgbeat.database.migrations import contents, migrate
-from pgbeat.errors import SchemaError
-from pgbeat.monitoring import beats, schedule_health, worker_usage
+from pgbeat.errors import Fenced, SchemaError
+from pgbeat.monitoring import beats, fences, schedule_health, worker_usage
 from pgbeat.monitoring.checks import (
     open_transactions,
     periods,
@@ -51,6 +51,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             yield schema
             if schema.result != "fail":
                 yield from _contents(connection)
+                yield _fence(connection)
                 yield _apps(connection, settings, app)
                 yield from _beat(connection, settings)
                 if check := open_transactions.check(connection):
@@ -80,14 +81,17 @@ def _schema(connection: Connection) -> Check:
     try:
         version = migrate.check(connection).version
     except SchemaError as error:
-        advice = f"{error.advice[:1].upper()}{error.advice[1:]}."
-        return Check("schema", "fail", error.message, advice)
+        return Check("schema", "fail", error.message, _advice(error))
     if version < newest:
         detail = f"version {version}, which works, but this pgbeat's is {newest}"
         return Check("schema", "warn", detail, "Run `pgbeat migrate`.")
     if version > newest:
         return Check("schema", "ok", f"version {version}, newer than this pgbeat's {newest}")
     return Check("schema", "ok", f"version {newest}, the newest")
+
+
+def _advice(error: SchemaError) -> str:
+    return f"{error.advice[:1].upper()}{error.advice[1:]}."
 
 
 def _contents(connection: Connection) -> Iterator[Check]:
@@ -102,6 +106,19 @@ def _contents(connection: Connection) -> Iterator[Check]:
             f"the schema lacks {contents.listed(lacking)}",
             "Run `pgbeat migrate`, which makes again what loses no rows.",
         )
+
+
+def _fence(connection: Connection) -> Check:
+    try:
+        server = fence.read(connection)
+        fence.require_original(connection)
+    except Fenced as error:
+        return Check("fence", "fail", error.message, _advice(error))
+    if (held := fences.raised(connection)) is not None:
+        return Check("fence", "warn", held.summary, "`pgbeat fence` shows and releases them.")
+    if server.system is None:
+        return Check("fence", "unknown", "the server doesn't say which one it is")
+    return Check("fence", "ok", f"system {server.system}, timeline {server.timeline}")
 
 
 def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:

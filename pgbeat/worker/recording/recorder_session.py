@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, place
-from pgbeat.database import connections, poolers, sql
+from pgbeat.database import connections, fence, poolers, sql
 from pgbeat.database.locks import lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.prepared import PreparedConnection
@@ -84,6 +84,8 @@ class RecorderSession:
 
     def open(self) -> Connection:
         """Returns the connection, a new one if there is none."""
+        if self._connection is not None and fence.is_left_behind(self._connection):
+            self.close()
         if self._connection is not None:
             return self._connection
         if self._engine is None:
@@ -93,7 +95,7 @@ class RecorderSession:
             )
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            connections.require_writable(connection)
+            fence.require_newest(connection)
             keeps = poolers.keeps_session(connection, self._engine)
             connections.prepare_session(connection)
             migrate.check(connection)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from pgbeat.broker import dead_letters, discards
 from pgbeat.broker.transport.consuming import consumers, orphaned_messages
 from pgbeat.broker.transport.options import Options
-from pgbeat.database import connections
+from pgbeat.database import connections, fence
 
 logger = logging.getLogger("pgbeat.transport")
 
@@ -50,7 +50,11 @@ class BrokerMaintenance:
         self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
 
     def run(self, now: float) -> MadeAvailable:
-        """Does the maintenance that is due, and schedules the next run."""
+        """Does the maintenance that is due, and schedules the next run.
+
+        Raises `psycopg.OperationalError` if the server was left behind.
+        """
+        fence.require_not_left_behind(self._connection)
         due = consumers.due_maintenance(self._connection, self._consumer)
         requeued, promoted = bool(due.dead) and self._release_dead(due.dead), 0
         if due.has_expired:

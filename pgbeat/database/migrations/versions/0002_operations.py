@@ -7,7 +7,7 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
-PARTS = ("queue_load",)
+PARTS = ("queue_load", "fence")
 
 
 def upgrade() -> None:

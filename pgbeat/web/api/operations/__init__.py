@@ -1,5 +1,5 @@
 """The endpoints of operators: health, load, errors, webhooks and the audit log."""
 
-from pgbeat.web.api.operations import audit, errors, find, health, load, tasks, webhooks
+from pgbeat.web.api.operations import audit, errors, fence, find, health, load, tasks, webhooks
 
-MODULES = (webhooks, health, load, errors, tasks, find, audit)
+MODULES = (webhooks, health, load, errors, tasks, find, audit, fence)

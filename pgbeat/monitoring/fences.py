@@ -1,0 +1,102 @@
+"""Reads what a fence holds: what a restored database would do again."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database import sql
+from pgbeat.errors import NotFound
+
+_SQL = "fences.sql"
+_NEWEST, _MESSAGES, _JOBS = (text(sql.load(_SQL, name)) for name in ("newest", "messages", "jobs"))
+_HAS_FENCES = text("SELECT to_regclass('pgbeat.fences') IS NOT NULL")
+#: Messages that are read at once.
+_BATCH = 1000
+
+
+class Fence(NamedTuple):
+    """What is held since a restore."""
+
+    epoch: int
+    raised_at: datetime
+    raised_by: str
+    reason: str | None
+    #: The moment that the restored database shows, as far as known.
+    restored_to: datetime | None
+    #: When all was released.
+    released_at: datetime | None
+    #: What is still held: the names of queues, and of schedules with their namespaces.
+    queues: Sequence[str]
+    schedules: Sequence[str]
+
+    @property
+    def summary(self) -> str:
+        """Returns what it holds, as a clause."""
+        return (
+            f"a fence is raised (epoch {self.epoch}); queues held: {len(self.queues)}, schedules "
+            f"held: {len(self.schedules)}"
+        )
+
+
+class Held(NamedTuple):
+    """A task that is held, by its message or its job."""
+
+    id: str
+    task: str
+    queue: str | None
+    #: `waiting`, `delayed` or `claimed` for messages; a job's state if it has none.
+    state: str
+    created_at: datetime
+    #: The message's number in the broker; `None` if it has none.
+    message: int | None
+
+
+def is_installed(connection: Connection) -> bool:
+    """Returns whether the schema has fences."""
+    return bool(connection.scalar(_HAS_FENCES))
+
+
+def newest(connection: Connection) -> Fence | None:
+    """Returns the fence that was raised last; `None` if there was none."""
+    if not is_installed(connection):
+        return None
+    row = connection.execute(_NEWEST).one_or_none()
+    return None if row is None else Fence(*row)
+
+
+def raised(connection: Connection) -> Fence | None:
+    """Returns the fence that is raised; `None` if there is none."""
+    last = newest(connection)
+    return None if last is None or last.released_at is not None else last
+
+
+def require_raised(connection: Connection) -> Fence:
+    """Returns the fence that is raised. Raises `NotFound`."""
+    found = raised(connection)
+    if found is None:
+        raise NotFound("no fence is raised")
+    return found
+
+
+def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:
+    """Yields the tasks that the fence holds: those that were sent before it was raised."""
+    values = {"queues": list(held.queues), "raised_at": held.raised_at, "limit": _BATCH}
+    after = 0
+    while rows := connection.execute(_MESSAGES, values | {"after": after}).all():
+        for row in rows:
+            yield Held(*_task_of(row.payload), row.queue, row.state, row.created_at, row.id)
+        after = rows[-1].id
+    for row in connection.execute(_JOBS, {"raised_at": held.raised_at}):
+        yield Held(str(row.id), row.task, row.queue, row.state, row.created_at, None)
+
+
+def _task_of(payload: str) -> tuple[str, str]:
+    """Returns the id and the name of a message's task."""
+    try:
+        headers = json.loads(payload).get("headers") or {}
+    except (ValueError, AttributeError):
+        headers = {}
+    return str(headers.get("id") or ""), str(headers.get("task") or "")

@@ -1,0 +1,182 @@
+"""Servers that were left behind, and copies of a database: nobody works on either unasked."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgbeat.config import postgres_url
+from pgbeat.database.migrations import migrate
+from pgbeat.testing.databases import TemporaryServer, in_database
+from tests.support.apps import deployed
+from tests.support.command_line import read, run, run_with
+from tests.support.databases import rows_of
+from tests.support.failing_servers import promoted_copy
+from tests.support.processes import Process, Processes, until
+from tests.support.rows import make_schedule
+
+APP = "tests.support.apps.deployed"
+
+
+@pytest.fixture
+def primary() -> Iterator[TemporaryServer]:
+    server = TemporaryServer()
+    with psycopg.connect(server.dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE shop")
+    migrate.upgrade(postgres_url(shop(server)))
+    yield server
+    server.remove()
+
+
+def shop(server: TemporaryServer) -> str:
+    """The DSN of the shop's database."""
+    return in_database(server.dsn, "shop")
+
+
+def sql(server: TemporaryServer, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(shop(server), autocommit=True) as connection:
+        return rows_of(connection.execute(statement, parameters or None))
+
+
+def worker(processes: Processes) -> Process:
+    return processes.worker("-P", "prefork", "-c", "2", app=APP, TESTS_VERSION="1")
+
+
+def beat(processes: Processes) -> Process:
+    return processes.beat("--max-interval", "1", app=APP, TESTS_VERSION="1")
+
+
+@pytest.mark.slow
+def test_beats_and_workers_leave_a_server_that_was_left_behind(
+    primary: TemporaryServer, tmp_path: Path
+) -> None:
+    """Both servers of the URL take writes, as after a primary thawed whose standby was promoted.
+
+    The new one can be reached only once they are at work on the old one.
+    """
+    successor = promoted_copy(primary)
+    sockets = [postgres_url(server.dsn).query["host"] for server in (primary, successor)]
+    link = primary.log.parent / "new"
+    dsn = f"postgresql://postgres@/shop?host={sockets[0]}&host={link}"
+    processes = Processes(dsn, tmp_path)
+    try:
+        old = worker(processes), beat(processes)
+        old[0].says("ready.")
+        old[1].says("This beat leads")
+        link.symlink_to(str(sockets[1]))
+        for process in old:
+            process.says("the server was left behind: it is on timeline 1", 60)
+        until(lambda: old[1].output.count("This beat leads") == 2)
+        sender = deployed.make(shop(successor), "1")
+        assert sender.tasks["shop.both"].delay(1).get(timeout=60) == 2
+        assert sql(primary, "SELECT DISTINCT timeline FROM pgbeat.servers") == [(1,)]
+        until(lambda: sql(successor, "SELECT max(timeline) FROM pgbeat.servers") == [(2,)])
+        new = beat(processes)  # which is led to the old one first
+        new.says("Standing by: beat", 60)
+        assert sql(primary, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'") == []
+    finally:
+        processes.stop_all()
+        successor.remove()
+
+
+@pytest.fixture
+def copy(primary: TemporaryServer) -> Iterator[TemporaryServer]:
+    """A server that gets a dump of the shop's database."""
+    server = TemporaryServer()
+    with psycopg.connect(server.dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE shop")
+    yield server
+    server.remove()
+
+
+def restore(primary: TemporaryServer, copy: TemporaryServer) -> None:
+    """Dumps the database, and restores it on the other server."""
+    programs = primary._server.programs
+    dumped = subprocess.run(
+        [programs / "pg_dump", shop(primary)], check=True, capture_output=True
+    ).stdout
+    subprocess.run(
+        [programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", shop(copy)],
+        check=True,
+        input=dumped,
+        capture_output=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_restored_database_does_nothing_twice(
+    primary: TemporaryServer, copy: TemporaryServer, tmp_path: Path
+) -> None:
+    """Nobody leads or consumes there until a person says what it is; then tasks are released."""
+    app = deployed.make(shop(primary), "1")
+    both, job = app.tasks["shop.both"], app.tasks["shop.job1"]
+    plain = [both.delay(n).id for n in range(2)]
+    jobs = [job.delay(n).id for n in range(2)]
+    make_schedule(lambda *each: sql(primary, *each), due="0", task="shop.both")
+    restore(primary, copy)
+
+    url, restored = shop(copy), deployed.make(shop(copy), "1")
+    assert "copy" in next(
+        c["detail"] for c in read(url, "doctor")["checks"] if c["check"] == "fence"
+    )
+    processes = Processes(url, tmp_path)
+    try:
+        late = worker(processes)
+        late.says("the database is a copy, or was moved", 60)
+        led = beat(processes)
+        assert led.wait(60) == 1
+        assert "run `pgbeat fence raise`" in led.output
+
+        assert run(url, "fence", "raise", "--admin", "--yes").exit_code == 0
+        late.says("ready.", 60)
+        beat(processes).says("This beat leads", 60)
+        assert {task["id"] for task in read(url, "fence", "tasks")} == {*plain, *jobs}
+        shown = read(url, "fence")["fence"]
+        assert (shown["queues"], len(shown["schedules"])) == (["celery"], 1)
+        assert sql(copy, "SELECT count(*) FROM pgbeat.executions") == [(0,)]
+
+        ended = tmp_path / "ended"
+        ended.write_text(f"{plain[0]}\n{jobs[0]}\nsomething else\n")
+        twice = read(url, "fence", "tasks", "--ended", str(ended))
+        assert {task["id"] for task in twice} == {plain[0], jobs[0]}
+        released = run_with(
+            restored, "fence", "release", "--queues", "--ended", str(ended), "--admin", "--json"
+        )
+        assert set(json.loads(released.stdout)["dropped"]) == {plain[0], jobs[0]}
+        assert restored.AsyncResult(plain[1]).get(timeout=30) == 2
+        assert restored.AsyncResult(jobs[1]).get(timeout=30) == 2
+        assert restored.AsyncResult(jobs[0]).state == "REVOKED"
+        assert restored.AsyncResult(plain[0]).state == "PENDING"
+        assert sql(copy, "SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+
+        assert run(url, "fence", "release", "--all", "--admin").exit_code == 0
+        assert read(url, "fence")["fence"]["released_at"] is not None
+        assert sql(copy, "SELECT DISTINCT paused_at FROM pgbeat.schedules") == [(None,)]
+    finally:
+        processes.stop_all()
+        app.close()
+        restored.close()
+
+
+def test_a_database_that_was_moved_is_accepted(
+    primary: TemporaryServer, copy: TemporaryServer, tmp_path: Path
+) -> None:
+    app = deployed.make(shop(primary), "1")
+    sent = app.tasks["shop.both"].delay(1).id
+    app.close()
+    restore(primary, copy)
+    processes = Processes(shop(copy), tmp_path)
+    try:
+        late = worker(processes)
+        late.says("the database is a copy, or was moved", 60)
+        assert run(shop(copy), "fence", "accept", "--admin").exit_code == 0
+        late.says("ready.", 60)
+        moved = deployed.make(shop(copy), "1")
+        assert moved.AsyncResult(sent).get(timeout=30) == 2
+        moved.close()
+    finally:
+        processes.stop_all()
