@@ -160,6 +160,45 @@ def test_the_next_version_runs_before_the_schema_is_upgraded(versions: Versions)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", ["schema", "programs"])
+def test_the_newest_migration_is_rolled_out_under_load(
+    empty_database: str, tmp_path: Path, first: str
+) -> None:
+    """Before the programs, or after them; each task runs in a process of its own."""
+    versions = Versions(empty_database, tmp_path)
+    before, after = versions.version("before"), versions.version("after")
+    releases.version_before(before)
+    releases.this_version(after)
+    ids = list[str]()
+
+    def migrates() -> None:
+        for _ in range(3):
+            ids.extend(versions.launch("where", count=10))
+        versions.migrate_by(after)
+        assert versions.schema() == migrate.newest()
+
+    try:
+        versions.migrate_by(before)
+        assert versions.schema() == migrate.known()[-2]
+        versions.worker_of(before).says(" ready.", 60)
+        if first == "schema":
+            migrates()
+        decides(versions, versions.beat_of(before))
+        versions.worker_of(after).says(" ready.", 60)
+        if first == "programs":
+            migrates()
+        ids += versions.launch("where", count=20)
+        seen = versions.ended(*ids)
+        assert {one.job.state for one in seen} == {"completed"}
+        ran = {run.result for one in seen for run in one.runs}
+        assert ran == {f"'{before}'", f"'{after}'"}
+        for process in versions.started:
+            assert "Can't write" not in process.output
+    finally:
+        versions.close()
+
+
+@pytest.mark.slow
 def test_a_worker_waits_for_a_schema_that_is_too_old(versions: Versions) -> None:
     after = versions.version("next")
     newer = releases.next_version(after, *ADDED, needs_it=True)

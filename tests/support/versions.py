@@ -45,6 +45,14 @@ def this_version(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT / "pgbeat", folder / "pgbeat", ignore=_CACHES))
 
 
+def version_before(folder: Path) -> Path:
+    """Puts the package without its newest migration into a folder; returns where it is."""
+    package = this_version(folder)
+    for path in (package / "database/migrations/versions").glob(f"{migrate.newest()}_*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return package
+
+
 def next_version(folder: Path, *statements: str, needs_it: bool = False) -> str:
     """Puts the package as its next version would be into a folder; returns the schema's version.
 

@@ -1,14 +1,17 @@
 """`pgbeat migrate` and `demo`."""
 
+from typing import Any
+
 import click
 from sqlalchemy import Connection
 
 from pgbeat.broker import installation
 from pgbeat.cli.terminal import printing
-from pgbeat.cli.terminal.failures import FAILED
+from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
+from pgbeat.database.migrations.migrate import Pending
 from pgbeat.errors import SchemaError
 
 
@@ -20,7 +23,7 @@ from pgbeat.errors import SchemaError
 )
 @option("--queue-table", "NAME", "Rename this table to kombu_queue before.")
 @option("--message-table", "NAME", "Rename this one to kombu_message.")
-@option("--sql", FLAG, "Print the SQL for an empty database instead.")
+@option("--sql", FLAG, "Print the SQL instead; without a database, that for an empty one.")
 @on_target
 def migrate_command(
     target: Target, check: bool, sql: bool, queue_table: str | None, message_table: str | None
@@ -35,10 +38,11 @@ def migrate_command(
     the programs that use them first.
 
     Its JSON has `before`, `current`, `newest`, `restored` and `renamed` (old names and new ones);
-    with --check `current`, `newest`, `minimum`, `usable` and `missing`.
+    with --check `current`, `newest`, `minimum`, `usable`, `missing`, and `pending`: the migrations
+    to run, with the locks that each takes on tables that are in use.
     """
     if sql:
-        click.echo(migrate.script().strip())
+        click.echo(_script(target).strip())
         return
     if check:
         with target.transaction() as connection:
@@ -68,6 +72,19 @@ def migrate_command(
         click.echo("The broker's tables and queues are there.")
 
 
+def _script(target: Target) -> str:
+    """Returns the SQL that would run on the database, if one is given."""
+    try:
+        engine = target.engine
+    except BadInput:
+        return migrate.script()
+    with engine.connect() as connection:
+        before = migrate.current(connection)
+    if before is not None and before >= migrate.newest():
+        return f"-- The schema is at {before}, {_place(before)}."
+    return migrate.script(before)
+
+
 def _check(connection: Connection) -> None:
     """Prints whether the schema is whole and of a usable version; exits with 1 if not."""
     newest = migrate.newest()
@@ -81,11 +98,15 @@ def _check(connection: Connection) -> None:
     schema = migrate.installed(connection)
     current = schema.version if schema else None
     lacking = migrate.missing(connection, current) if usable and current else []
+    pending = migrate.pending(connection)
     is_done = usable and current is not None and current >= newest and not lacking
     if printing.is_json():
         minimum = schema.oldest_program if schema else None
         versions = {"current": current, "newest": newest, "minimum": minimum}
-        printing.echo_json(versions | {"usable": usable, "missing": lacking})
+        printing.echo_json(
+            versions
+            | {"usable": usable, "missing": lacking, "pending": [_as_json(one) for one in pending]}
+        )
     elif lacking:
         click.echo(
             f"The schema is at {current}, but lacks {', '.join(lacking)}; `pgbeat migrate` makes "
@@ -95,8 +116,18 @@ def _check(connection: Connection) -> None:
         click.echo(f"The schema is at {current}, {_place(current)}.")
     else:
         click.echo(f"The schema is at {current}, which works; `pgbeat migrate` makes it {newest}.")
+        for one in pending:
+            click.echo(f"{one.version}: {one.about}")
+            for lock in one.locks:
+                click.echo(f"  locks {lock.table} ({lock.rows:,} rows), {lock.mode}")
+            if not one.locks:
+                click.echo("  locks no table that is in use")
     if not is_done:
         raise click.exceptions.Exit(FAILED)
+
+
+def _as_json(one: Pending) -> dict[str, Any]:
+    return one._asdict() | {"locks": [lock._asdict() for lock in one.locks]}
 
 
 def _place(version: str) -> str:

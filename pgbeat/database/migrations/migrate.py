@@ -252,11 +252,54 @@ def _run_migrations(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def script() -> str:
-    """Returns the SQL that `upgrade` would run on an empty database."""
+def script(before: str | None = None) -> str:
+    """Returns the SQL that `upgrade` would run on a schema of that version, or without one."""
     from alembic import command
 
     buffer = io.StringIO()
     config = _config(buffer)
-    command.upgrade(config, "head", sql=True)
+    command.upgrade(config, "head" if before is None else f"{before}:head", sql=True)
     return buffer.getvalue()
+
+
+class TableLock(NamedTuple):
+    """A lock that a migration takes on a table that was there before."""
+
+    table: str
+    mode: str
+    #: How many rows the server estimates; what rewrites or checks them takes that long.
+    rows: int
+
+
+class Pending(NamedTuple):
+    """A migration that has not run."""
+
+    version: str
+    about: str
+    locks: Sequence[TableLock]
+
+
+def pending(connection: Connection) -> list[Pending]:
+    """Returns the migrations that `upgrade` would run, oldest first."""
+    from alembic.script import ScriptDirectory
+
+    version = current(connection) or ""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return [
+        Pending(
+            script.revision,
+            script.doc,
+            [
+                TableLock(table, mode, connection.scalar(_ROWS, {"table": table}) or 0)
+                for table, mode in getattr(script.module, "LOCKS", {}).items()
+            ],
+        )
+        for script in reversed(list(scripts))
+        if script.revision > version
+    ]
+
+
+_ROWS = text(
+    "SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint "
+    "FROM pg_partition_tree(to_regclass(:table)) t JOIN pg_class c ON c.oid = t.relid"
+)

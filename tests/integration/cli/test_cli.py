@@ -419,7 +419,9 @@ def test_interrupted_while_it_imports(module: str) -> None:
 
 def test_migrate(empty_database: str) -> None:
     newest = migrate.newest()
-    assert read(empty_database, "migrate", "--check") == {
+    checked = read(empty_database, "migrate", "--check")
+    assert [one["version"] for one in checked.pop("pending")] == migrate.known()
+    assert checked == {
         "current": None,
         "newest": newest,
         "minimum": None,
@@ -445,6 +447,7 @@ def test_migrate(empty_database: str) -> None:
         "minimum": "0001",
         "usable": True,
         "missing": [],
+        "pending": [],
     }
 
 

@@ -1,5 +1,6 @@
 """Migrations: from empty to newest by whoever comes first, all or nothing, and as printed."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pgbeat.database.migrations import migrate
 from pgbeat.database.tables import SCHEMA, metadata
 from pgbeat.errors import SchemaError
 from tests.support import schema_contents, versions
+from tests.support.command_line import run
 from tests.support.processes import until
 
 #: All that a schema consists of, in words that are the same in every database.
@@ -60,7 +62,7 @@ def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
     @contextmanager
     def release(newest: str) -> Iterator[None]:
-        folder = versions.copy_migrations(tmp_path / "before", newest=newest)
+        folder = versions.copy_migrations(tmp_path / f"before-{newest}", newest=newest)
         with monkeypatch.context() as patched:
             patched.setattr(migrate, "_FOLDER", folder)
             yield
@@ -318,6 +320,54 @@ def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
     revisions = [script.revision for script in scripts.walk_revisions()]
     assert migrate.known() == revisions[::-1]
     assert migrate.newest() == scripts.get_current_head() == new
+
+
+def test_what_is_to_run_and_what_it_locks(
+    engine: Engine, release_before: Callable[[str], Any], next_release: Release
+) -> None:
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with release_before("0001"):
+        migrate.upgrade(engine.url)
+    new = next_release("ALTER TABLE pgbeat.jobs ADD COLUMN colour text")
+    checked = run(url, "migrate", "--check", "--json")
+    assert checked.exit_code == 1
+    pending = json.loads(checked.stdout)["pending"]
+    assert [one["version"] for one in pending] == [*migrate.known()[1:-1], new]
+    assert f"{new}: The next release's migration" in run(url, "migrate", "--check").stdout
+    printed = run(url, "migrate", "--sql").stdout
+    assert "pgbeat.queue_load" in printed and "CREATE TABLE pgbeat.jobs" not in printed
+    with psycopg.connect(url) as connection:
+        connection.execute(printed.encode())
+    assert "the newest version" in run(url, "migrate", "--sql").stdout
+
+
+@pytest.mark.parametrize("version", migrate.known()[1:])
+def test_a_migration_says_what_it_locks(
+    engine: Engine, release_before: Callable[[str], Any], version: str
+) -> None:
+    """Whatever keeps others from reading or writing a table that was there before."""
+    with release_before(f"{int(version) - 1:04}"):
+        migrate.upgrade(engine.url)
+    with release_before(version):
+        with engine.connect() as connection:
+            [pending] = migrate.pending(connection)
+            before = set(connection.scalars(text(_TABLES)))
+        with engine.begin() as connection:
+            migrate._run_migrations(connection)
+            locks = {(row.name, row.mode) for row in connection.execute(text(_LOCKS))}
+    assert {(name, mode) for name, mode in locks if name in before} == {
+        (lock.table, f"{lock.mode.title().replace(' ', '')}Lock") for lock in pending.locks
+    }
+
+
+_TABLES = "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'p') AND oid > 16383"
+_LOCKS = """
+    SELECT c.oid::regclass::text AS name, l.mode
+      FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+     WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND c.oid > 16383
+       AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+       AND c.relname <> 'migrations'
+"""
 
 
 # -- what is missing ---------------------------------------------------------------------------

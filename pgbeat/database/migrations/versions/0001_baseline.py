@@ -1,4 +1,6 @@
-"""The whole schema, as the first release has it; each `.sql` file says what its part must keep.
+"""The whole schema, as the first release has it.
+
+Each `.sql` file says what its part must keep.
 
 It is explicit and never follows `pgbeat/tables.py`: a migration must not change with the code.
 """

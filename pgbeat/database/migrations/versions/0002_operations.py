@@ -7,6 +7,9 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
+#: Tables that were there before and that it locks, with the mode. A test compares it.
+LOCKS: dict[str, str] = {}
+
 PARTS = ("queue_load", "fence")
 
 
