@@ -13,6 +13,7 @@ from celery.result import result_from_tuple
 from kombu.serialization import loads
 from sqlalchemy.engine import URL
 
+from pgbeat.broker.transport import held_messages
 from pgbeat.config import broker_database, postgres_url
 from pgbeat.database import connections
 from pgbeat.results import answers, chords, errbacks, expiry, statements
@@ -362,13 +363,18 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
         """Prepares a chord: keeps the structure of a header that is not flat."""
-        chords.prepare(self, header_result_args)
+        prepare = partial(chords.prepare, self, header_result_args)
+        if not held_messages.hold_action(prepare):
+            prepare()
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        """Stores a chord's number of parts."""
-        self.store.atomically(
-            lambda working: chords.set_size(self, working.connection, group_id, chord_size)
+        """Stores a chord's number of parts, with the parts if these are held back."""
+        set_size = partial(
+            self.store.atomically,
+            lambda working: chords.set_size(self, working.connection, group_id, chord_size),
         )
+        if not held_messages.hold_action(set_size):
+            set_size()
 
     def add_to_chord(self, chord_id: str, result: Any) -> None:
         """Adds a part to a chord that has begun."""

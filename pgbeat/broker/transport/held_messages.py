@@ -1,9 +1,10 @@
 """Holds back messages that a task sends until its end is committed.
 
 These are its retry (the message with its own id), and, once it has returned, its callbacks and the
-next link of its chain.
+next link of its chain, with what belongs to them: the size of a chord.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -25,12 +26,12 @@ class HeldMessages:
         self._task_id = task_id
         #: Whether to hold all tasks' messages, not only those with the task's own id.
         self.takes_all = False
-        self._messages: list[_Held] = []
+        self._held: list[_Held | Callable[[], object]] = []
         self._is_publishing = False
         _held.set(self)
 
     def __bool__(self) -> bool:
-        return bool(self._messages)
+        return bool(self._held)
 
     def takes(self, message: Any) -> bool:
         """Returns whether the message must be held back."""
@@ -39,19 +40,26 @@ class HeldMessages:
             return False
         return self.takes_all or headers.get("id") == self._task_id
 
-    def add(self, held: _Held) -> None:
-        """Adds a message."""
-        self._messages.append(held)
+    def takes_action(self) -> bool:
+        """Returns whether what belongs to the messages must be held back."""
+        return self.takes_all and not self._is_publishing
+
+    def add(self, held: "_Held | Callable[[], object]") -> None:
+        """Adds a message, or what belongs to it."""
+        self._held.append(held)
 
     def clear(self) -> None:
         """Drops them."""
-        self._messages.clear()
+        self._held.clear()
 
     def publish(self, block: Any = None) -> None:
         """Publishes them: in the transaction of a block, or at once. May be called again."""
         self._is_publishing = True
         try:
-            for held in self._messages:
+            for held in self._held:
+                if not isinstance(held, _Held):
+                    held()
+                    continue
                 joined = None if block is None else block.channel_for(held.channel.broker)
                 # Publishing changes the message.
                 properties = held.message["properties"]
@@ -82,4 +90,13 @@ def hold(
     if held is None or not held.takes(message):
         return False
     held.add(_Held(channel, message, exchange, routing_key, options))
+    return True
+
+
+def hold_action(action: Callable[[], object]) -> bool:
+    """Holds back what belongs to messages that are held back here; returns whether it does."""
+    held = _held.get()
+    if held is None or not held.takes_action():
+        return False
+    held.add(action)
     return True

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from celery import chain, chord
+from celery import chain, chord, group
 
 import pgbeat
 from pgbeat.config import postgres_url
@@ -86,15 +86,20 @@ def test_all_tasks_end_in_one_transaction_if_asked_to(
 def test_a_run_that_lost_its_message_leaves_nothing(
     finishers: Finishers, client: Client, sql: Sql, is_async: str
 ) -> None:
-    """As when the claim was taken for dead: the run that comes after it is the only one."""
+    """As when the claim was taken for dead: the run that comes after it is the only one.
+
+    Nor is the size of the chord there that would have followed.
+    """
     worker = finishers.start("-P", "prefork", "-c", "1", TESTS_ASYNC=is_async)
-    result = client.finishing("wait", 1).delay()
+    plain = client.finishing("plain")
+    result = chain(client.finishing("wait", 1), group(plain, plain), plain).delay()
     until((finishers.folder / "waiting").exists)
     sql("UPDATE kombu_message SET claimed_by = NULL, visible = true")
     sql("DELETE FROM kombu_message")
     (finishers.folder / "go").touch()
     worker.says("Nothing of task", 30)
     assert rows(sql) == []
+    assert sql("SELECT * FROM pgbeat.chords") == []
     assert result.state == "PENDING"
 
 
