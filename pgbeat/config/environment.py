@@ -10,12 +10,12 @@ from pgbeat.suggest import nearest
 logger = logging.getLogger("pgbeat")
 
 _PREFIX = "PGBEAT_"
-#: Variables that are not settings: options of the command line, and those that the example app, the
-#: deployment files, the tests and the benchmarks read.
+#: Variables that are not settings: options of the command line, and those that signs of life, the
+#: example app, the deployment files, the tests and the benchmarks read.
 _OTHERS = frozenset(
     {
-        "APP", "ADMIN", "PRICES_URL", "BACKUPS", "ENV_FILE", "QUEUES", "CONCURRENCY", "WEB_PORT",
-        "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
+        "APP", "ADMIN", "HEALTH_DIR", "PRICES_URL", "BACKUPS", "ENV_FILE", "QUEUES", "CONCURRENCY",
+        "WEB_PORT", "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
     }
 )  # fmt: skip
 #: Variables without the prefix, by the setting that they set if nothing else does.
