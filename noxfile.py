@@ -67,7 +67,7 @@ def matrix(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Renews the versions that development and CI use; `-- --upgrade-package NAME` only one."""
     options = ["--universal", "--python-version", "3.11", "--no-annotate", "--no-emit-index-url"]
-    extras = [f"--extra={extra}" for extra in ("bench", "docs", "test", "test-web")]
+    extras = [f"--extra={extra}" for extra in ("bench", "docs", "test", "test-deploy", "test-web")]
     session.run(
         *("uv", "pip", "compile", "--quiet", *options, *extras, "pyproject.toml"),
         *("--custom-compile-command", "nox -s lock", "--output-file", LOCK),
