@@ -43,6 +43,7 @@ _TABLES = Path(__file__).with_name("tables.yml")
 _MIGRATIONS = Path(inspect.getfile(migrations)).parent / "versions"
 _SUBMIT = re.compile(r"FUNCTION (pgbeat\.submit\(.*?^\) RETURNS uuid$)", re.M | re.S)
 _DECISIONS = Path(__file__).parent.parent / "decisions"
+_CHART = Path(__file__).parents[2] / "deploy" / "kubernetes"
 _PACKAGES = Path(__file__).with_name("decisions.yml")
 
 
@@ -325,7 +326,34 @@ def _decision(number: int) -> str:
 
 
 #: What pages may ask for.
+# -- the Helm chart --------------------------------------------------------------------------------
+
+
+def chart_values() -> str:
+    """Returns the values of the chart, with their defaults and the comments above them."""
+    text = (_CHART / "values.yaml").read_text()
+    rows = _described(yaml.compose(text), yaml.safe_load(text), text.splitlines(), "")
+    return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
+
+
+def _described(node: yaml.MappingNode, value: Any, lines: list[str], prefix: str) -> Iterator[str]:
+    for key, inner in node.value:
+        name, default = f"{prefix}{key.value}", value[key.value]
+        first = last = key.start_mark.line
+        while lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        if first < last:
+            note = _cell(" ".join(line.strip(" #") for line in lines[first:last]))
+            shown = f"`{json.dumps(default)}`" if default not in ("", [], {}) else ""
+            yield f"| `{name}` | {shown} | {note} |"
+        elif isinstance(inner, yaml.MappingNode):
+            yield from _described(inner, default, lines, f"{name}.")
+        else:
+            raise ValueError(f"{name} has no comment in values.yaml")
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "chart_values": chart_values,
     "decisions": decisions,
     "endpoints": endpoints,
     "health_codes": health_codes,

@@ -59,6 +59,23 @@ def test_the_table_of_scale_is_that_of_the_recorded_figures() -> None:
     assert page.count("\n| launches of schedules |") == 1
 
 
+def test_every_value_of_the_chart_is_described_and_has_a_type(generate: ModuleType) -> None:
+    described = re.findall(r"^\| `([\w.]+)` \|", generate.chart_values(), re.M)
+    schema = json.loads((ROOT / "deploy/kubernetes/values.schema.json").read_text())
+
+    def typed(part: dict[str, Any], prefix: str = "") -> list[str]:
+        if "properties" not in part:
+            return [prefix]
+        inner = part["properties"].items()
+        return [leaf for name, each in inner for leaf in typed(each, f"{prefix}.{name}".strip("."))]
+
+    assert len(described) > 50
+    assert sorted(described) == sorted(set(typed(schema)) - {"global"})
+    worker = schema["properties"]["workers"]["items"]["properties"]
+    defaults = schema["properties"]["workerDefaults"]["properties"]
+    assert {name: each for name, each in worker.items() if name != "name"} == defaults
+
+
 def test_every_endpoint_is_listed(generate: ModuleType) -> None:
     page = generate.endpoints()
     assert "### POST /jobs {" in page
