@@ -15,7 +15,7 @@ _PREFIX = "PGBEAT_"
 _OTHERS = frozenset(
     {
         "APP", "ADMIN", "HEALTH_DIR", "PRICES_URL", "BACKUPS", "ENV_FILE", "QUEUES", "CONCURRENCY",
-        "WEB_PORT", "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
+        "ROLE", "WEB_PORT", "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
     }
 )  # fmt: skip
 #: Variables without the prefix, by the setting that they set if nothing else does.

@@ -5,9 +5,13 @@ Whichever of those is not installed is left out, with its name.
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
 from pgbeat.cli import COMMANDS
+from pgbeat.cli.operations.health import health_command
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.database.migrations import migrate
 from pgbeat.monitoring.metrics import prometheus
 from pgbeat.monitoring.metrics.counters import CounterValue, add
 from pgbeat.monitoring.metrics.families import FAMILIES
+from pgbeat.version import __version__
 from tests.support.databases import rows_of
 from tests.support.processes import ROOT
 from tests.support.rows import make_job, make_lane
@@ -133,18 +139,61 @@ def instructions() -> list[tuple[str, str]]:
 
 def test_the_image_is_built_in_stages_and_runs_as_nobody_special() -> None:
     found = instructions()
-    assert [rest for word, rest in found if word == "FROM"] == [
-        "python:${PYTHON} AS build",
-        "python:${PYTHON}",
-    ]
-    (version,) = [rest for word, rest in found if word == "ARG"]
-    assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", version)
-    final = found[max(n for n, (word, _) in enumerate(found) if word == "FROM") :]
+    assert [rest for word, rest in found if word == "FROM"] == ["${BASE} AS build", "${BASE}"]
+    assert re.fullmatch(r"BASE=python:3\.\d+\.\d+-slim-\w+", found[0][1])
+    final = last_stage()
     words = [word for word, _ in final]
-    assert "HEALTHCHECK" in words
     users = [rest for word, rest in final if word == "USER"]
     assert users == ["10001:10001"] and words.index("USER") < words.index("ENTRYPOINT")
     assert not any("pip" in rest for word, rest in final if word == "RUN")
+
+
+def last_stage() -> list[tuple[str, str]]:
+    found = instructions()
+    return found[max(n for n, (word, _) in enumerate(found) if word == "FROM") :]
+
+
+def test_labels_of_the_image_are_build_arguments() -> None:
+    final = last_stage()
+    defaults = dict(rest.split("=", 1) for word, rest in final if word == "ARG")
+    (labels,) = [rest for word, rest in final if word == "LABEL"]
+    found = re.findall(r'org\.opencontainers\.image\.(\w+)="\$(\w+)"', labels)
+    assert [name.upper() for name, _ in found] == [argument for _, argument in found]
+    assert [argument for _, argument in found] == list(defaults)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert defaults == {
+        "TITLE": project["name"],
+        "VERSION": __version__,
+        "REVISION": "",
+        "SOURCE": "",
+        "LICENSES": project["license"],
+    }
+
+
+def test_the_image_checks_the_health_of_its_role() -> None:
+    final = last_stage()
+    check = dict(final)["HEALTHCHECK"].partition(" CMD ")[2]
+    program, *arguments = shlex.split(check.replace("$PGBEAT_ROLE", "worker"))
+    environ = [part for word, rest in final if word == "ENV" for part in rest.split()]
+    assert "PGBEAT_ROLE=worker" in environ and '"worker"' in dict(final)["CMD"]
+    assert program == "pgbeat" and arguments.pop(0) in COMMANDS
+    assert health_command.make_context("health", arguments).params["role"] == "worker"
+
+
+def test_the_bill_of_materials_lists_what_is_installed(tmp_path: Path) -> None:
+    (command,) = [rest for word, rest in instructions() if word == "RUN" and "cyclonedx" in rest]
+    program, *arguments = shlex.split(command.rpartition("&&")[2])
+    file = arguments[arguments.index("--output-file") + 1]
+    assert arguments[-1] == "/opt/venv"
+    assert ("COPY", f"--from=build {file} /usr/share/pgbeat/sbom.cdx.json") in last_stage()
+    names = {"/opt/venv": sys.executable, file: str(tmp_path / "sbom.json")}
+    # The tool's own check of what it writes would take most of the time.
+    arguments = [*(names.get(each, each) for each in arguments), "--no-validate"]
+    result = run(Path(program).name, *arguments)
+    assert result.returncode == 0, result.stderr
+    bill = json.loads((tmp_path / "sbom.json").read_text())
+    listed = {(part["name"].lower(), part["version"]) for part in bill["components"]}
+    assert {(name, version(name)) for name in ("pgbeat", "celery", "psycopg")} <= listed
 
 
 def test_what_the_image_is_built_of_gets_into_its_context() -> None:
