@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Literal
 
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 from celery.states import SUCCESS
 
 from pgbeat.broker import message_ends
@@ -135,6 +135,7 @@ def set_up(worker: Any) -> None:
     pinned_queues.consume(app, settings.version)
     if settings.track == "off":
         return
+    app.steps["consumer"].add(LeaveAtLast)
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
     pool = {"thread": "threads"}.get(pool, pool)
     _tracked = TrackedWorker(
@@ -370,6 +371,14 @@ def _live(sender: Any, **kwargs: Any) -> None:
 
 def _leave(**kwargs: Any) -> None:
     process_recorder.close(_MAIN_PATIENCE)
+
+
+class LeaveAtLast(bootsteps.StartStopStep):
+    """Leaves also after a cold shutdown, which has no `worker_shutdown`: what ran is lost at once."""
+
+    def shutdown(self, c: Any) -> None:
+        """Leaves."""
+        _leave()
 
 
 def _leave_child(**kwargs: Any) -> None:

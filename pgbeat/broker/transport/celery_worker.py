@@ -4,17 +4,14 @@ Mingle, gossip and `worker_disable_prefetch` work with any transport that has fa
 prefetch counts. Besides, the solo pool acknowledges before a task, not after it.
 """
 
-from functools import partial
 from typing import Any
 
-from billiard.einfo import ExceptionInfo
 from celery import bootsteps, current_app, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import filter_hidden_settings
 from celery.concurrency.base import apply_target
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.exceptions import Reject
 from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
@@ -24,6 +21,7 @@ from kombu.utils.url import maybe_sanitize_url
 
 from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.declarations import WorkerConsumer
+from pgbeat.broker.transport.shutdowns import EndInProcess, ReturnUnstarted, Run, Runs
 from pgbeat.broker.transport.transport import Transport
 from pgbeat.config import redacted
 
@@ -99,14 +97,15 @@ class AckBeforeTask(bootsteps.StartStopStep):
         c.pool.on_apply = run
 
 
-class RejectInProcess(bootsteps.StartStopStep):
-    """Makes the pools of threads, of greenlets and solo reject a task as the prefork pool does.
+class RunInProcess(bootsteps.StartStopStep):
+    """Makes the pools of threads, of greenlets and solo run tasks as `Run` does.
 
-    Celery 5.7 lets a `Reject` pass that storing a result raised. These pools would not catch it: a
-    solo worker would end, and others would keep the message, so that it could not run again.
+    They reject a task as the prefork pool does. Celery 5.7 lets a `Reject` pass that storing a
+    result raised: a solo worker would end, and others would keep the message, so that it could not
+    run again.
     """
 
-    requires = (AckBeforeTask,)
+    requires = (AckBeforeTask, EndInProcess)
 
     def include_if(self, c: Any) -> bool:
         """Returns whether tasks run in the worker's own process."""
@@ -115,15 +114,25 @@ class RejectInProcess(bootsteps.StartStopStep):
     def start(self, c: Any) -> None:
         """Replaces the function by which the pool runs tasks."""
         apply = getattr(c.pool.on_apply, _ORIGINAL, c.pool.on_apply)
+        runs: Runs = c.pool.pgbeat_runs
 
-        def apply_or_reject(
-            target: Any, *args: Any, accept_callback: Any = None, **kwargs: Any
+        def apply_run(
+            target: Any,
+            *args: Any,
+            accept_callback: Any = None,
+            callback: Any = None,
+            **kwargs: Any,
         ) -> Any:
-            accepted = accept_callback and partial(_accept, accept_callback)
-            return apply(partial(_trace, target), *args, accept_callback=accepted, **kwargs)
+            run = Run(runs, target, accept_callback, callback)
+            accept = accept_callback and run.accept
+            try:
+                return apply(run.trace, *args, accept_callback=accept, callback=run.end, **kwargs)
+            except BaseException:
+                runs.running.discard(run)
+                raise
 
-        setattr(apply_or_reject, _ORIGINAL, apply)
-        c.pool.on_apply = apply_or_reject
+        setattr(apply_run, _ORIGINAL, apply)
+        c.pool.on_apply = apply_run
 
 
 class TrackedProcesses(bootsteps.StartStopStep):
@@ -150,26 +159,6 @@ class TrackedProcesses(bootsteps.StartStopStep):
 _ORIGINAL = "pgbeat_original"
 
 
-def _accept(accept_callback: Any, *about: Any) -> None:
-    """Accepts a task; one that was revoked while it waited for a thread ends here.
-
-    Celery would terminate it, which this pool can't do: its message would stay claimed.
-    """
-    try:
-        accept_callback(*about)
-    except NotImplementedError:
-        accept_callback.__self__._announce_revoked("terminated", True, None, False)
-        raise  # so that the task doesn't run
-
-
-def _trace(trace: Any, *args: Any) -> Any:
-    """Traces a task; a `Reject` is its failure, for which Celery rejects the message."""
-    try:
-        return trace(*args)
-    except Reject:
-        return 1, ExceptionInfo(internal=True), 0.0
-
-
 def prepare(app: Any) -> None:
     """Prepares an app for its worker."""
     url = app.conf.broker_read_url or app.conf.broker_url or ""
@@ -181,7 +170,8 @@ def prepare(app: Any) -> None:
         app.amqp.Consumer = WorkerConsumer
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
-    app.steps["consumer"].update((AckBeforeTask, RejectInProcess, TrackedProcesses))
+    steps = (AckBeforeTask, RunInProcess, TrackedProcesses, ReturnUnstarted, EndInProcess)
+    app.steps["consumer"].update(steps)
     if app.conf.get("worker_disable_prefetch"):
         app.steps["consumer"].add(ExactPrefetch)
         # Celery would warn that it ignores the setting.

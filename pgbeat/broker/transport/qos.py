@@ -1,6 +1,6 @@
 """Keeps the messages that a channel delivered and that are not acknowledged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
@@ -69,12 +69,12 @@ class QoS(virtual.QoS):
         """Forgets all messages, so that none is acknowledged later."""
         self._delivered.clear()
 
-    def restore_unacked(self) -> list[Any]:
-        """Requeues all messages."""
-        tags = list(self._delivered)
-        self._delivered.clear()
-        if tags:
-            self.channel.session.requeue(tags, counts=False)
+    def restore_unacked(self, tags: Iterable[int] | None = None) -> list[Any]:
+        """Requeues all messages, or those with the tags. Their delivery is not counted."""
+        tags = list(self._delivered) if tags is None else list(tags)
+        mine = [tag for tag in tags if self._delivered.pop(tag, None) is not None]
+        if mine:
+            self.channel.session.requeue(mine, counts=False)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
 from celery.states import SUCCESS
 
 from pgbeat.jobs.running.task_exceptions import Cancelled, Skip, Snooze
@@ -48,6 +48,8 @@ def conclude(
     if isinstance(retval, ExceptionInfo):
         error = retval.exception
     if state is None:
+        if isinstance(error, WorkerTerminate):
+            return False  # the worker ends, and others see what becomes of the job
         if is_process and isinstance(error, SystemExit | KeyboardInterrupt):
             return False  # the process ends, and its parent reports what becomes of the job
         is_killed = type(error).__name__ == "GreenletExit"
