@@ -374,7 +374,7 @@ def _leave(**kwargs: Any) -> None:
 
 
 class LeaveAtLast(bootsteps.StartStopStep):
-    """Leaves also after a cold shutdown, which has no `worker_shutdown`: what ran is lost at once."""
+    """Leaves also at a cold shutdown, for which Celery sends no `worker_shutdown`."""
 
     def shutdown(self, c: Any) -> None:
         """Leaves."""

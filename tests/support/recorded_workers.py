@@ -38,7 +38,8 @@ class TrackedWorkers(TransportWorkers):
 
     def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
         """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
-        new = [new_job(f"tests.{task}", args, **fields) for _ in range(count)]
+        name = task if "." in task else f"tests.{task}"
+        new = [new_job(name, args, **fields) for _ in range(count)]
         ids = [str(job.id) for job in new]
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)

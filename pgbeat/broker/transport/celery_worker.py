@@ -114,7 +114,7 @@ class RunInProcess(bootsteps.StartStopStep):
     def start(self, c: Any) -> None:
         """Replaces the function by which the pool runs tasks."""
         apply = getattr(c.pool.on_apply, _ORIGINAL, c.pool.on_apply)
-        runs: Runs = c.pool.pgbeat_runs
+        runs: Runs = c.pgbeat_runs
 
         def apply_run(
             target: Any,

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import kombu
 from amqp.protocol import queue_declare_ok_t
-from celery.utils import log
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -321,19 +320,14 @@ class DeclaringChannel(virtual.Channel):
 
 
 class WorkerConsumer(kombu.Consumer):
-    """A worker's consumer of any number of queues."""
+    """A consumer of any number of queues, which declares only those that are not there as given."""
 
     def declare(self) -> None:
-        """Declares those queues, exchanges and bindings that are not there as given."""
+        """Declares queues, exchanges and bindings."""
         known = self.channel.already_declared(self.queues)
         for queue in self.queues:
             if queue.name not in known:
                 queue.declare()
-
-    def cancel(self) -> None:
-        """Ends it, but not in a signal handler, which interrupts what the session does."""
-        if not log._in_sighandler:
-            super().cancel()
 
 
 def not_found(kind: str, name: str) -> ChannelError:

@@ -1,4 +1,4 @@
-"""Ends a worker as a shutdown wants it: what has not begun goes back at once, and what runs may end.
+"""Ends a worker as a shutdown asks: what has not begun goes back at once, what runs may end.
 
 Celery requeues messages when a channel closes, after the last task. Only in processes can a cold
 shutdown cancel tasks: Celery would fail that of a solo worker, acknowledge those of greenlets, and
@@ -22,7 +22,6 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.exceptions import Reject, WorkerTerminate
 from celery.platforms import EX_FAILURE
-from celery.utils import log
 from celery.worker import state
 from kombu.common import ignore_errors
 
@@ -33,12 +32,15 @@ _LOOK = 0.05
 
 
 class Runs:
-    """The tasks that run in the worker's own process, and whether others may begin."""
+    """The tasks that run in the worker's own process, and how far its shutdown is."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.running: set[Run] = set()
+        #: Whether no others may begin.
         self.is_closed = False
+        #: Whether Celery's handler of a cold shutdown runs.
+        self.is_in_handler = False
 
     def accepts(self) -> bool:
         """Returns whether tasks may begin."""
@@ -108,11 +110,28 @@ class ReturnUnstarted(bootsteps.StartStopStep):
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
         self._c, self._unstarted = c, list[int]()
+        self._runs = c.pgbeat_runs = Runs()
         self._close, c.blueprint.on_close = c.blueprint.on_close, self._on_close
+        wait = c.controller.wait_for_soft_shutdown
+        c.controller.wait_for_soft_shutdown = partial(self._begin_to_end, wait)
         signals.worker_shutting_down.connect(self._wake)
 
+    def start(self, c: Any) -> None:
+        """Keeps the handler from ending the consumer, in the midst of what the session does."""
+        c.task_consumer.cancel = partial(self._cancel, c.task_consumer.cancel)
+
+    def _cancel(self, cancel: Callable[[], None]) -> None:
+        if not self._runs.is_in_handler:
+            cancel()
+
+    def _begin_to_end(self, wait: Callable[[], None]) -> None:
+        """Notes that the handler of a cold shutdown runs: this is what it does first."""
+        self._runs.is_in_handler = True
+        wait()
+
     def _wake(self, **kwargs: Any) -> None:
-        """Wakes the loop, in the signal handler; a full green pool keeps it until it has room."""
+        """Wakes the loop, last in the handler; a full green pool keeps it until it has room."""
+        self._runs.is_in_handler = False
         if self._c.connection is not None:
             self._c.connection.transport.wake()
         if self._c.pool.is_green:
@@ -120,35 +139,30 @@ class ReturnUnstarted(bootsteps.StartStopStep):
 
     def _on_close(self) -> None:
         """Notes what has not begun, before Celery forgets it."""
-        runs: Runs | None = getattr(self._c.pool, "pgbeat_runs", None)
-        if runs is None:
-            self._note(lambda request: request._apply_result is None)
-        else:
-            with runs.lock:
-                runs.is_closed = True
-                self._note(lambda request: True)
+        has_processes = isinstance(self._c.pool, PreforkPool)
+        with self._runs.lock:
+            self._runs.is_closed = True
+            limited = [
+                request
+                for bucket in self._c.task_buckets.values()
+                for request, _ in (bucket.contents if bucket else ())
+            ]
+            self._unstarted = [
+                request.message.delivery_tag
+                for request in [*state.requests.values(), *limited]
+                if request not in state.active_requests
+                # A process may have it already. In the others `Run.accept` refuses it.
+                and not (has_processes and request._apply_result is not None)
+            ]
         self._close()
 
-    def _note(self, is_ours: Callable[[Any], bool]) -> None:
-        limited = [
-            request
-            for bucket in self._c.task_buckets.values()
-            for request, _ in (bucket.contents if bucket else ())
-        ]
-        self._unstarted = [
-            request.message.delivery_tag
-            for request in [*state.requests.values(), *limited]
-            if request not in state.active_requests and is_ours(request)
-        ]
-
     def stop(self, c: Any) -> None:
-        """Stops consuming and requeues. From here on acknowledgements don't wait for the loop."""
-        if c.blueprint.state == bootsteps.RUN or c.task_consumer is None:
-            return  # it connects anew
+        """Stops consuming, and requeues."""
+        if c.blueprint.state == bootsteps.RUN or c.connection is None or c.task_consumer is None:
+            return  # it connects anew, or can't
         ignore_errors(c, c.task_consumer.cancel)
         qos, tags = c.task_consumer.channel.qos, self._unstarted
         ignore_errors(c, partial(qos.restore_unacked, tags))
-        c.connection.transport.unregister_from_event_loop(c.connection, c.hub)
 
 
 class EndInProcess(bootsteps.StartStopStep):
@@ -160,15 +174,12 @@ class EndInProcess(bootsteps.StartStopStep):
         """Returns whether tasks run in the worker's own process."""
         return not isinstance(c.pool, PreforkPool)
 
-    def __init__(self, c: Any, **kwargs: Any) -> None:
-        super().__init__(c, **kwargs)
-        if isinstance(c.pool, PreforkPool):
-            return
-        self._c, self._runs = c, Runs()
+    def create(self, c: Any) -> None:
+        """Replaces what Celery calls at a shutdown."""
+        self._c, self._runs = c, c.pgbeat_runs
         #: Until when tasks may run (`time.monotonic()`), and whether that is a soft shutdown's.
         self._until, self._is_soft = float("inf"), False
         self._alarm: threading.Timer | None = None
-        c.pool.pgbeat_runs = self._runs
         c.controller.wait_for_soft_shutdown = self._begin_to_end
         for name in ("cancel_active_requests", "cancel_all_unacked_requests"):  # Celery 5.6, 5.5
             setattr(c, name, self._give_up)
@@ -181,6 +192,7 @@ class EndInProcess(bootsteps.StartStopStep):
 
     def _begin_to_end(self) -> None:
         """Gives running tasks the seconds of a soft shutdown."""
+        self._runs.is_in_handler = True
         seconds, now = self._c.app.conf.worker_soft_shutdown_timeout, time.monotonic()
         self._is_soft = seconds > 0 and bool(self._runs.running) and self._until > now
         if self._is_soft:
@@ -198,20 +210,30 @@ class EndInProcess(bootsteps.StartStopStep):
             return
         self._until = time.monotonic()
         if isinstance(self._c.pool, SoloPool) and any(r.is_in_task for r in self._runs.running):
+            self._runs.is_in_handler = False
             raise WorkerTerminate(EX_FAILURE)
 
     # ----- in the loop's place
 
     def _stop(self, stop: Callable[[], None]) -> None:
         """Waits for running tasks, and stops the pool if they have ended."""
-        if log._in_sighandler:
+        if self._runs.is_in_handler:
             return
         while self._runs.running and time.monotonic() < self._until:
+            ignore_errors(self._c, self._turn)
             time.sleep(_LOOK)
         if self._alarm is not None:
             self._alarm.cancel()
         if not self._runs.running:
             stop()
+
+    def _turn(self) -> None:
+        """Has tasks acknowledged that have ended, as the loop did."""
+        hub = self._c.hub
+        if hub is not None:
+            hub.fire_timers()
+            for callback in hub._pop_ready():
+                callback()
 
     def _leave(self, leave: Callable[[], None]) -> None:
         """Closes the connection, and ends a process whose threads would keep it."""

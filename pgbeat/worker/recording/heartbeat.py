@@ -95,9 +95,15 @@ class Heartbeat:
             self._rescue_at = time.monotonic() + share * random.uniform(0.7, 1.3)  # noqa: S311
         return lanes
 
-    def leave(self, connection: Connection) -> None:
-        """Removes the worker, which must have recorded everything."""
+    def leave(self, connection: Connection, publisher: Publisher) -> set[Room]:
+        """Removes the worker, which must have recorded everything, and what it left running.
+
+        Returns the lanes that have room.
+        """
+        left = list(workers.running_executions(connection, self._id))
+        lanes = rescue.end_lost(connection, publisher, left, "the worker {worker} was stopped")
         workers.leave(connection, self._id)
+        return lanes
 
     def _end_own_lost(self, connection: Connection, publisher: Publisher) -> set[Room]:
         """Ends the executions of this worker's processes that died without recording it."""

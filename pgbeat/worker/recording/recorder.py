@@ -140,7 +140,8 @@ class Recorder:
         with process_recorder.busy:
             try:
                 if self._heartbeat is not None and self._session.is_open:
-                    self._heartbeat.leave(self._session.open())
+                    connection = self._session.open()
+                    self._dispatch(self._heartbeat.leave(connection, self._session.publisher()))
             except Exception as error:
                 logger.debug("The worker ends without removing its row: %s", error)
             self._session.close()

@@ -74,43 +74,6 @@ def test_tasks_run_now_later_and_again(transport_workers: TransportWorkers, pool
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
 @pytest.mark.slow
-def test_a_warm_shutdown_requeues_unstarted_tasks(
-    transport_workers: TransportWorkers, pool: str
-) -> None:
-    count = 1 if pool == "solo" else 2
-    sent = [transport_workers.send("hold", "a") for _ in range(count * 4)]
-    worker = start(transport_workers, pool, count)
-    until(lambda: len(started(transport_workers, sent)) == count)
-    left_over = count * 3
-    until(
-        lambda: len(transport_workers.ids()) == left_over, what="what has started is acknowledged"
-    )
-    until(lambda: transport_workers.claimed() == left_over, what="the others are prefetched")
-    worker.terminate()
-    worker.says("Warm shutdown")
-    transport_workers.open("a")
-    assert worker.wait(30) == 0, worker.output
-    # A green pool that is full has one more in its hands, and threads are given all: as with any
-    # broker, they are run.
-    left = set(sent) - started(transport_workers, sent)
-    assert (0 if pool == "threads" else count) <= len(left) <= count * 3
-    rows = transport_workers.sql(
-        "SELECT payload::json -> 'headers' ->> 'id', visible, claimed_by, deliveries, redelivered "
-        f"FROM kombu_message WHERE {OF_CELERY}"
-    )
-    assert sorted(rows) == sorted((i, True, None, 0, True) for i in left)
-    assert not transport_workers.sql("SELECT 1 FROM pgbeat.consumers")
-    assert "Traceback" not in worker.output
-
-    with transport_workers.app.connection_for_read() as connection:
-        for _ in left:
-            message = connection.default_channel.basic_get("celery", no_ack=True)
-            assert message.delivery_info["redelivered"]
-            assert message.headers["x-delivery-count"] == 0
-
-
-@pytest.mark.parametrize("pool", MOST_POOLS)
-@pytest.mark.slow
 def test_returned_credit_is_used_at_once(transport_workers: TransportWorkers, pool: str) -> None:
     """With room for one message, twenty run one after the other, none waiting for a timer."""
     sent = [transport_workers.send("work") for _ in range(20)]

@@ -90,6 +90,12 @@ def late(self: Any, gate: str) -> None:
     hold.run.__func__(self, gate)
 
 
+#: A task that is a job for clients that know a policy of it.
+late_job = app.task(name="transport.late_job", bind=True, shared=False, acks_late=True)(
+    late.run.__func__
+)
+
+
 @app.task(name="transport.leave_a_child", bind=True, shared=False)
 def leave_a_child(self: Any, gate: str) -> None:
     """Forks a process that lives until the gate is opened."""
