@@ -2,12 +2,25 @@
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database import connections
+
 
 def may_change(connection: Connection, table: str) -> bool:
     """Returns whether the server and the role allow changes to the rows of a table of pgbeat's."""
     return bool(connection.scalar(_MAY_CHANGE, {"table": f"pgbeat.{table}"}))
 
 
+def submits_as_owner(connection: Connection) -> bool:
+    """Returns whether the role makes jobs by functions, since it may not write them (0002)."""
+    return not connection.scalar(_WRITES_JOBS)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Returns whether the role lacks a privilege for a statement."""
+    return connections.sqlstate(error) == "42501"
+
+
+_WRITES_JOBS = text("SELECT has_table_privilege('pgbeat.unfinished_jobs', 'INSERT')")
 _MAY_CHANGE = text(
     """
     SELECT current_setting('transaction_read_only') = 'off'

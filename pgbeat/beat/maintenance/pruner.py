@@ -20,6 +20,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     DateTime,
+    Executable,
     Integer,
     MetaData,
     Select,
@@ -34,6 +35,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
     true,
     tuple_,
 )
@@ -41,6 +43,7 @@ from sqlalchemy.types import NullType
 
 from pgbeat.beat.maintenance import histories
 from pgbeat.config import Settings
+from pgbeat.database import privileges
 from pgbeat.database.tables import (
     SCHEMA,
     audit,
@@ -174,6 +177,8 @@ def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
 
 
 _BY_TIME = (_LONG_AGO, _NO_ID)
+#: For a role that may delete history, but not change the audit.
+_PRUNE_AUDIT = text("SELECT * FROM pgbeat.prune_audit(:namespace, :at_0, :seconds, :batch)")
 
 
 _UNTIL = bindparam("until", type_=DateTime(timezone=True))
@@ -338,7 +343,7 @@ class Pruner:
         self._settings, self._dry_run, self._leaves_periods = settings, dry_run, leaves_periods
         #: Of each history, until when its rows are deleted one by one; all are if that is unknown.
         self._until: dict[str, datetime] = {}
-        self._statements: list[Select[Any]] = []
+        self._statements: list[Executable] = []
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
         #: The table that is next.
@@ -371,6 +376,8 @@ class Pruner:
         )
         self._until = histories.kept_until(connection) if is_whole else {}
         self._statements = [_statement(kind, dry_run=self._dry_run) for kind in _KINDS]
+        if not self._dry_run and not privileges.may_change(connection, audit.name):
+            self._statements[-1] = _PRUNE_AUDIT
         self._places = [kind.start for kind in _KINDS]
 
     def _days(self, kind: _Kind) -> float:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from typing import Any, Self
 
 from celery import Celery
@@ -16,7 +17,7 @@ from pgbeat.broker import own_tables
 from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import connections
+from pgbeat.database import connections, privileges
 from pgbeat.errors import BrokerUnavailable, CannotPublish, ConfigError
 
 logger = logging.getLogger("pgbeat.publishing")
@@ -123,6 +124,11 @@ class UnitOfWork:
                     opened.prepare(self.connection)
             self._publisher = opened
         return self._publisher
+
+    @cached_property
+    def submits_as_owner(self) -> bool:
+        """Whether the role of the session makes jobs by functions of the schema's owner."""
+        return privileges.submits_as_owner(self.connection)
 
     # -- after the commit
 

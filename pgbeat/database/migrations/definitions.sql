@@ -2,7 +2,10 @@
 -- without its rows. Objects are named as in contents.sql.
 SELECT format('function pgbeat.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid))
            AS object,
-       ARRAY[pg_get_functiondef(p.oid)] AS statements
+       pg_get_functiondef(p.oid) || CASE WHEN p.proacl IS NULL OR EXISTS (
+               SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0) THEN '{}'::text[]
+           ELSE ARRAY[format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)]
+       END AS statements
   FROM pg_proc p WHERE p.pronamespace = 'pgbeat'::regnamespace
 UNION ALL
 SELECT 'view ' || c.oid::regclass,

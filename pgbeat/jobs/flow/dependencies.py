@@ -32,15 +32,26 @@ _INSERT = text(
 ).bindparams(bindparam("parents", type_=ARRAY(UUIDType(as_uuid=False))))
 
 
-def insert(connection: Connection, batch: Sequence[PreparedJob]) -> set[UUID]:
-    """Writes what new jobs depend on, and returns their parents."""
+_INSERT_AS_OWNER = text(
+    "SELECT pgbeat.write_dependencies_as_owner(CAST(:job_id AS uuid), CAST(:parents AS uuid[]), "
+    ":needs)"
+)
+
+
+def insert(
+    connection: Connection, batch: Sequence[PreparedJob], *, as_owner: bool = False
+) -> set[UUID]:
+    """Writes what new jobs depend on, and returns their parents.
+
+    With `as_owner`, the role may not write the table.
+    """
     rows = [
         {"job_id": str(prepared.job.id), "parents": list(prepared.parents), "needs": prepared.needs}
         for prepared in batch
         if prepared.parents
     ]
     if rows:
-        connection.execute(_INSERT, rows)
+        connection.execute(_INSERT_AS_OWNER if as_owner else _INSERT, rows)
     return {UUID(parent) for row in rows for parent in row["parents"]}
 
 

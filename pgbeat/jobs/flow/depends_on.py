@@ -97,7 +97,8 @@ def _job_id(parent: Any) -> str:
 
 def _require(unit: UnitOfWork, parents: Sequence[str]) -> list[str]:
     wanted = list(dict.fromkeys(parents))
-    by_id = {str(job.id): job for job in jobs.find(unit.connection, wanted)}
+    as_owner = bool(wanted) and unit.submits_as_owner
+    by_id = {str(job.id): job for job in jobs.find(unit.connection, wanted, as_owner=as_owner)}
     for parent in wanted:
         job = by_id.get(parent)
         if job is None or job.namespace != unit.namespace:

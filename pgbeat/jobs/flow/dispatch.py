@@ -10,10 +10,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.database import connections
+from pgbeat.database import connections, privileges
 from pgbeat.jobs.flow import lifecycle
 from pgbeat.jobs.flow.lifecycle import Urgency
 from pgbeat.jobs.lanes import model as lanes
@@ -127,8 +128,14 @@ def after_commit(unit: UnitOfWork, changed: Iterable[Room]) -> None:
 def _dispatch_if_app(
     unit: UnitOfWork, namespace: str, name: str, job_ids: Collection[UUID] | None
 ) -> None:
-    if unit.app is not None:
+    if unit.app is None:
+        return
+    try:
         dispatch_lane(unit.connection, unit.publisher, namespace, name, job_ids)
+    except DBAPIError as error:
+        if not privileges.is_denied(error):
+            raise
+        lanes.announce(unit.connection, namespace, name)  # the role makes jobs, and no more
 
 
 class _Turn(NamedTuple):

@@ -3,6 +3,7 @@
 `pgbeat.jobs.groups.progress` advances a group from one member to the next.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -77,8 +78,14 @@ def check(mode: str, on_failure: str, name: str | None, callback_outcome: str = 
         raise InvalidJob.of("name", "malformed", message)
 
 
-def create(connection: Connection, **values: Any) -> Group:
-    """Inserts a group, which has no jobs yet."""
+_WRITE_AS_OWNER = text(sql.load("model.sql", "write_as_owner", columns=", ".join(Group._fields)))
+
+
+def create(connection: Connection, *, as_owner: bool = False, **values: Any) -> Group:
+    """Inserts a group, which has no jobs yet. With `as_owner`, the role may not do that itself."""
+    if as_owner:
+        fields = json.dumps(values, default=str)
+        return Group(*connection.execute(_WRITE_AS_OWNER, {"fields": fields}).one())
     row = connection.execute(insert(groups).values(**values).returning(*_COLUMNS)).one()
     return Group(*row)
 

@@ -23,6 +23,7 @@ class UniqueKey(NamedTuple):
 _LOCK = text(sql.load("unique_keys.sql", "lock"))
 _TRY_LOCK = text(sql.load("unique_keys.sql", "try_lock"))
 _FIND = text(sql.load("unique_keys.sql", "find"))
+_FIND_AS_OWNER = text(sql.load("unique_keys.sql", "find_as_owner"))
 
 
 def try_lock(connection: Connection, namespace: str, keys: Iterable[UniqueKey]) -> set[UniqueKey]:
@@ -35,7 +36,11 @@ def try_lock(connection: Connection, namespace: str, keys: Iterable[UniqueKey]) 
 
 
 def lock_and_find(
-    connection: Connection, namespace: str, keys: Mapping[UniqueKey, timedelta | None]
+    connection: Connection,
+    namespace: str,
+    keys: Mapping[UniqueKey, timedelta | None],
+    *,
+    as_owner: bool = False,
 ) -> dict[UniqueKey, tuple[str, str]]:
     """Locks keys until the transaction ends, then returns the same as `find`.
 
@@ -44,7 +49,7 @@ def lock_and_find(
     if keys:
         with refusing():
             connection.execute(_LOCK, _values(namespace, keys))
-    return find(connection, namespace, keys)
+    return find(connection, namespace, keys, as_owner=as_owner)
 
 
 @contextmanager
@@ -63,18 +68,22 @@ def refusing() -> Iterator[None]:
 
 
 def find(
-    connection: Connection, namespace: str, keys: Mapping[UniqueKey, timedelta | None]
+    connection: Connection,
+    namespace: str,
+    keys: Mapping[UniqueKey, timedelta | None],
+    *,
+    as_owner: bool = False,
 ) -> dict[UniqueKey, tuple[str, str]]:
     """Returns the keys that are taken, each with the id and the state of a job that has it.
 
     An unfinished job takes its key. For a key with a length of time, so does any job that was
-    created within it.
+    created within it. With `as_owner`, the role may not read the tables.
     """
     if not keys:
         return {}
     seconds = [0.0 if span is None else span.total_seconds() for span in keys.values()]
     values = {**_values(namespace, keys), "seconds": seconds, "longest": max(seconds)}
-    rows = connection.execute(_FIND, values)
+    rows = connection.execute(_FIND_AS_OWNER if as_owner else _FIND, values)
     return {UniqueKey(task, key): (str(job_id), state) for task, key, job_id, state in rows}
 
 

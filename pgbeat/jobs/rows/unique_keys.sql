@@ -10,6 +10,11 @@ SELECT pgbeat.lock_key(:namespace, task, key) {distinct}
 -- name: try_lock
 SELECT task, key, pg_try_advisory_xact_lock({id}) {distinct}
 
+-- name: find_as_owner
+SELECT task, key, id, state
+  FROM pgbeat.find_keys_as_owner(:namespace, CAST(:tasks AS text[]), CAST(:keys AS text[]),
+                                 CAST(:seconds AS float8[]))
+
 -- The task is an expression, so that jobs are found by their keys, which few have.
 -- name: find
 SELECT k.task, k.key, j.id, j.state

@@ -5,12 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery, current_app
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import settings_of
+from pgbeat.database import privileges
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.policy import policies as job_policies
 from pgbeat.jobs.preparing.prepare import JobSpec, parse_countdown
@@ -92,5 +94,11 @@ def _submit(unit: UnitOfWork, spec: JobSpec, job_source: str) -> Job:
             new = control.submit(unit, spec, job_source=job_source)
             ids.append(str(new.job.id))
     # After our own commit, its lane was dispatched: the row may be another now.
-    is_stale = not unit.is_callers and waiting.is_waiting(new.job)
-    return jobs.get(unit.connection, new.job.id) if is_stale else new.job
+    if unit.is_callers or not waiting.is_waiting(new.job):
+        return new.job
+    try:
+        return jobs.get(unit.connection, new.job.id)
+    except DBAPIError as error:
+        if privileges.is_denied(error):  # the leading beat dispatches it
+            return new.job
+        raise

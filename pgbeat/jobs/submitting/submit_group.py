@@ -117,6 +117,7 @@ def submit(
     group_id = batch[0].job.group_id
     group = groups.create(
         unit.connection,
+        as_owner=unit.submits_as_owner,
         id=group_id,
         namespace=unit.namespace,
         name=name,

@@ -106,7 +106,7 @@ def _write(
     if is_own and job.lane and waiting.is_waiting(job):
         dispatch.after_commit(unit, {Room(job.namespace, job.lane, job.id)})
     if row.created_at is None:
-        rows = jobs.find(unit.connection, [row.id])
+        rows = jobs.find(unit.connection, [row.id], as_owner=unit.submits_as_owner)
         return SubmittedJob(rows[0], is_own) if rows else None
     created_at = row.created_at.astimezone(connections.driver(unit.connection).info.timezone)
     return SubmittedJob(_as_read(job, created_at, row.position), True)

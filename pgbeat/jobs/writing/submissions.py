@@ -52,7 +52,9 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
         written = {job.id: job for job in new_jobs.insert_returning(unit.connection, rows)}
     if settled := _settle(unit, fresh):
         written |= {job.id: job for job in jobs.find(unit.connection, settled)}
-    written |= {job.id: job for job in jobs.find(unit.connection, set(ids) - written.keys())}
+    if others := set(ids) - written.keys():
+        found = jobs.find(unit.connection, others, as_owner=unit.submits_as_owner)
+        written |= {job.id: job for job in found}
     if not written.keys() >= set(ids):
         raise _too_late()
     return [
@@ -103,7 +105,9 @@ def _claim_keys(
     if unit.is_callers and not unit.publisher.transactional:
         batch = [_deferred(unit.connection, new) for new in batch]
     keys = prepare.unique_keys(batch)
-    taken = unique_keys.lock_and_find(unit.connection, unit.namespace, keys)
+    taken = unique_keys.lock_and_find(
+        unit.connection, unit.namespace, keys, as_owner=bool(keys) and unit.submits_as_owner
+    )
     owners: dict[UniqueKey | None, UUID] = {key: UUID(job_id) for key, (job_id, _) in taken.items()}
     for new in batch:
         if new.job.key is not None:
@@ -154,10 +158,11 @@ def _settle(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[UUID]:
     """Writes what new jobs depend on, and unblocks or skips those whose parents have ended.
 
     Returns the jobs that this may have changed. Looks again after the commit: a parent may have
-    ended meanwhile.
+    ended meanwhile. For a role that may not change jobs, the leading beat does that.
     """
-    parents = dependencies.insert(unit.connection, batch)
-    if not parents - {new.job.id for new in batch}:
+    as_owner = any(new.parents for new in batch) and unit.submits_as_owner
+    parents = dependencies.insert(unit.connection, batch, as_owner=as_owner)
+    if as_owner or not parents - {new.job.id for new in batch}:
         return []
     waiting_jobs = [new.job.id for new in batch if new.parents]
     lanes = _follow_parents(unit, waiting_jobs)

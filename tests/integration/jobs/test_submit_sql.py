@@ -190,7 +190,7 @@ def test_the_rights_that_it_needs(sql: Sql) -> None:
     try:
         assert refused("schema pgbeat")
         sql(f"GRANT USAGE ON SCHEMA pgbeat TO {role}")
-        assert refused("unfinished_jobs")
+        assert refused("submit_as_owner")
         sql(f"GRANT SELECT, INSERT ON pgbeat.unfinished_jobs TO {role}")
         sql(f"{submit}); RESET ROLE")
         assert refused("lanes", ", lane => 'l'")

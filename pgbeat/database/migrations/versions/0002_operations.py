@@ -1,4 +1,7 @@
-"""What operating pgbeat needs of the schema. Programs of 0001 may use it: it only adds."""
+"""What operating pgbeat needs of the schema. Programs of 0001 may use it.
+
+It adds, and replaces functions by others that do the same for roles that could call them.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,7 @@ down_revision = "0001"
 #: Tables that were there before and that it locks, with the mode. A test compares it.
 LOCKS: dict[str, str] = {}
 
-PARTS = ("queue_load", "fence")
+PARTS = ("queue_load", "fence", "roles")
 
 
 def upgrade() -> None:
