@@ -66,6 +66,7 @@ COMMANDS = {
     "doctor": ("operations.doctor", "Check the database, the beat and the broker."),
     "errors": ("operations.errors", "Show why jobs failed."),
     "fence": ("broker.fence", "Show what is held after a restore; hold it, or release it."),
+    "grant": ("operations.setup", "Give a role of the database the rights of a profile."),
     "groups": ("jobs.groups", "Look at groups of jobs, make one, cancel one."),
     "health": (
         "operations.health",

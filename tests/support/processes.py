@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 import psutil
 import psycopg
 
+from pgbeat.access.roles import Profile
 from pgbeat.database import sockets
-from tests.support.databases import rows_of
+from tests.support import roles
+from tests.support.databases import Role, rows_of
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,7 @@ class Processes:
             "TESTS_DATABASE": database,
         }
         self.started: list[Process] = []
+        self._roles: dict[str, Role] = {}
         self._session: psycopg.Connection[Any] | None = None
 
     def run(self, *command: str, **env: str) -> Process:
@@ -110,7 +113,22 @@ class Processes:
 
     def celery(self, *arguments: str, app: str = "tests.support.apps.basic", **env: str) -> Process:
         """Starts `celery -A APP …`."""
+        env = {**self._as_role(arguments[0]), **env}
         return self.run(sys.executable, "-m", "celery", "-A", app, *arguments, **env)
+
+    def _as_role(self, command: str) -> dict[str, str]:
+        """Returns the variables by which a beat or a worker connects as a role of its own."""
+        if not roles.ARE_USED or command not in ("beat", "worker"):
+            return {}
+        profile: Profile = "beat" if command == "beat" else "worker"
+        if profile not in self._roles:
+            self._roles[profile] = roles.make(self.database, profile)
+            roles.own_tables(self.database, self._roles[profile])
+        return {
+            name: value.replace(self.database, self._roles[profile].dsn)
+            for name, value in self.env.items()
+            if self.database in value
+        }
 
     def beat(
         self,
@@ -142,7 +160,10 @@ class Processes:
 
     def stop_all(self) -> None:
         """Kills what still runs, and prints what each said last: pytest shows it on a failure."""
-        self._close_session()
         for process in self.started:
             process.kill_group()
+        for role in self._roles.values():
+            roles.drop(self.database, role)
+        self._close_session()
+        for process in self.started:
             print(f"--- {process.command[-100:]}\n{process.output[-3000:]}")

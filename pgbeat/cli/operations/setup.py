@@ -1,11 +1,13 @@
-"""`pgbeat migrate` and `demo`."""
+"""`pgbeat migrate`, `grant` and `demo`."""
 
 from typing import Any
 
 import click
 from sqlalchemy import Connection
 
-from pgbeat.broker import installation
+from pgbeat.access import roles
+from pgbeat.access.roles import PROFILES, Profile
+from pgbeat.broker import installation, own_tables
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import FLAG, option
@@ -13,6 +15,11 @@ from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
 from pgbeat.database.migrations.migrate import Pending
 from pgbeat.errors import SchemaError
+
+_BROKER_IS_ABSENT = (
+    "the broker's tables are not there, so nothing is granted on them: `pgbeat -A APP migrate` "
+    "creates them; then run this again"
+)
 
 
 @click.command("migrate")
@@ -135,6 +142,43 @@ def _place(version: str) -> str:
     if version == newest:
         return "the newest version"
     return f"newer than the {newest} of this pgbeat, which may use it"
+
+
+@click.command("grant")
+@option("--role", "NAME", "The role of the database.", required=True)
+@option("--profile", click.Choice(PROFILES), "What its programs do.", required=True)
+@option("--apply", FLAG, "Change its rights; otherwise the SQL is printed.")
+@on_target
+def grant_command(target: Target, role: str, profile: Profile, apply: bool) -> None:
+    """Give a role of the database the rights of a profile, and take away its others.
+
+    Connect as the owner of the tables: the role that runs `pgbeat migrate`. Prints the SQL, or with
+    --apply runs it in one transaction. Run it again after an upgrade. The profiles are beat,
+    worker, web (API, console, command line), submit (apps that only send tasks and make jobs),
+    readonly, and conditions (the role of SQL conditions).
+
+    Its JSON has `role`, `profile`, `applied`, `changed`, `broker` (whether the broker's tables are
+    there), `more` (what the role may do besides, by PUBLIC or another role) and `statements`.
+    """
+    with target.unit(dry_run=not apply) as unit:
+        done = roles.grant(unit.connection, target.author, role, profile, apply=apply)
+    if printing.is_json():
+        shown = {"role": role, "profile": profile, "applied": apply, "changed": done.changed}
+        more = {"broker": done.has_broker, "more": done.more, "statements": done.statements}
+        printing.echo_json(shown | more)
+        return
+    if apply:
+        state = "has now" if done.changed else "had already"
+        click.echo(printing.harmless(f"Role {role} {state} the rights of profile {profile}."))
+    else:
+        click.echo(
+            "\n".join(f"{statement};" for statement in ["BEGIN", *done.statements, "COMMIT"])
+        )
+    conf = None if target.app is None else target.app.conf
+    if not done.has_broker and own_tables.are_expected(target.settings.url, conf):
+        printing.note(_BROKER_IS_ABSENT)
+    if done.more:
+        printing.note(f"by PUBLIC or another role it also has {printing.shortened(done.more)}")
 
 
 @click.command("demo")

@@ -312,13 +312,14 @@ def _broker(
                 "broker",
                 "fail",
                 f"the role lacks {', '.join(lacking)}",
-                "As the owner, GRANT them.",
+                server_checks.grant(connection),
             )
             return
         try:
             yield from _queues(queues.all_queues(connection), app)
         except ProgrammingError as error:
-            yield Check("broker", "unknown", connections.first_line(error), "As the owner, GRANT.")
+            reason = connections.first_line(error)
+            yield Check("broker", "unknown", reason, server_checks.grant(connection))
     elif app is None:
         yield Check("broker", "unknown", "not looked at; give the app with -A APP")
     elif connection.execute(_MAY_CREATE).scalar_one():

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.access import roles
+from pgbeat.access.roles import Profile
 from pgbeat.config import Settings, direct_url, place
 from pgbeat.database import connections, poolers, sql
 from pgbeat.errors import ConfigError
@@ -116,33 +118,43 @@ _ROLE = text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = curren
 def missing_privileges(connection: Connection) -> Check:
     """Looks for privileges that beat needs and the role lacks.
 
-    The result is `unknown` for a role that may read everything and write nothing: it is not beat's.
+    The result is `unknown` for a role that is not beat's: it may read everything and write nothing,
+    or has what a worker needs.
     """
-    lacking = connection.execute(_MISSING).all()
+    row = connection.execute(_MAY).one_or_none()
+    may_use, may_write = row or (True, True)  # without a schema, that is said by the next check
+    lacking: dict[str, list[str]] = {} if may_use else {"schema pgbeat": ["USAGE"]}
+    lacking |= _lacking(connection, "beat")
     if not lacking:
         return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
-    if all(privilege.may_only_read for privilege in lacking) and not connection.scalar(_MAY_WRITE):
+    other = None
+    if not may_write and not _lacking(connection, "readonly"):
+        other = "may only read"
+    elif not _lacking(connection, "worker"):
+        other = "has what a worker needs"
+    if may_use and other is not None:
         return Check(
             "permissions",
             "unknown",
-            "the role may only read; whether beat's own role may write can't be seen from here",
+            f"the role {other}; whether beat's own role may write can't be seen from here",
         )
-    missing = [privilege.what for privilege in lacking]
-    role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
-    return Check(
-        "permissions",
-        "fail",
-        f"the role lacks {', '.join(missing)}",
-        f"As the owner: GRANT USAGE ON SCHEMA pgbeat TO {role}; "
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role};",
-    )
+    missing = [f"{', '.join(rights)} on {table}" for table, rights in lacking.items()]
+    return Check("permissions", "fail", f"the role lacks {', '.join(missing)}", grant(connection))
 
 
-_MISSING = text(sql.load("server_checks.sql", "missing"))
-_MAY_WRITE = text(
-    """
-    SELECT EXISTS (
-        SELECT FROM pg_class c WHERE c.relnamespace = 'pgbeat'::regnamespace
-           AND c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE'))
-    """
-)
+def _lacking(connection: Connection, profile: Profile) -> dict[str, list[str]]:
+    """Returns what the role lacks on tables of the schema; the broker's are checked elsewhere."""
+    lacking: dict[str, list[str]] = {}
+    for right, table in roles.lacking(connection, profile):
+        if table.startswith("pgbeat."):
+            lacking.setdefault(table, []).append(right)
+    return lacking
+
+
+def grant(connection: Connection) -> str:
+    """Returns the advice that gives a beat's role what it needs."""
+    role = connection.scalar(text("SELECT quote_ident(current_user)"))
+    return f"As the owner: pgbeat grant --role {role} --profile beat --apply"
+
+
+_MAY = text(sql.load("server_checks.sql", "may"))

@@ -83,7 +83,7 @@ SELECT l.name, l.max_running AS limit,
 -- name: webhooks
 SELECT w.name, w.enabled AS is_enabled, p.pending,
        least(t.total - p.pending - p.failed, :over) AS delivered, p.failed
-  FROM (SELECT * FROM pgbeat.webhooks
+  FROM (SELECT id, name, enabled FROM pgbeat.webhooks
          WHERE namespace = :namespace AND schedule_id IS NULL
          ORDER BY name LIMIT :named) AS w
        CROSS JOIN LATERAL (
