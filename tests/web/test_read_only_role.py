@@ -67,6 +67,7 @@ def test_the_doctor_says_what_it_can_not_see(app: Celery, reader: str) -> None:
         "role": "ok",
         "permissions": "unknown",
         "schema": "ok",
+        "fence": "ok",
         "apps": "ok",
         "beat": "warn",
         "lag": "ok",

@@ -44,6 +44,7 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
         ["role", "warn"],
         ["permissions", "ok"],
         ["schema", "ok"],
+        ["fence", "ok"],
         ["apps", "ok"],
         ["beat", "ok"],
         ["lag", "ok"],
