@@ -42,7 +42,9 @@ ONE_SHOT = {"migrate", "example", "metrics-token"}
 def run(*command: str, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 # -- compose
@@ -278,6 +280,7 @@ def test_prometheus_understands_its_configuration_and_rules() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_alerts_fire_when_they_should() -> None:
     promtool("test", "rules", "rules_test.yml")
 
@@ -290,6 +293,22 @@ def test_every_alert_has_a_test() -> None:
         assert name in tests or (name.startswith("PgbeatQueue") and "PgbeatQueue.*" in tests), name
         assert rule["labels"]["severity"] in ("page", "ticket")
         assert rule["annotations"]["summary"] and rule["annotations"]["description"]
+
+
+def test_every_alert_is_in_the_runbook() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+    page = (ROOT / "docs/how-to/runbook.md").read_text()
+    anchors = {heading.lower().replace(" ", "-").replace(",", "") for heading in _headings(page)}
+    for rule in rules["groups"][0]["rules"]:
+        name = re.sub("(Fast|Slow)$", "…", rule["alert"])
+        section = rule["annotations"]["runbook"].partition("#")[2]
+        assert section in anchors, rule["alert"]
+        if name not in ("PgbeatNotScraped", "PgbeatNoStandby", "PgbeatTakeOvers", "PgbeatJobsLate"):
+            assert f"`{name}`" in page, name
+
+
+def _headings(page: str) -> list[str]:
+    return re.findall("^## (.*)$", page, re.M)
 
 
 # -- metrics that alerts and panels ask for

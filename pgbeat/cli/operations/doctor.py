@@ -36,6 +36,8 @@ def doctor_command(target: Target) -> None:
         printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in results]})
     else:
         printing.show_table([_cells(check) for check in results], folding={"what was found"})
+        if not is_well:
+            printing.note("docs/how-to/runbook.md has the next steps, by symptom.")
     raise click.exceptions.Exit(0 if is_well else FAILED)
 
 
