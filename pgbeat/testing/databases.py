@@ -53,6 +53,11 @@ class TemporaryServer:
         return self._server.pid
 
     @property
+    def programs(self) -> Path:
+        """The folder of its programs, `psql` and `pg_dump` among them."""
+        return self._server.programs
+
+    @property
     def log(self) -> Path:
         """What the server says since it was started."""
         return self._folder / "server" / "postgres.log"

@@ -95,7 +95,7 @@ def copy(primary: TemporaryServer) -> Iterator[TemporaryServer]:
 
 def restore(primary: TemporaryServer, copy: TemporaryServer) -> None:
     """Dumps the database, and restores it on the other server."""
-    programs = primary._server.programs
+    programs = primary.programs
     dumped = subprocess.run(
         [programs / "pg_dump", shop(primary)], check=True, capture_output=True
     ).stdout

@@ -44,6 +44,8 @@ def walk(folder: Path, seconds: float, seed: int, pause: float = 4.0) -> list[st
             requests.save()
             broken += checks.violations(place, requests.promised, faults.history, began)
             _report(place, requests, faults)
+        if broken:
+            place.dump()
     return broken
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -71,6 +72,11 @@ class Site:
     def connect(self) -> "psycopg.Connection[Any]":
         """A session of the walk's own, in autocommit mode."""
         return self._connect("walk", "walk")
+
+    def dump(self) -> None:
+        """Writes the database into the folder, to look at after the walk."""
+        command = [self.server.programs / "pg_dump", "-f", self.folder / "dump.sql", self.dsn]
+        subprocess.run(command, check=False)
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Runs a statement in a session of its own; returns its rows."""
