@@ -75,7 +75,7 @@ class Site:
 
     def dump(self) -> None:
         """Writes the database into the folder, to look at after the walk."""
-        command = [self.server.programs / "pg_dump", "-f", self.folder / "dump.sql", self.dsn]
+        command = [str(self.server.programs / "pg_dump"), "-f", f"{self.folder}/dump.sql", self.dsn]
         subprocess.run(command, check=False)
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
