@@ -98,7 +98,8 @@ def _end(backend: "ResultBackend", connection: Connection, answer: Answer, is_ow
 
     `is_own` is whether no worker runs this, so that errbacks can't be called.
     """
-    if backend.get_state(answer.task_id) in states.READY_STATES:
+    # Celery's remote control makes each worker store that a task was revoked, and nothing else.
+    if backend.get_state(answer.task_id) in states.READY_STATES - {states.REVOKED}:
         return True
     try:
         with connections.savepoint(connection):

@@ -117,6 +117,17 @@ def test_members_of_chords(app: Celery, sql: Sql, job_control: JobControl) -> No
     assert names == [("answers.failed",)] * 2 * len(WAYS)
 
 
+def test_a_member_of_a_chord_that_every_worker_called_revoked_before(
+    app: Celery, job_control: JobControl
+) -> None:
+    """Celery's remote control stores that for any task, and knows nothing of its chord."""
+    result = chord([app.tasks["answers.plain"].si(1)], app.tasks["answers.body"].s()).apply_async()
+    member = result.parent.children[0]
+    app.backend.mark_as_revoked(member.id, reason="revoked", store_result=True)
+    cancel_one(job_control, member.id)
+    assert result.state == "FAILURE"
+
+
 def test_a_callback_is_neither_run_nor_an_errback(
     app: Celery, sql: Sql, job_control: JobControl
 ) -> None:
