@@ -178,7 +178,7 @@ class Lookout:
     def __init__(
         self, url: URL, interval: float, connect_args: Mapping[str, Any] | None = None
     ) -> None:
-        """`interval` is seconds. The first look is at once."""
+        """`interval` is seconds."""
         self._url, self._interval, self._connect_args = url, interval, connect_args
         self._stopped = threading.Event()
         if not Lookout._parent_has_one:
@@ -190,9 +190,8 @@ class Lookout:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped.wait(self._interval):
             look_around(self._url, self._connect_args)
-            self._stopped.wait(self._interval)
         Lookout._running -= 1
 
 

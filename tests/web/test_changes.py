@@ -30,14 +30,18 @@ ME = f"user:{getpass.getuser()}"
 READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
-    "doctor", "errors", "explain", "export", "forecast", "groups list", "groups show", "health",
+    "doctor", "errors", "explain", "export", "fence tasks", "forecast", "versions", "groups list", "groups show", "health",
     "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
     "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",
     "tasks", "top", "web", "webhooks deliveries", "webhooks list", "webhooks show",
 }  # fmt: skip
-#: They need a store of another beat's, or a worker: the tests of these look into the audit.
+#: They need a store of another beat's, a worker, or a restored database: the tests of these look
+#: into the audit.
 ELSEWHERE = {
+    "fence accept",
+    "fence raise",
+    "fence release",
     "import django-celery-beat",
     "import redbeat",
     "import sqlalchemy-celery-beat",

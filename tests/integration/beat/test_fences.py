@@ -57,6 +57,10 @@ def test_all_is_held_and_released_but_what_was_paused_before(
     assert shown["released_at"] is not None
     verbs = "SELECT verb FROM pgbeat.audit WHERE kind = 'fence' ORDER BY id"
     assert [verb for (verb,) in sql(verbs)] == ["raise", "release", "release", "release"]
+    assert run(database, "fence", "accept", "--admin").exit_code == 0
+    assert sql("SELECT verb, kind FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
+        ("accept", "server")
+    ]
     assert run(database, "fence", "raise", "--admin", "--yes").exit_code == 0
     assert read(database, "fence")["fence"]["epoch"] > shown["epoch"]
 

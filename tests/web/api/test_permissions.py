@@ -53,6 +53,8 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /admin/scheduled-jobs/{name}/preview": (ADMIN, {"every": 60}),
     "POST /console/preview": (ADMIN_PAGE, {"name": "p"}),
     "GET /workers": (ADMIN, None),
+    "GET /workers/versions": (ADMIN, None),
+    "GET /fence": (ADMIN, None),
     "POST /workers/{name:path}/{verb}": ((401, 403, 403, 404), None),
     "POST /login": ((303, 303, 303, 303), None),
     "POST /logout": ((303, 303, 303, 303), None),
