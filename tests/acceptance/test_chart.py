@@ -302,6 +302,7 @@ def environ(of: dict[str, Any], folder: Path) -> dict[str, str]:
     return {**env, "PGBEAT_HEALTH_DIR": str(folder / "health")}
 
 
+@pytest.mark.slow
 def test_processes_start_and_answer_their_probes(processes: Processes, tmp_path: Path) -> None:
     found = named(
         manifests(app="tests.support.apps.basic", workers=[{"name": "w", "concurrency": 1}])
@@ -337,6 +338,7 @@ def test_the_web_side_has_its_probes(least: Manifests) -> None:
     assert "/metrics" in app.openapi()["paths"]
 
 
+@pytest.mark.slow
 def test_a_soft_shutdown_gives_back_what_does_not_end(
     transport_workers: TransportWorkers, tmp_path: Path
 ) -> None:

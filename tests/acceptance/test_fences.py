@@ -162,6 +162,7 @@ def test_a_restored_database_does_nothing_twice(
         restored.close()
 
 
+@pytest.mark.slow
 def test_a_database_that_was_moved_is_accepted(
     primary: TemporaryServer, copy: TemporaryServer, tmp_path: Path
 ) -> None:

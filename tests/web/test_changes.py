@@ -30,7 +30,8 @@ ME = f"user:{getpass.getuser()}"
 READING = {
     "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
-    "doctor", "errors", "explain", "export", "fence tasks", "forecast", "versions", "groups list", "groups show", "health",
+    "doctor", "errors", "explain", "export", "fence tasks", "forecast", "groups list",
+    "groups show", "health", "versions",
     "history", "jobs list", "jobs logs", "jobs show", "jobs stats", "jobs tail", "jobs tree",
     "lanes list", "lanes show",
     "list", "load", "metrics", "next", "status", "templates list", "templates show", "tokens list",

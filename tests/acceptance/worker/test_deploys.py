@@ -74,6 +74,7 @@ def test_a_task_that_nobody_knows(processes: Processes, sender: Celery) -> None:
         until(result.failed)
 
 
+@pytest.mark.slow
 def test_pinned_tasks_stay_on_the_version_that_sent_them(
     processes: Processes, database: str, sql: Sql
 ) -> None:

@@ -242,6 +242,7 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
+@pytest.mark.slow
 def test_the_web_side(
     database: str,
     web: Web,
