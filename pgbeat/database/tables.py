@@ -598,7 +598,7 @@ servers = Table(
 fences = Table(
     "fences",
     metadata,
-    Column("epoch", Integer, Identity(always=True), primary_key=True),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
     *_times("raised_at", now=True),
     Column("raised_by", Text, nullable=False),
     Column("reason", Text),

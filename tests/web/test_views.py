@@ -140,7 +140,12 @@ def a_version(sql: Sql) -> str:
 
 def a_fence(sql: Sql) -> str:
     """Makes a fence that holds a queue."""
-    insert(sql, "fences", {"raised_by": "user:alice", "queues": ["q"], "schedules": []}, "epoch")
+    insert(
+        sql,
+        "fences",
+        {"epoch": 1, "raised_by": "user:alice", "queues": ["q"], "schedules": []},
+        "epoch",
+    )
     return "1"
 
 

@@ -5,8 +5,8 @@ WITH held_queues AS (
 held_schedules AS (
     UPDATE pgbeat.schedules SET paused_at = now(), paused_reason = :mark
      WHERE paused_at IS NULL RETURNING id)
-INSERT INTO pgbeat.fences (raised_by, reason, restored_to, queues, schedules)
-SELECT :raised_by, :reason, :restored_to,
+INSERT INTO pgbeat.fences (epoch, raised_by, reason, restored_to, queues, schedules)
+SELECT 1 + coalesce((SELECT max(epoch) FROM pgbeat.fences), 0), :raised_by, :reason, :restored_to,
        ARRAY(SELECT name FROM held_queues ORDER BY name),
        ARRAY(SELECT id FROM held_schedules ORDER BY id)
 RETURNING epoch

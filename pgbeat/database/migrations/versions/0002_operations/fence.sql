@@ -20,7 +20,7 @@ END
 $$;
 
 CREATE TABLE pgbeat.fences (
-    epoch integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    epoch integer PRIMARY KEY,
     raised_at timestamptz NOT NULL DEFAULT now(),
     raised_by text NOT NULL,
     reason text,
