@@ -2,8 +2,9 @@
 
 import json
 import logging
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
 _PLAIN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
 
 
+#: Each returns fields of what runs at the moment: a worker and integrations add theirs.
+contexts: list[Callable[[], Mapping[str, Any]]] = []
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object a line.
 
     It has `time` (ISO 8601, UTC), `level`, `logger`, `process`, `message`, the record's further
-    fields, and `exception` with the traceback.
+    fields, those of `contexts`, and `exception` with the traceback.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -30,6 +35,8 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
+        for context in contexts:
+            entry |= context()
         more = {k: v for k, v in record.__dict__.items() if k not in _PLAIN and k not in entry}
         if record.exc_info:
             more["exception"] = self.formatException(record.exc_info)

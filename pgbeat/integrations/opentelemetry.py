@@ -30,6 +30,7 @@ from opentelemetry.trace import (
     TraceFlags,
 )
 
+from pgbeat import log
 from pgbeat.beat import enqueuer
 from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
@@ -145,6 +146,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     _tracing = _Tracing(tracer_provider)
     enqueuer.observers.append(_decided)
     publisher.observers.append(_publishing)
+    log.contexts.append(_ids)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
 
@@ -156,8 +158,17 @@ def uninstrument() -> None:
     if _decided in enqueuer.observers:
         enqueuer.observers.remove(_decided)
         publisher.observers.remove(_publishing)
+        log.contexts.remove(_ids)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
+
+
+def _ids() -> dict[str, str]:
+    """Returns the ids of the current trace and span, for lines of the log."""
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return {}
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
 
 def _quietly(function: Callable[P, None]) -> Callable[P, None]:

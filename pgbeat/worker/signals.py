@@ -20,8 +20,10 @@ from threading import get_ident
 from typing import Any, Literal
 
 from celery import Celery, bootsteps, signals
+from celery._state import get_current_task
 from celery.states import SUCCESS
 
+from pgbeat import log
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of, runs_again
 from pgbeat.broker.transport.options import Options
@@ -132,6 +134,8 @@ def set_up(worker: Any) -> None:
         logger.log(level, "Executions are not recorded: %s", error)
         return
     app.steps["consumer"].add(UnknownTasks)
+    if _task_of_line not in log.contexts:
+        log.contexts.append(_task_of_line)
     pinned_queues.consume(app, settings.version)
     if settings.track == "off":
         return
@@ -151,6 +155,14 @@ def set_up(worker: Any) -> None:
         signals.task_received.connect(_count_untracked, weak=False)
     if pool == "gevent":
         signals.task_received.connect(_wait_for_room, weak=False)
+
+
+def _task_of_line() -> dict[str, str]:
+    """Returns the running task and its id, which is its job's, for lines of the log."""
+    request = getattr(get_current_task(), "request", None)
+    if request is None or request.called_directly or not request.id:
+        return {}
+    return {"task": request.task, "task_id": request.id}
 
 
 def require_broker(app: Celery) -> None:

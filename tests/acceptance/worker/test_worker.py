@@ -1,5 +1,6 @@
 """A worker records its executions in any app with pgbeat, and recording never fails a task."""
 
+import json
 import logging
 import os
 import subprocess
@@ -55,6 +56,18 @@ def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: st
         "ON s.id = e.schedule_id GROUP BY 1"
     )
     assert dict(sql(runs)) == {"add": 1, "fail": 1, "retry": 2}
+
+
+def test_what_a_task_logs_in_json_has_its_id(processes: Processes, sql: Sql) -> None:
+    make_schedule(sql, task="tests.log", due="0")
+    worker = processes.worker(app="tests.support.apps.recorded", PGBEAT_LOG_FORMAT="json")
+    processes.beat(app="tests.support.apps.recorded")
+    worker.says('"message": "twice?"')
+    [(job_id,)] = sql("SELECT id FROM pgbeat.jobs")
+    lines = [json.loads(line) for line in worker.output.splitlines() if line.startswith('{"time"')]
+    [line] = [line for line in lines if line["message"] == "twice?"]
+    assert (line["task"], line["task_id"]) == ("tests.log", str(job_id))
+    assert all("task_id" not in line for line in lines if line["message"].endswith("ready."))
 
 
 def test_a_task_that_no_worker_has_registered(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.integrations import opentelemetry as tracing
+from pgbeat.log import JsonFormatter
 from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.transport_workers import TransportWorkers
@@ -95,6 +97,18 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
     made = span.get_span_context()
     assert made is not None
     return made.trace_id, made.span_id
+
+
+def test_lines_of_the_log_in_json_have_the_trace(traced: Traced) -> None:
+    record = logging.LogRecord("n", logging.INFO, "f", 1, "said", (), None)
+    span = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False))
+    with trace.use_span(span):
+        line = json.loads(JsonFormatter().format(record))
+    assert (int(line["trace_id"], 16), int(line["span_id"], 16)) == (0xABC, 0xDEF)
+    assert len(line["trace_id"]) == 32
+    tracing.uninstrument()
+    with trace.use_span(span):
+        assert "trace_id" not in json.loads(JsonFormatter().format(record))
 
 
 # -- beat
