@@ -50,6 +50,8 @@ class Held(NamedTuple):
     #: `waiting`, `delayed` or `claimed` for messages; a job's state if it has none.
     state: str
     created_at: datetime
+    #: Whether it is a job; otherwise a plain task.
+    is_job: bool
     #: The message's number in the broker; `None` if it has none.
     message: int | None
 
@@ -87,10 +89,11 @@ def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:
     after = 0
     while rows := connection.execute(_MESSAGES, values | {"after": after}).all():
         for row in rows:
-            yield Held(*_task_of(row.payload), row.queue, row.state, row.created_at, row.id)
+            sent = row.queue, row.state, row.created_at, row.is_job
+            yield Held(*_task_of(row.payload), *sent, row.id)
         after = rows[-1].id
     for row in connection.execute(_JOBS, {"raised_at": held.raised_at}):
-        yield Held(str(row.id), row.task, row.queue, row.state, row.created_at, None)
+        yield Held(str(row.id), row.task, row.queue, row.state, row.created_at, True, None)
 
 
 def _task_of(payload: str) -> tuple[str, str]:

@@ -8,7 +8,8 @@ SELECT epoch, raised_at, raised_by, reason, restored_to, released_at, queues,
 -- name: messages
 SELECT m.id, m.payload, q.name AS queue, m.enqueued_at AS created_at,
        CASE WHEN m.claimed_by IS NOT NULL THEN 'claimed'
-            WHEN m.visible THEN 'waiting' ELSE 'delayed' END AS state
+            WHEN m.visible THEN 'waiting' ELSE 'delayed' END AS state,
+       m.job_id IS NOT NULL AS is_job
   FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
  WHERE q.name = ANY (:queues) AND m.id > :after AND m.enqueued_at <= :raised_at
  ORDER BY m.id LIMIT :limit

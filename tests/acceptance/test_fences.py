@@ -15,7 +15,7 @@ from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.support.apps import deployed
 from tests.support.command_line import read, run, run_with
 from tests.support.databases import rows_of
-from tests.support.failing_servers import promoted_copy
+from tests.support.failing_servers import cold_copy, promoted_copy
 from tests.support.processes import Process, Processes, until
 from tests.support.rows import make_schedule
 
@@ -160,6 +160,59 @@ def test_a_restored_database_does_nothing_twice(
         processes.stop_all()
         app.close()
         restored.close()
+
+
+@pytest.mark.slow
+def test_a_restore_to_a_point_in_time(primary: TemporaryServer, tmp_path: Path) -> None:
+    """The runbook, step by step: the server has the same system identifier, and a new timeline."""
+    archive = primary.log.parent / "archive"
+    archive.mkdir()
+    archive.chmod(0o777)
+    with psycopg.connect(primary.dsn, autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET archive_mode = on")
+        admin.execute(f"ALTER SYSTEM SET archive_command = 'cp %p {archive}/%f'")
+    restored, data = cold_copy(primary, "recovery.signal")
+    primary.start()
+    app = deployed.make(shop(primary), "1")
+    sent = [app.tasks["shop.both"].delay(n) for n in range(2)]
+    [(moment,)] = sql(primary, "SELECT clock_timestamp()::text")
+    processes = Processes(shop(primary), tmp_path)
+    worker(processes).says("ready.", 60)
+    assert [result.get(timeout=30) for result in sent] == [1, 2]
+    processes.stop_all()
+    with psycopg.connect(primary.dsn, autocommit=True) as admin:
+        admin.execute("SELECT pg_switch_wal()")
+    until(lambda: sql(primary, "SELECT archived_count > 0 FROM pg_stat_archiver") == [(True,)])
+    primary.stop()
+
+    settings = f"""
+        restore_command = 'cp {archive}/%f %p'
+        recovery_target_time = '{moment}'
+        recovery_target_action = promote
+    """
+    with (data / "postgresql.auto.conf").open("a") as file:
+        file.write(settings.replace("        ", ""))
+    restored.start()
+    try:
+        url = shop(restored)
+        until(lambda: sql(restored, "SELECT pg_is_in_recovery()") == [(False,)])
+        assert run(url, "fence", "raise", "--admin", "--yes").exit_code == 0
+        marks = tmp_path / "ended"
+        marks.write_text("".join(f"{result.id}\n" for result in sent))
+        processes = Processes(url, tmp_path)
+        worker(processes).says("ready.", 60)
+        beat(processes).says("This beat leads", 60)
+        twice = {task["id"] for task in read(url, "fence", "tasks", "--ended", str(marks))}
+        assert twice == {result.id for result in sent}
+        release = ("release", "--all", "--ended", str(marks), "--admin")
+        assert "Dropped 2 tasks. All is released." in run(url, "fence", *release).stdout
+        new = deployed.make(url, "1")
+        assert new.tasks["shop.both"].delay(7).get(timeout=30) == 8
+        assert sql(restored, "SELECT count(*) FROM pgbeat.results") == [(1,)]
+    finally:
+        processes.stop_all()
+        restored.remove()
+        primary.start()
 
 
 @pytest.mark.slow

@@ -57,14 +57,7 @@ def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
 
     The primary is restarted meanwhile.
     """
-    copy = TemporaryServer()
-    data, target = _data(primary), _data(copy)
-    primary.stop()
-    copy.stop()
-    subprocess.run(["rm", "-rf", target], check=True)
-    subprocess.run(["cp", "-a", data, target], check=True)
-    (Path(target) / "postmaster.pid").unlink(missing_ok=True)
-    subprocess.run(["cp", "-a", f"{data}/PG_VERSION", f"{target}/standby.signal"], check=True)
+    copy, _ = cold_copy(primary, "standby.signal")
     primary.start()
     copy.start()
     with psycopg.connect(copy.dsn, autocommit=True) as admin:
@@ -72,7 +65,25 @@ def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
     return copy
 
 
-def _data(server: TemporaryServer) -> str:
+def cold_copy(server: TemporaryServer, signal_file: str) -> tuple[TemporaryServer, Path]:
+    """Stops a server and copies its data to another one, for a kind of recovery.
+
+    Returns that one, which is not started, and its folder of data.
+    """
+    copy = TemporaryServer()
+    data, target = data_folder(server), data_folder(copy)
+    server.stop()
+    copy.stop()
+    subprocess.run(["rm", "-rf", target], check=True)
+    subprocess.run(["cp", "-a", data, target], check=True)
+    (Path(target) / "postmaster.pid").unlink(missing_ok=True)
+    # It has the owner of the others.
+    subprocess.run(["cp", "-a", f"{data}/PG_VERSION", f"{target}/{signal_file}"], check=True)
+    return copy, Path(target)
+
+
+def data_folder(server: TemporaryServer) -> str:
+    """Returns the folder of a running server's data."""
     with psycopg.connect(server.dsn) as connection:
         [path] = connection.execute("SHOW data_directory").fetchone() or [""]
     return str(path)

@@ -6,6 +6,7 @@ at once, and remembers which, so that they are released together or one by one.
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
 
 from sqlalchemy import Connection, text
@@ -107,13 +108,9 @@ def drop_ended(unit: UnitOfWork, ended: Collection[str]) -> list[Held]:
     held = fences.require_raised(unit.connection)
     known = set(ended)
     dropped = [task for task in fences.held_tasks(unit.connection, held) if task.id in known]
-    for task in dropped:
-        try:
-            control.cancel(unit, task.id, reason="it had ended before the restore")
-        except NotFound:
-            continue  # a plain task
-        except InvalidTransition:
-            continue  # its second message
+    for job_id in {task.id for task in dropped if task.is_job}:
+        with suppress(InvalidTransition):  # it has ended, and left its message
+            control.cancel(unit, job_id, reason="it had ended before the restore")
     ids = [task.message for task in dropped if task.message is not None]
     unit.connection.execute(_DELETE, {"ids": ids})
     return dropped
