@@ -92,7 +92,7 @@ def tasks_command(target: Target, ended: Path | None) -> None:
     With --ended only those in a file, such as the ids in a log: they would run twice.
     """
     known = None if ended is None else _ids(ended)
-    with target.transaction() as connection:
+    with target.reading() as (connection, _):
         held = fences.require_raised(connection)
         rows = [
             row for row in fences.held_tasks(connection, held) if known is None or row.id in known

@@ -81,10 +81,8 @@ def versions_command(target: Target) -> None:
             "workers": row.workers,
             "running": row.running,
             "waiting": row.waiting,
-            "oldest": None if row.oldest_at is None else span(now - row.oldest_at, units=1),
-            "first started": None
-            if row.started_at is None
-            else span(now - row.started_at, units=1),
+            "oldest": _ago(row.oldest_at, now),
+            "first started": _ago(row.started_at, now),
         },
         names={"version"},
         none="No worker reports a version; set pgbeat_version, or GIT_SHA in its environment.",

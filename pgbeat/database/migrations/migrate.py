@@ -281,9 +281,11 @@ class Pending(NamedTuple):
 
 def pending(connection: Connection) -> list[Pending]:
     """Returns the migrations that `upgrade` would run, oldest first."""
+    version = current(connection) or ""
+    if version >= newest():
+        return []  # without loading Alembic
     from alembic.script import ScriptDirectory
 
-    version = current(connection) or ""
     scripts = ScriptDirectory.from_config(_config()).walk_revisions()
     return [
         Pending(
