@@ -5,6 +5,7 @@ that depend on it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from pgbeat.broker import messages
 from pgbeat.broker.messages import AWAITED_HEADER, Withdrawn
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import channels, server_errors
+from pgbeat.database import channels, connections, server_errors
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.flow import dependencies
 from pgbeat.jobs.groups import progress
@@ -102,17 +103,28 @@ def _end_waiting(
     to: Literal["cancelled", "skipped"],
     reason: str,
 ) -> list[Ended]:
-    """Ends those of the jobs that don't run, and withdraws their messages.
+    """Ends those of the jobs that don't run, with their results, and withdraws their messages.
 
     One whose task has succeeded doesn't wait: its worker is about to record that.
     """
     done = answers.succeeded(connection, publisher, job_ids)
-    job_ids = [job_id for job_id in job_ids if job_id not in done]
-    withdrawn = publisher.withdraw(connection, job_ids)
-    ended = [_with_message(e, withdrawn) for e in endings.end(connection, job_ids, to, reason)]
-    sent = [str(job.id) for job in ended if job.is_dispatched]
-    publisher.revoke(connection, [job_id for job_id in sent if job_id not in withdrawn])
-    return ended
+    while True:
+        job_ids = [job_id for job_id in job_ids if job_id not in done]
+        with suppress(_SucceededError), connections.savepoint(connection):
+            withdrawn = publisher.withdraw(connection, job_ids)
+            ended = endings.end(connection, job_ids, to, reason)
+            answers.give(connection, publisher, [_with_message(e, withdrawn) for e in ended])
+            sent = [str(job.id) for job in ended if job.is_dispatched]
+            # A success that is stored from now on finds the revocation, and waits for the commit.
+            done = answers.succeeded(connection, publisher, sent)
+            if done:
+                raise _SucceededError
+            publisher.revoke(connection, [job_id for job_id in sent if job_id not in withdrawn])
+            return [job._replace(unanswered=None) for job in ended]
+
+
+class _SucceededError(Exception):
+    """The task of a job succeeded while the job was being ended."""
 
 
 def _with_message(job: Ended, withdrawn: Mapping[str, Withdrawn]) -> Ended:

@@ -1,11 +1,13 @@
 """Results of jobs that end without a worker: whoever waits for one is answered, with the reason."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from celery import Celery, chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError, WorkerLostError
@@ -26,6 +28,7 @@ from pgbeat.jobs.verbs import bulk, control
 from pgbeat.jobs.verbs.bulk import Order
 from tests.support.jobs import ADMIN, JobControl, make_app
 from tests.support.rows import Sql, make_lane
+from tests.support.threads import waiting
 
 POLICIES: dict[str, dict[str, Any]] = {
     "answers.plain": {},
@@ -226,6 +229,44 @@ def test_a_run_that_begins_as_the_job_is_cancelled_does_not_replace_the_reason(
     app.backend.store_result(result.id, value, status)
     app.backend.store_result(result.id, 7, "SUCCESS")
     assert why(app.AsyncResult(result.id)) == REASON
+
+
+def test_a_success_that_waits_for_the_cancel_does_not_replace_it(
+    app: Celery, sql: Sql, job_control: JobControl
+) -> None:
+    """It is stored by a statement that began before the cancel was committed."""
+    result = app.tasks["answers.plain"].delay(1)
+    with ExitStack() as transaction:
+        unit = transaction.enter_context(job_control.unit().transaction())
+        control.cancel(unit, result.id, reason="too slow")
+        with waiting(sql, lambda: app.backend.store_result(result.id, 7, "SUCCESS")):
+            transaction.close()
+    assert why(app.AsyncResult(result.id)) == REASON
+
+
+def test_one_that_succeeds_while_it_is_cancelled(
+    app: Celery, database: str, sql: Sql, job_control: JobControl
+) -> None:
+    """After the cancel has looked whether it has, before it stores that it was revoked."""
+    sql(
+        """
+        CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END'
+        """
+    )
+    when = "BEFORE INSERT ON pgbeat.ended_jobs FOR EACH ROW"
+    sql(f"CREATE TRIGGER wait {when} EXECUTE FUNCTION wait()")
+    member = app.tasks["answers.plain"].si(1)
+    summed = chord([member, member.clone()], app.tasks["answers.body"].s()).apply_async()
+    first = summed.parent.children[0]
+    with psycopg.connect(database, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(77)")
+        with waiting(sql, lambda: cancel_in_bulk(job_control, first.id)):
+            app.backend.store_result(first.id, 7, "SUCCESS")
+            holder.execute("SELECT pg_advisory_unlock(77)")
+    assert first.get(timeout=0.2) == 7
+    assert jobs.get(job_control.connection, first.id).state == "pending"
+    assert sql("SELECT count(*) FROM pgbeat.chord_parts") == [(0,)]
 
 
 def test_a_task_that_is_no_job_may_run_after_it_was_revoked(app: Celery) -> None:
