@@ -24,12 +24,12 @@ _Catalog = list[tuple[Any, ...]]
 
 
 class TemporaryServer:
-    """An embedded Postgres (extra `embedded`) in a temporary folder."""
+    """An embedded Postgres (extra `embedded`) in a temporary folder, made in another if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Path | None = None) -> None:
         # A short path, for the server's socket, whose name may be 107 bytes long. In memory, if
         # there is room: a database for each test is a thousand files a second.
-        self._folder = Path(tempfile.mkdtemp(prefix="pgb-", dir=_in_memory()))
+        self._folder = Path(tempfile.mkdtemp(prefix="pgb-", dir=within or _in_memory()))
         self._folder.chmod(0o755)
         self._running = ExitStack()
         self.start()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import pgbeat
-from tests.acceptance.walk import app as walk_app
-from tests.acceptance.walk import load, site
-from tests.acceptance.walk.load import UNREACHABLE, Load
-from tests.acceptance.walk.site import Site
+from tests.chaos import app as chaos_app
+from tests.chaos import load, site
+from tests.chaos.load import UNREACHABLE, Load
+from tests.chaos.site import Site
 from tests.support.failing_servers import frozen, read_only
 from tests.support.processes import until
 
@@ -43,7 +43,7 @@ def test_all_go_on_where_they_were(place: Site) -> None:
         said = {name: len(process.output) for name, process in place.crew.items()}
         with failing(place.server):
             with pytest.raises(UNREACHABLE):
-                walk_app.plain.delay()
+                chaos_app.plain.delay()
 
             def complains(name: str) -> bool:
                 news = place.crew[name].output[said[name] :]  # noqa: B023
@@ -65,7 +65,7 @@ def works(place: Site) -> None:
 
     def all_work() -> bool:
         for _ in range(20):  # enough for those behind the pooler, who ask for some now and then
-            pgbeat.submit("walk.work", kwargs={"seconds": 0.3}, app=walk_app.app)
+            pgbeat.submit("chaos.work", kwargs={"seconds": 0.3}, app=chaos_app.app)
         return {worker for (worker,) in place.sql(_BUSY, since)} >= set(site.WORKERS)
 
     until(all_work, 120, "each worker runs jobs")

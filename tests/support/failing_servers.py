@@ -1,15 +1,18 @@
-"""Has servers fail: they hang, with their sockets open, or refuse to write."""
+"""Has servers fail: they hang, refuse to write, have no room, or are succeeded by a standby."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
 from pgbeat.testing.databases import TemporaryServer
+from tests.support.processes import until
 
 
 @contextmanager
@@ -46,6 +49,61 @@ def read_only(server: TemporaryServer) -> Iterator[None]:
         admin.execute("SELECT pg_reload_conf()")
 
 
+@contextmanager
+def without_connections(server: TemporaryServer, role: str) -> Iterator[None]:
+    """Takes all sessions that a server has left during the block, and those of a role.
+
+    Others get one only if somebody gives up theirs.
+    """
+    with ExitStack() as sessions:
+
+        def take_all() -> None:
+            with suppress(psycopg.OperationalError):
+                while True:
+                    sessions.enter_context(psycopg.connect(server.dsn, autocommit=True))
+
+        admin = sessions.enter_context(psycopg.connect(server.dsn, autocommit=True))
+        take_all()
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [role]
+        )
+        take_all()
+        yield
+
+
+class SmallDisk:
+    """A disk in memory for servers' folders, which can be full. Needs root, and Linux."""
+
+    _ROOM = 8 << 30
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pgd-", dir="/dev/shm"))
+        self.folder.chmod(0o755)
+        self._mount("-t", "tmpfs", "-o", f"size={self._ROOM},mode=755", "small")
+
+    def _mount(self, *options: str) -> None:
+        command = ["mount", *options, str(self.folder)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    @contextmanager
+    def full(self, left: int) -> Iterator[None]:
+        """Leaves so many bytes during the block."""
+        while True:
+            size = shutil.disk_usage(self.folder).used + left
+            with suppress(subprocess.CalledProcessError):  # somebody was faster
+                self._mount("-o", f"remount,size={size}")
+                break
+        try:
+            yield
+        finally:
+            self._mount("-o", f"remount,size={self._ROOM}")
+
+    def close(self) -> None:
+        """Removes it."""
+        subprocess.run(["umount", "--lazy", self.folder], check=True)
+        self.folder.rmdir()
+
+
 def _signal(processes: list[int], sign: signal.Signals) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
@@ -60,8 +118,7 @@ def promoted_copy(primary: TemporaryServer) -> TemporaryServer:
     copy, _ = cold_copy(primary, "standby.signal")
     primary.start()
     copy.start()
-    with psycopg.connect(copy.dsn, autocommit=True) as admin:
-        admin.execute("SELECT pg_promote()")
+    promote(copy)
     return copy
 
 
@@ -80,6 +137,35 @@ def cold_copy(server: TemporaryServer, signal_file: str) -> tuple[TemporaryServe
     # It has the owner of the others.
     subprocess.run(["cp", "-a", f"{data}/PG_VERSION", f"{target}/{signal_file}"], check=True)
     return copy, Path(target)
+
+
+def begin_standby(
+    primary: TemporaryServer, route: str, standby: TemporaryServer, data: str
+) -> None:
+    """Starts a server that is stopped as a synchronous standby of another.
+
+    From then on each commit that is answered is on both. `data` is the standby's folder, `route`
+    the primary's DSN for it: a proxy's, since no other user may reach its socket.
+    """
+    owner = os.stat(data)
+    subprocess.run(["rm", "-rf", data], check=True)
+    options = ("-D", data, "-d", route, "-c", "fast", "-R", "--no-sync")
+    subprocess.run([primary.programs / "pg_basebackup", *options], check=True, capture_output=True)
+    subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", data], check=True)
+    standby.start()
+    with psycopg.connect(primary.dsn, autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        admin.execute("SELECT pg_reload_conf()")
+        until(lambda: admin.execute(_SYNCHRONOUS).rowcount, 60, "the standby is synchronous")
+
+
+_SYNCHRONOUS = "SELECT FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'"
+
+
+def promote(standby: TemporaryServer) -> None:
+    """Makes a primary of a standby."""
+    with psycopg.connect(standby.dsn, autocommit=True) as admin:
+        admin.execute("SELECT pg_promote()")
 
 
 def data_folder(server: TemporaryServer) -> str:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,28 +24,32 @@ class Pooler:
     """A pooler that gives each transaction another session."""
 
     def __init__(self, database: str, folder: Path, **settings: object) -> None:
-        server = conninfo_to_dict(database)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        keys = ("host", "port", "user", "password")
+        self._settings = {"default_pool_size": 3, **settings}
+        self._config, self._log = folder / "pgbouncer.ini", folder / "pgbouncer.log"
+        server = self._configure(database)
+        self.start()
+        self.url = f"postgresql://{self._user}@127.0.0.1:{self.port}/{server['dbname']}"
+
+    def _configure(self, database: str) -> dict[str, Any]:
+        """Writes its configuration; returns the parts of the database's DSN."""
+        server = conninfo_to_dict(database)
+        self._user = server["user"]
         host = Path(str(server.get("host") or ""))
         #: The group that alone reaches an embedded server of root's.
         self._group = host.stat().st_gid if host.is_absolute() and os.getuid() == 0 else None
+        keys = ("host", "port", "user", "password")
         upstream = " ".join(f"{key}={server[key]}" for key in keys if key in server)
-        config = folder / "pgbouncer.ini"
-        lines = {"default_pool_size": 3, **settings}
-        more = "".join(f"{key} = {value}\n" for key, value in lines.items())
-        config.write_text(
+        more = "".join(f"{key} = {value}\n" for key, value in self._settings.items())
+        self._config.write_text(
             f"[databases]\n* = {upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
-            f"admin_users = {server['user']}\n"
+            f"admin_users = {self._user}\n"
             "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n" + more
         )
-        self._config, self._log = config, folder / "pgbouncer.log"
-        self.start()
-        self._user = server["user"]
-        self.url = f"postgresql://{self._user}@127.0.0.1:{self.port}/{server['dbname']}"
+        return server
 
     def start(self) -> None:
         """Starts it."""
@@ -70,6 +75,12 @@ class Pooler:
         self.process.wait()
         self.start()
         self.await_up()
+
+    def lead_to(self, database: str) -> None:
+        """Leads its clients to another server, as after a failover."""
+        self._configure(database)
+        self.command("RELOAD")
+        self.command("RECONNECT")
 
     def await_up(self) -> None:
         """Waits until it answers."""

@@ -1,4 +1,4 @@
-"""Forwards connections to the server, and cuts them so that only one side hears of it."""
+"""Forwards connections to the server, holds them, and cuts them so that one side hears of it."""
 
 import socket
 import threading
@@ -23,6 +23,8 @@ class Proxy:
         self._near: list[socket.socket] = []
         self._far: list[socket.socket] = []
         self._is_cut, self._accepts = False, True
+        self._flows = threading.Event()
+        self._flows.set()
         #: What a client is to say before the server's answer is lost; and what is done then.
         self._marker: bytes | None = None
         self._meanwhile: Callable[[], object] = lambda: None
@@ -43,7 +45,11 @@ class Proxy:
                 near, _ = self._listener.accept()
                 self._near.append(near)
                 if self._accepts:
-                    far = self._connect()
+                    try:
+                        far = self._connect()
+                    except OSError:  # the server is gone
+                        near.close()
+                        continue
                     self._far.append(far)
                     for ends in ((near, far), (far, near)):
                         threading.Thread(target=self._forward, args=ends, daemon=True).start()
@@ -60,6 +66,7 @@ class Proxy:
         with suppress(OSError):
             answer = b""
             while data := one.recv(65536):
+                self._flows.wait()
                 if self._marker is not None and self._marker in data:
                     self._marker = None
                     self._doomed.add(other)
@@ -74,6 +81,7 @@ class Proxy:
                     self._meanwhile()
                     self.lost += 1
                     break
+        self._flows.wait()
         if not self._is_cut:
             self._end([one, other])
 
@@ -83,6 +91,18 @@ class Proxy:
         The client doesn't get the answer, and hears of the cut once `meanwhile` has been called.
         """
         self._meanwhile, self._marker = meanwhile, marker
+
+    def hold(self) -> None:
+        """Lets nothing through until `release`: then what was sent meanwhile, and ends, arrive."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        """Ends a hold."""
+        self._flows.set()
+
+    def lead_to(self, dsn: str) -> None:
+        """Leads new connections to another server."""
+        self._to = conninfo_to_dict(dsn)
 
     def cut(self) -> None:
         """Lets nothing through, and closes no client's connection.

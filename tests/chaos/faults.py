@@ -1,49 +1,27 @@
-"""What goes wrong on the walk: each fault is chosen by chance, noted, and mended after a while."""
+"""What goes wrong: each fault is chosen by chance, noted, and mended after a while."""
 
-import json
-import random
 import signal
-import threading
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Container
+from contextlib import suppress
 
 import psutil
-import psycopg
 from sqlalchemy import NullPool, create_engine
 
 import pgbeat
 from pgbeat.config import postgres_url
-from pgbeat.testing.databases import TemporaryServer
-from tests.acceptance.walk import app as walk_app
-from tests.acceptance.walk.load import LANES, UNREACHABLE, Load
-from tests.acceptance.walk.site import BEATS, LEASE, POOLED, WORKERS, Site, now
-from tests.support.failing_servers import frozen, read_only
+from tests.chaos import app as chaos_app
+from tests.chaos.load import LANES, UNREACHABLE, Load
+from tests.chaos.server_faults import ServerFaults
+from tests.chaos.site import BEATS, FAR, LEASE, POOLED, STEPPED, WORKERS, Site, now
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault: what, to whom (`*` for all), from when until when."""
-
-    kind: str
-    whom: str
-    began: float
-    ended: float
-
-
-class Faults:
+class Faults(ServerFaults):
     """Brings faults about, one after another; long ones overlap."""
 
-    def __init__(self, site: Site, load: Load, seed: int) -> None:
-        self.site, self.load = site, load
-        self.chance = random.Random(seed)  # noqa: S311
-        self.history: list[Fault] = []
-        self._under_way: list[threading.Thread] = []
-        self._busy: set[str] = set()
-        self._lock = threading.Lock()
-        self._calm = threading.Event()
+    def __init__(self, site: Site, load: Load, seed: int, only: Container[str] = ()) -> None:
+        """`only` names the faults; by default all."""
+        super().__init__(site, seed)
+        self.load = load
         self._kinds: dict[Callable[[], None], int] = {
             self.kill_worker: 6,
             self.kill_child: 5,
@@ -59,7 +37,21 @@ class Faults:
             self.restart_server: 1,
             self.freeze_server: 1,
             self.read_only_server: 1,
+            self.hold_network: 4,
+            self.lose_network: 4,
+            self.set_clock: 4,
+            self.take_connections: 1,
+            self.fill_disk: 1,
+            self.promote_standby: 1,
         }
+        if only:
+            self._kinds = {kind: 1 for kind in self._kinds if kind.__name__ in only}
+        if site.clock is None:
+            print("no clock is set: that needs Linux, and a C compiler")
+            self._kinds.pop(self.set_clock, None)
+        if site.disk is None:
+            print("no disk is full: only root can make a small one, on Linux")
+            self._kinds.pop(self.fill_disk, None)
 
     def step(self) -> None:
         """Brings one fault about."""
@@ -67,14 +59,6 @@ class Faults:
         for whom in self.site.revive(frozenset(self._busy)):
             self._note("ended by itself", whom, now())
         self.chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
-
-    def calm(self) -> None:
-        """Mends everything that is still under way."""
-        self._calm.set()
-        for thread in self._under_way:
-            thread.join(60)
-        self._under_way.clear()
-        self.site.revive()
 
     # -- processes
 
@@ -140,6 +124,61 @@ class Faults:
 
         self._go_on(thaw, name)
 
+    # -- networks and clocks
+
+    def hold_network(self) -> None:
+        """Holds all that a member says and hears, for less time than anybody minds."""
+        if (name := self._free(*FAR)) is None:
+            return
+        began, seconds = now(), self.chance.choice([1, 2, 4])
+        network, whom = self.site.networks[name], self._nodes(name)[0]
+        network.hold()
+
+        def release() -> None:
+            self._calm.wait(seconds)
+            network.release()
+            self._note(f"network held for {seconds} s", whom, began)
+
+        self._go_on(release, name)
+
+    def lose_network(self) -> None:
+        """Loses all that a member says and hears; after five seconds the server knows of it."""
+        if (name := self._free(*FAR)) is None:
+            return
+        began, seconds = now(), self.chance.choice([6, 12, 30, 60])
+        network, whom = self.site.networks[name], self._nodes(name)[0]
+        network.hold()
+
+        def mend() -> None:
+            self._calm.wait(5)
+            network.cut()
+            network.release()
+            self._calm.wait(seconds - 5)
+            network.mend()
+            self._note(f"network lost for {seconds} s", whom, began)
+
+        self._go_on(mend, name)
+
+    def set_clock(self) -> None:
+        """Sets a member's clock, and sets it right after a while.
+
+        A worker's is never far ahead: Celery counts a retry's `countdown` on it.
+        """
+        if (name := self._free(*STEPPED)) is None:
+            return
+        ahead = [2, 60, 3600] if name in BEATS else [2, 20]
+        by, seconds = self.chance.choice([-3600, -60, -2, *ahead]), self.chance.choice([5, 15, 30])
+        began, whom = now(), self._nodes(name)[0]
+        self.site.set_clock(name, by)
+
+        def set_right() -> None:
+            self._calm.wait(seconds)
+            self.site.set_clock(name, 0)
+            # No other fault of the member, and no second start of a job, is excused by this one.
+            self._note(f"clock of {whom} set by {by} s for {seconds} s", "-", began)
+
+        self._go_on(set_right, name)
+
     # -- sessions and transactions
 
     def cut_sessions(self) -> None:
@@ -164,10 +203,6 @@ class Faults:
             for node in self._nodes(role):
                 self._note(kind, node, began)
 
-    def _nodes(self, role: str) -> list[str]:
-        names = sorted(POOLED) if role == "pooler" else [role]
-        return [self.site.node(name) if name in WORKERS else name for name in names]
-
     def open_transaction(self) -> None:
         """Leaves a transaction open that holds what beat or workers want."""
         seconds = self.chance.choice([1, 3, 8, 20])
@@ -191,12 +226,12 @@ class Faults:
         with engine.connect() as connection:
             if what == "submit":
                 job = pgbeat.submit(
-                    "walk.work", unique_key=key, connection=connection, app=self.load.app
+                    "chaos.work", unique_key=key, connection=connection, app=self.load.app
                 )
                 made = str(job.id)
             elif what == "queue":
                 inside = pgbeat.in_transaction(connection, app=self.load.app)
-                walk_app.plain.apply_async(connection=inside, queue=queue)
+                chaos_app.plain.apply_async(connection=inside, queue=queue)
             else:
                 connection.exec_driver_sql(_HOLDS[what])
             self._calm.wait(seconds)
@@ -206,105 +241,6 @@ class Faults:
             connection.commit()
         if made:
             self.load.promised.jobs.setdefault(made, {})
-
-    # -- the pooler and the server
-
-    def pause_pooler(self) -> None:
-        """PAUSE, and RESUME after a while, later than a lease now and then."""
-        if not self._take("pooler"):
-            return
-        began, seconds = now(), self.chance.choice([2, LEASE / 2, LEASE * 1.5, LEASE * 3])
-        with suppress(psycopg.Error):
-            threading.Thread(target=self._quietly, args=("PAUSE",), daemon=True).start()
-
-        def resume() -> None:
-            self._calm.wait(seconds)
-            self._quietly("RESUME")
-            for node in self._nodes("pooler"):
-                self._note(f"pooler paused for {seconds:g} s", node, began)
-
-        self._go_on(resume, "pooler")
-
-    def _quietly(self, command: str) -> None:
-        with suppress(psycopg.Error):
-            self.site.pooler(command)
-
-    def kill_pooler(self) -> None:
-        """SIGKILL to the pooler."""
-        if self._take("pooler"):
-            began = now()
-            self.site.kill_pooler()
-            self._busy.discard("pooler")
-            for node in self._nodes("pooler"):
-                self._note("pooler killed", node, began)
-
-    def restart_server(self) -> None:
-        """Restarts Postgres, by a fast or an immediate shutdown; seldom."""
-        if self.chance.random() < 0.3:
-            began, sign = now(), self.chance.choice([signal.SIGINT, signal.SIGQUIT])
-            self.site.restart_server(sign)
-            self._note(f"Postgres restarted ({sign.name})", "*", began)
-
-    def freeze_server(self) -> None:
-        """SIGSTOP to Postgres, for longer than anybody waits now and then; seldom."""
-        if self.chance.random() < 0.5:
-            self._disturb("Postgres frozen", self.chance.choice([3, 10, 35]), frozen)
-
-    def read_only_server(self) -> None:
-        """Has Postgres refuse to write for a while, as a primary that is demoted; seldom."""
-        if self.chance.random() < 0.7:
-            self._disturb("Postgres read-only", self.chance.choice([3, 10, 20]), read_only)
-
-    def _disturb(
-        self,
-        kind: str,
-        seconds: float,
-        failing: Callable[[TemporaryServer], AbstractContextManager[None]],
-    ) -> None:
-        """Has the server fail while nothing else is done to anybody."""
-        began = now()
-        with failing(self.site.server):
-            self._calm.wait(seconds)
-        self._note(f"{kind} for {seconds:g} s", "*", began)
-
-    # -- bookkeeping
-
-    def _free(self, *names: str) -> str | None:
-        """One of the members that no other fault has; marks none."""
-        free = [name for name in names if name not in self._busy]
-        return self.chance.choice(free) if free else None
-
-    def _take(self, name: str) -> bool:
-        with self._lock:
-            if name in self._busy:
-                return False
-            self._busy.add(name)
-            return True
-
-    def _go_on(self, what: Callable[[], None], name: str | None) -> None:
-        """Runs the rest of a fault on a thread of its own, and keeps others off its member."""
-        if name is not None:
-            self._busy.add(name)
-
-        def run() -> None:
-            try:
-                what()
-            finally:
-                if name is not None:
-                    self._busy.discard(name)
-
-        thread = threading.Thread(target=run, daemon=True)
-        self._under_way.append(thread)
-        thread.start()
-
-    def _note(self, kind: str, whom: str, began: float) -> None:
-        fault = Fault(kind, whom, began, now())
-        with self._lock:
-            self.history.append(fault)
-        line = f"{time.strftime('%H:%M:%S')} {whom}: {kind}"
-        with Path(self.site.folder / "faults").open("a") as file:
-            file.write(json.dumps(asdict(fault)) + "\n")
-        print(line, flush=True)
 
 
 _HOLDS = {

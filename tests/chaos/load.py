@@ -1,4 +1,4 @@
-"""What the walk asks of pgbeat: schedules, jobs, tasks in transactions, and verbs on jobs.
+"""What is asked of pgbeat: schedules, jobs, tasks in transactions, and verbs on jobs.
 
 A request counts only once it was answered: one whose answer was lost may have happened or not.
 """
@@ -25,14 +25,15 @@ from pgbeat.access.actors import Actor
 from pgbeat.config import postgres_url
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs.verbs import changes, control
-from tests.acceptance.walk import app as walk_app
-from tests.acceptance.walk import canvases
-from tests.acceptance.walk.canvases import Canvas
-from tests.acceptance.walk.site import Site, now
+from tests.chaos import app as chaos_app
+from tests.chaos import canvases
+from tests.chaos.canvases import Canvas
+from tests.chaos.site import Site, now
 from tests.support.jobs import job_controls
+from tests.support.rows import make_schedule
 
 LANES = {"one": 1, "two": 2}
-ADMIN = Actor("user:walk", True)
+ADMIN = Actor("user:chaos", True)
 #: What goes wrong while the server, or a row, is out of reach.
 UNREACHABLE = (DBAPIError, kombu.exceptions.OperationalError, psycopg.Error, OSError)
 
@@ -42,24 +43,45 @@ INSERT INTO pgbeat.schedules
 SELECT kind || i, task, launcher, every::interval, kwargs::jsonb, overlap, catch_up, condition,
        job::jsonb, 1000
   FROM (VALUES
-    ('plain', 8, 'walk.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
-    ('all', 2, 'walk.work', 'GenericLauncher', '3 seconds', '{}', 'allow', 'all', NULL, '{}'),
-    ('asked', 6, 'walk.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest',
+    ('plain', 8, 'chaos.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
+    ('all', 2, 'chaos.work', 'GenericLauncher', '3 seconds', '{}', 'allow', 'all', NULL, '{}'),
+    ('asked', 6, 'chaos.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest',
      'SELECT extract(second FROM now())::int % 3 > 0', '{}'),
-    ('python', 3, 'walk.work', 'EveryOther', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
-    ('skip', 2, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 3}', 'skip', 'latest',
+    ('python', 3, 'chaos.work', 'EveryOther', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
+    ('skip', 2, 'chaos.work', 'GenericLauncher', '2 seconds', '{"seconds": 3}', 'skip', 'latest',
      NULL, '{}'),
-    ('queue', 4, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 2.5}', 'queue_one',
+    ('queue', 4, 'chaos.work', 'GenericLauncher', '2 seconds', '{"seconds": 2.5}', 'queue_one',
      'latest', NULL, '{}'),
-    ('cancel', 2, 'walk.work', 'GenericLauncher', '3 seconds', '{"seconds": 4, "how": "obey"}',
+    ('cancel', 2, 'chaos.work', 'GenericLauncher', '3 seconds', '{"seconds": 4, "how": "obey"}',
      'cancel_previous', 'latest', NULL, '{}'),
-    ('lane', 2, 'walk.work_late', 'GenericLauncher', '2 seconds', '{"seconds": 0.3}', 'allow',
+    ('lane', 2, 'chaos.work_late', 'GenericLauncher', '2 seconds', '{"seconds": 0.3}', 'allow',
      'latest', NULL, '{"lane": "two"}'),
-    ('unique', 2, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 1}', 'allow', 'latest',
+    ('unique', 2, 'chaos.work', 'GenericLauncher', '2 seconds', '{"seconds": 1}', 'allow', 'latest',
      NULL, '{"unique_key": "shared"}')
   ) AS s (kind, count, task, launcher, every, kwargs, overlap, catch_up, condition, job),
   LATERAL generate_series(1, count) AS i
 """
+#: Schedules with the other timetables. `period` (seconds) is that of cron's and rrule's.
+_TIMETABLES: dict[str, dict[str, Any]] = {
+    "cron": {"cron": "* * * * * */3", "labels": '{"period": "3"}'},
+    "rrule": {"rrule": "FREQ=SECONDLY;INTERVAL=4", "labels": '{"period": "4"}'},
+    "jitter": {"every": "3 seconds", "jitter": "1 second"},
+    "calendar": {"every": "2 seconds", "calendar": "halves"},
+    "sunset": {"solar": "sunset 59.91 10.75"},
+    "several": {"every": "4 seconds", "launcher": "TwoOrThree", "overlap": "skip"},
+    "after1": {"after": "plain1", "after_outcome": "finished"},
+    "after2": {"after": "several", "kwargs": '{"seconds": 1}'},
+    "after3": {"after": "after1", "overlap": "queue_one", "kwargs": '{"seconds": 2}'},
+    "limited": {"every": "2 seconds", "max_runs": 20},
+}
+#: The first half of each minute.
+_HALVES = [
+    {
+        "from": f"{minute // 60:02}:{minute % 60:02}:00",
+        "to": f"{minute // 60:02}:{minute % 60:02}:30",
+    }
+    for minute in range(24 * 60)
+]
 
 
 @dataclass
@@ -77,6 +99,8 @@ class Promised:
     canvases: list[Canvas] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
     unique: set[str] = field(default_factory=set)
+    #: Schedules of one time.
+    once: set[str] = field(default_factory=set)
     #: What was refused, by its kind: to be read, not checked.
     refused: dict[str, int] = field(default_factory=dict)
 
@@ -86,6 +110,12 @@ def prepare(site: Site) -> None:
     for name, limit in LANES.items():
         site.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES (%s, %s)", name, limit)
     site.sql(_SCHEDULES)
+    site.sql(
+        "INSERT INTO pgbeat.calendars (name, definition) VALUES ('halves', %s)",
+        json.dumps({"windows": _HALVES}),
+    )
+    for name, values in _TIMETABLES.items():
+        make_schedule(site.sql, name, task="chaos.work", max_retries=1000, **values)
     canvases.prepare(site)
 
 
@@ -99,7 +129,7 @@ class Load:
         self._threads: list[threading.Thread] = []
         #: Tracebacks of requests that ended in no way that the documents speak of.
         self.errors: list[str] = []
-        self.app: Celery = walk_app.app
+        self.app: Celery = chaos_app.app
         self.app.conf.broker_url = self.app.conf.result_backend = f"pgbeat+{site.dsn}"
         self.app.conf.pgbeat_url = site.dsn
 
@@ -114,6 +144,7 @@ class Load:
                     (self._transact, 1.0),
                     (self._control, 0.7),
                     (self._draw, 1.0),
+                    (self._plan, 3.0),
                 ]
             )
         ]
@@ -176,7 +207,7 @@ class Load:
         )[0]
         seconds = round(chance.choice([0, 0.02, 0.1, 0.5, 2.0]) * chance.uniform(0.5, 1.5), 3)
         order: dict[str, Any] = {
-            "task": chance.choice(["walk.work", "walk.work_late"]),
+            "task": chance.choice(["chaos.work", "chaos.work_late"]),
             "kwargs": {"seconds": seconds, "how": how},
             "max_attempts": chance.choice([1, 3, 3]),
         }
@@ -195,7 +226,7 @@ class Load:
         with engine.connect() as connection:
             inside = pgbeat.in_transaction(connection, app=self.app)
             ids = [
-                walk_app.plain.apply_async(connection=inside, task_id=str(uuid4())).id
+                chaos_app.plain.apply_async(connection=inside, task_id=str(uuid4())).id
                 for _ in range(chance.randint(1, 3))
             ]
             if commits:
@@ -215,6 +246,21 @@ class Load:
         sent = canvases.send(self.app, chance, self.promised.unanswered)
         with self._lock:
             self.promised.canvases.append(sent)
+
+    def _plan(self, chance: random.Random) -> None:
+        """Schedules one run soon, or runs another schedule out of turn."""
+        if chance.random() < 0.3:
+            name = f"asked{chance.randint(1, 6)}"
+            self.site.sql("UPDATE pgbeat.schedules SET next_run = now() WHERE name = %s", name)
+            return
+        name, ahead = f"once {uuid4()}", timedelta(seconds=chance.uniform(0, 5))
+        self.site.sql(
+            "INSERT INTO pgbeat.schedules (name, task, once_at, max_retries)"
+            " VALUES (%s, 'chaos.work', now() + %s, 1000)",
+            *(name, ahead),
+        )
+        with self._lock:
+            self.promised.once.add(name)
 
     def _control(self, chance: random.Random) -> None:
         """Cancels, pauses, resumes, updates, hastens or retries a job that was made lately."""

@@ -1,4 +1,4 @@
-"""Walks: `python -m tests.acceptance.walk --minutes 120 --seed 7`."""
+"""Makes chaos: `python -m tests.chaos --minutes 120 --seed 7`."""
 
 import argparse
 import random
@@ -6,13 +6,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.walk import checks, load, site
-from tests.acceptance.walk.faults import Faults
-from tests.acceptance.walk.load import Load
-from tests.acceptance.walk.site import Site
+from tests.chaos import checks, load, site
+from tests.chaos.faults import Faults
+from tests.chaos.load import Load
+from tests.chaos.site import Site
 
 #: Once it is calm, everything unfinished must finish: within so many seconds something must, and
 #: all within so many.
@@ -22,7 +23,11 @@ _UNFINISHED = """
          + (SELECT count(*) FROM pgbeat.executions WHERE state = 'running')
          + (SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
              WHERE q.name = 'celery')
+         + (SELECT count(*) FROM pgbeat.schedules
+             WHERE upstream_ended > 0 OR once_at IS NOT NULL AND enabled)
 """
+#: What is due at the end of something else, or once, goes on.
+_PAUSE = "UPDATE pgbeat.schedules SET paused_at = now() WHERE after IS NULL AND once_at IS NULL"
 #: Schedules that should have been decided long ago.
 _STALLED = """
     SELECT name, next_run, waiting_for FROM pgbeat.schedules
@@ -30,13 +35,15 @@ _STALLED = """
 """
 
 
-def walk(folder: Path, seconds: float, seed: int, pause: float = 4.0) -> list[str]:
-    """Walks for so long, in rounds of at most ten minutes; returns the broken promises."""
+def run(
+    folder: Path, seconds: float, seed: int, pause: float = 4.0, only: Container[str] = ()
+) -> list[str]:
+    """Makes chaos for so long, in rounds of at most ten minutes; returns the broken promises."""
     broken: list[str] = []
     with site.opened(folder) as place:
         load.prepare(place)
         requests = Load(place, seed)
-        faults = Faults(place, requests, seed)
+        faults = Faults(place, requests, seed, only)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not broken:
             began = site.now()
@@ -58,12 +65,13 @@ def _round(faults: Faults, requests: Load, end: float, pause: float) -> list[str
     while time.monotonic() < end:
         time.sleep(max(0.0, min(chance.uniform(0, 2 * pause), end - time.monotonic())))
         faults.step()
+        broken += checks.violations_meanwhile(place)
         if time.monotonic() > began + 60:
             broken += [f"a schedule stands still: {row}" for row in place.sql(_STALLED)]
     faults.calm()
     requests.stop()
     broken += [f"a request failed: {error}" for error in requests.errors]
-    place.sql("UPDATE pgbeat.schedules SET paused_at = now()")
+    place.sql(_PAUSE)
     requests.release_all()
     return broken + _unfinished(place)
 
@@ -96,17 +104,18 @@ def _report(place: Site, requests: Load, faults: Faults) -> None:
 
 
 def main() -> int:
-    """Walks as the command line says; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.walk", description=__doc__)
+    """Makes chaos as the command line says; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between faults")
+    parser.add_argument("--only", nargs="+", default=(), help="faults, such as fill_disk")
     parser.add_argument("--folder", type=Path, help="where logs and journal stay")
     given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="walk-"))
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {given.seed}, folder {folder}", flush=True)
-    broken = walk(folder, given.minutes * 60, given.seed, given.pause)
+    broken = run(folder, given.minutes * 60, given.seed, given.pause, given.only)
     for line in broken:
         print(f"BROKEN {line}", flush=True)
     print(f"seed {given.seed}: {len(broken)} broken promises", flush=True)

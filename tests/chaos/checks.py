@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.acceptance.walk import app as walk_app
-from tests.acceptance.walk import canvases
-from tests.acceptance.walk.faults import Fault
-from tests.acceptance.walk.load import LANES, Promised
-from tests.acceptance.walk.site import Site
+from tests.chaos import app as chaos_app
+from tests.chaos import canvases
+from tests.chaos.load import LANES, Promised
+from tests.chaos.noted import Fault
+from tests.chaos.site import Site
 
 #: Seconds before a start in which a fault of its worker still matters, and after it.
 _BEFORE, _AFTER = 15.0, 5.0
@@ -51,7 +51,7 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
         f"a due time that no tick accounts for: {', '.join(map(str, row))}"
         for row in site.sql(_UNACCOUNTED, since)
     ]
-    for name, query in _NONE.items():
+    for name, query in (*_NEVER.items(), *_NOT_AFTERWARDS.items()):
         found += [f"{name}: {', '.join(map(str, row))}" for row in site.sql(query)]
     found += _kept(site, promised, lines)
     found += _ended(site, lines)
@@ -60,24 +60,33 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
     found += _exited(lines, faults)
     found += canvases.violations(
-        site, walk_app.app, promised.canvases, promised.unanswered, promised.unique, ends
+        site, chaos_app.app, promised.canvases, promised.unanswered, promised.unique, ends
     )
     return found
+
+
+def violations_meanwhile(site: Site) -> list[str]:
+    """Returns the promises that are broken at the moment, whatever is going on."""
+    return [
+        f"{name}: {', '.join(map(str, row))}"
+        for name, query in _NEVER.items()
+        for row in site.sql(query)
+    ]
 
 
 #: Schedules whose due times and ticks, with those that the ticks say were missed, differ in number.
 _UNACCOUNTED = """
     SELECT s.name, min(t.due_at), max(t.due_at), count(*), sum(missed)
-      FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id
-     WHERE t.trigger = 'timetable' AND s.name ~ '^(plain|all|lane)'
+      FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id,
+           coalesce(extract(epoch FROM s.every), (s.labels ->> 'period')::numeric) AS period
+     WHERE t.trigger = 'timetable' AND s.name ~ '^(plain|all|lane|cron|rrule|jitter|several)'
        AND t.due_at > to_timestamp(%s)
-     GROUP BY s.name, s.every
-    HAVING round(extract(epoch FROM max(t.due_at) - min(t.due_at))
-                 / extract(epoch FROM s.every)) + 1
+     GROUP BY s.name, period
+    HAVING round(extract(epoch FROM max(t.due_at) - min(t.due_at)) / period) + 1
            <> count(*) + sum(missed) - (array_agg(missed ORDER BY t.due_at))[1]
 """
-#: Queries that must return no row.
-_NONE = {
+#: Queries that must return no row at any time.
+_NEVER = {
     "a launched tick without its job": """
         SELECT t.schedule, t.due_at
           FROM pgbeat.ticks t, unnest(t.job_id || t.more_job_ids) AS launched (id)
@@ -102,7 +111,41 @@ _NONE = {
         SELECT schedule, due_at, error FROM pgbeat.ticks
          WHERE outcome = 'failed' AND schedule ~ '^(plain|all|lane|skip|queue|cancel)'""",
     "a disabled schedule": """
-        SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled""",
+        SELECT name, disabled_reason FROM pgbeat.schedules
+         WHERE NOT enabled AND completed_at IS NULL""",
+    "a failed attempt with two retries": """
+        SELECT retry_of, count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL AND attempt > 1
+         GROUP BY 1 HAVING count(*) > 1""",
+    "an attempt too many": """
+        SELECT id, attempt, max_attempts FROM pgbeat.jobs WHERE attempt > max_attempts""",
+    "a failed job that was not tried again": """
+        SELECT id, error FROM pgbeat.jobs
+         WHERE state = 'failed' AND attempt < max_attempts AND retried_by IS NULL AND NOT keeps_id
+           AND cancel_requested_at IS NULL""",
+    "two unfinished jobs of one key": """
+        SELECT task, unique_key FROM pgbeat.jobs
+         WHERE unique_key IS NOT NULL AND finished_at IS NULL
+         GROUP BY 1, 2 HAVING count(*) > 1""",
+    "a lane with more slots in use than it has": """
+        SELECT l.name, count(*), l.max_running
+          FROM pgbeat.lanes l JOIN pgbeat.jobs j ON j.lane = l.name
+         WHERE j.finished_at IS NULL AND j.dispatched_at IS NOT NULL
+           AND j.state IN ('pending', 'scheduled', 'running')
+         GROUP BY l.name, l.max_running HAVING count(*) > l.max_running""",
+    "a due time that is excluded": """
+        SELECT schedule, due_at FROM pgbeat.ticks
+         WHERE schedule = 'calendar' AND outcome = 'launched' AND trigger = 'timetable'
+           AND extract(second FROM due_at) < 30""",
+    "more launches than allowed": """
+        SELECT s.name, count(*) FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id
+         WHERE s.max_runs IS NOT NULL AND t.outcome = 'launched'
+         GROUP BY s.name, s.max_runs HAVING count(*) > s.max_runs""",
+    "one time with two ticks": """
+        SELECT schedule, count(*) FROM pgbeat.ticks WHERE schedule ~ '^once'
+         GROUP BY 1 HAVING count(*) > 1""",
+}
+#: Queries that must return no row once all has finished.
+_NOT_AFTERWARDS = {
     "a job that has not ended": """
         SELECT id, state, lane, dispatched_at, worker, error FROM pgbeat.jobs
          WHERE finished_at IS NULL""",
@@ -115,18 +158,22 @@ _NONE = {
         SELECT m.id, m.claimed_by FROM kombu_message m
          WHERE claimed_by IS NOT NULL
            AND NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = m.claimed_by)""",
-    "a failed attempt with two retries": """
-        SELECT retry_of, count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL AND attempt > 1
-         GROUP BY 1 HAVING count(*) > 1""",
-    "an attempt too many": """
-        SELECT id, attempt, max_attempts FROM pgbeat.jobs WHERE attempt > max_attempts""",
-    "a failed job that was not tried again": """
-        SELECT id, error FROM pgbeat.jobs
-         WHERE state = 'failed' AND attempt < max_attempts AND retried_by IS NULL AND NOT keeps_id
-           AND cancel_requested_at IS NULL""",
-    "two unfinished jobs of one key": """
-        SELECT unique_key FROM pgbeat.jobs WHERE unique_key IS NOT NULL AND finished_at IS NULL
-         GROUP BY 1 HAVING count(*) > 1""",
+    "ends of jobs that no tick of `after` accounts for": """
+        SELECT s.name, (SELECT count(*) FROM pgbeat.ticks t JOIN pgbeat.schedules u
+                            ON u.id = t.schedule_id
+                         WHERE u.name = s.after AND t.outcome = 'launched') AS launched,
+               (SELECT coalesce(sum(1 + t.missed), 0) FROM pgbeat.ticks t
+                 WHERE t.schedule_id = s.id) AS accounted
+          FROM pgbeat.schedules s
+         WHERE s.after IS NOT NULL
+           AND (SELECT count(*) FROM pgbeat.ticks t JOIN pgbeat.schedules u ON u.id = t.schedule_id
+                 WHERE u.name = s.after AND t.outcome = 'launched')
+            <> (SELECT coalesce(sum(1 + t.missed), 0) FROM pgbeat.ticks t
+                 WHERE t.schedule_id = s.id)""",
+    "one time without its tick": """
+        SELECT s.name, s.enabled, s.next_run FROM pgbeat.schedules s
+         WHERE s.once_at IS NOT NULL AND NOT EXISTS (SELECT FROM pgbeat.ticks t
+                WHERE t.schedule_id = s.id AND t.outcome = 'launched')""",
 }
 
 
@@ -135,10 +182,15 @@ def _kept(site: Site, promised: Promised, lines: list[Line]) -> list[str]:
     started = {line.id for line in lines}
     there = {str(row[0]) for row in site.sql("SELECT id FROM pgbeat.jobs")}
     return [
+        *(f"a schedule is not there: {name}" for name in promised.once - _names(site)),
         *(f"a submitted job is not there: {i}" for i in promised.jobs.keys() - there),
         *(f"a committed task never ran: {i}" for i in promised.committed - started),
         *(f"a task that was rolled back ran: {i}" for i in promised.rolled_back & started),
     ]
+
+
+def _names(site: Site) -> set[str]:
+    return {name for (name,) in site.sql("SELECT name FROM pgbeat.schedules")}
 
 
 def _ended(site: Site, lines: list[Line]) -> list[str]:
@@ -156,7 +208,7 @@ def _repeated(
     The second worker may have had the message in memory when it lost its session. A task may say
     itself that it will run again. What is no job runs again, too, if its sender did.
     """
-    plain = {name for name, policy in walk_app.POLICIES.items() if policy is None}
+    plain = {name for name, policy in chaos_app.POLICIES.items() if policy is None}
     sent_twice = canvases.sent_twice(promised.canvases, ends)
     starts: dict[str, list[Line]] = defaultdict(list)
     for line in lines:

@@ -1,7 +1,8 @@
-"""The app of the walk: its tasks write a journal that does not depend on the database.
+"""The app of the chaos: its tasks write a journal that does not depend on the database.
 
-`WALK_DATABASE` is the DSN of pgbeat's schema, `WALK_BROKER` the broker's URL, `WALK_OPTIONS` its
-transport options as JSON, `WALK_FOLDER` where the journal is.
+`CHAOS_DATABASE` is the DSN of pgbeat's schema, `CHAOS_BROKER` the broker's URL, `CHAOS_OPTIONS` its
+transport options as JSON, `CHAOS_FOLDER` where the journal is, `CHAOS_EPOCH` the time at which
+the monotonic clock was 0: what `time.time()` says may be wrong.
 """
 
 import json
@@ -18,23 +19,25 @@ from sqlalchemy.orm import Session
 import pgbeat
 from pgbeat.config import postgres_url
 
-FOLDER = Path(os.environ.get("WALK_FOLDER", "."))
+FOLDER = Path(os.environ.get("CHAOS_FOLDER", "."))
 
-app = Celery("walk", broker=os.environ.get("WALK_BROKER"), backend=os.environ.get("WALK_BROKER"))
+_EPOCH = float(os.environ.get("CHAOS_EPOCH", "0"))
+
+app = Celery("chaos", broker=os.environ.get("CHAOS_BROKER"), backend=os.environ.get("CHAOS_BROKER"))
 engine = create_engine(
-    postgres_url(os.environ.get("WALK_DATABASE", "postgresql://nowhere/none")),
+    postgres_url(os.environ.get("CHAOS_DATABASE", "postgresql://nowhere/none")),
     poolclass=NullPool,
     connect_args={"prepare_threshold": None},
 )
 app.conf.update(
     broker_connection_retry_on_startup=True,
-    broker_transport_options=json.loads(os.environ.get("WALK_OPTIONS", "{}")),
+    broker_transport_options=json.loads(os.environ.get("CHAOS_OPTIONS", "{}")),
     pgbeat_job_retry_base=1.0,
     pgbeat_job_retry_cap=5.0,
     pgbeat_loop_interval=2.0,
     pgbeat_retry_base=1.0,
     pgbeat_retry_cap=5.0,
-    pgbeat_url=os.environ.get("WALK_DATABASE"),
+    pgbeat_url=os.environ.get("CHAOS_DATABASE"),
     result_expires=None,
     task_ignore_result=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
@@ -46,7 +49,7 @@ def write(phase: str, request: Any) -> None:
     line = {
         "phase": phase,
         "id": request.id,
-        "at": time.time(),
+        "at": _EPOCH + time.monotonic(),
         "pid": os.getpid(),
         "worker": request.hostname,
         "task": request.task,
@@ -89,11 +92,11 @@ def work(self: Any, seconds: float = 0.0, how: str = "return") -> str:
     return "done"
 
 
-app.task(name="walk.work", bind=True, shared=False)(work)
-app.task(name="walk.work_late", bind=True, acks_late=True, shared=False)(work)
+app.task(name="chaos.work", bind=True, shared=False)(work)
+app.task(name="chaos.work_late", bind=True, acks_late=True, shared=False)(work)
 
 
-@app.task(name="walk.plain", bind=True, acks_late=True, shared=False)
+@app.task(name="chaos.plain", bind=True, acks_late=True, shared=False)
 def plain(self: Any) -> None:
     """A task that is no job: published in somebody's transaction."""
     write("start", self.request)
@@ -131,12 +134,12 @@ def book(self: Any, before: int | list[int], seconds: float = 0.0, how: str = "r
 #: Tasks whose policies make jobs of them, and one without a policy.
 _TRIES: dict[str, Any] = {"max_attempts": 3, "retry_base": 0.5}
 POLICIES: dict[str, dict[str, Any] | None] = {
-    "walk.add": _TRIES,
-    "walk.add_in_lane": {**_TRIES, "lane": "two"},
-    "walk.book": _TRIES,
-    "walk.book_in_lane": {**_TRIES, "lane": "one"},
-    "walk.add_once": {**_TRIES, "unique": True},
-    "walk.add_plainly": None,
+    "chaos.add": _TRIES,
+    "chaos.add_in_lane": {**_TRIES, "lane": "two"},
+    "chaos.book": _TRIES,
+    "chaos.book_in_lane": {**_TRIES, "lane": "one"},
+    "chaos.add_once": {**_TRIES, "unique": True},
+    "chaos.add_plainly": None,
 }
 for name, policy in POLICIES.items():
     app.task(
@@ -154,7 +157,7 @@ for name, policy in POLICIES.items():
 class EveryOther(pgbeat.Launcher):
     """Launches at every second due time, as its cursor says."""
 
-    task = "walk.work"
+    task = "chaos.work"
 
     def check_conditions(self, ctx: pgbeat.Context) -> bool | pgbeat.Skip:
         ctx.cursor = (ctx.cursor or 0) + 1
@@ -162,3 +165,18 @@ class EveryOther(pgbeat.Launcher):
 
     def prepare_job_data(self, ctx: pgbeat.Context) -> dict[str, Any]:
         return {"seconds": 0.02}
+
+
+@pgbeat.launcher
+class TwoOrThree(pgbeat.Launcher):
+    """Launches two or three jobs at each due time."""
+
+    task = "chaos.work"
+
+    def check_conditions(self, ctx: pgbeat.Context) -> bool:
+        return True
+
+    def prepare_job_data(self, ctx: pgbeat.Context) -> list[pgbeat.JobRequest]:
+        ctx.cursor = (ctx.cursor or 0) + 1
+        keys = "abc"[: 2 + ctx.cursor % 2]
+        return [pgbeat.JobRequest(kwargs={"seconds": 0.1}, run_key=key) for key in keys]

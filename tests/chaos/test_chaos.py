@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.walk.__main__ import walk
+from tests.chaos.__main__ import run
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,5 +16,5 @@ pytestmark = [
 
 @pytest.mark.timeout(600)
 def test_two_minutes_of_faults_break_no_promise(tmp_path: Path) -> None:
-    """`python -m tests.acceptance.walk` walks for longer; `WALK_SEED` chooses another walk."""
-    assert walk(tmp_path, 120, int(os.environ.get("WALK_SEED", "1"))) == []
+    """`python -m tests.chaos` does so for longer; `CHAOS_SEED` chooses other faults."""
+    assert run(tmp_path, 120, int(os.environ.get("CHAOS_SEED", "1"))) == []

@@ -1,4 +1,4 @@
-"""Canvases of tasks with policies: what the walk sends, and what must hold of each.
+"""Canvases of tasks with policies: what is sent, and what must hold of each.
 
 Whatever is done to their tasks, a canvas ends. It has its value if all its tasks completed, and
 what they booked is there once.
@@ -16,17 +16,17 @@ from celery import Celery, Signature, chain, chord, group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from tests.acceptance.walk.app import POLICIES
-from tests.acceptance.walk.site import Site
+from tests.chaos.app import POLICIES
+from tests.chaos.site import Site
 
 _HOW = {"return": 60, "retry": 8, "celery_retry": 6, "snooze": 10, "die": 2, "fail": 3, "obey": 11}
 #: How often each is used: a lane that has more jobs than it can run is behind for long.
 _TASKS = {
-    "walk.add": 4,
-    "walk.book": 4,
-    "walk.add_plainly": 2,
-    "walk.add_in_lane": 1,
-    "walk.book_in_lane": 1,
+    "chaos.add": 4,
+    "chaos.book": 4,
+    "chaos.add_plainly": 2,
+    "chaos.add_in_lane": 1,
+    "chaos.book_in_lane": 1,
 }
 
 
@@ -130,7 +130,7 @@ class _Tasks:
 def send_unique(app: Celery, chance: random.Random) -> str:
     """Sends a task of which one at a time is enough; returns the id of the one that runs."""
     sent: AsyncResult = app.signature(
-        "walk.add_once", args=(chance.randint(1, 2),), kwargs={"seconds": 1.0}
+        "chaos.add_once", args=(chance.randint(1, 2),), kwargs={"seconds": 1.0}
     ).delay()
     return str(sent.id)
 
@@ -219,10 +219,10 @@ _NONE = {
            -- A worker or its process was killed between the two, or before it acknowledged the
            -- message of one that died; only those that book end in one transaction.
            AND NOT (j.error ~ '^(lost|WorkerLostError)' AND r.status = 'SUCCESS'
-                    AND j.task !~ '^walk.book')""",
+                    AND j.task !~ '^chaos.book')""",
     "a completed job whose row is not there once, or another's that is": """
         SELECT coalesce(j.id, b.task), j.state, count(b.task)
-          FROM (SELECT id, state FROM pgbeat.jobs WHERE task ~ '^walk.book') AS j
+          FROM (SELECT id, state FROM pgbeat.jobs WHERE task ~ '^chaos.book') AS j
                FULL JOIN booked b ON b.task = j.id
          GROUP BY 1, 2
         HAVING count(b.task) <> CASE j.state WHEN 'completed' THEN 1 ELSE 0 END""",
