@@ -202,6 +202,25 @@ def test_after_accounts_for_each_job_that_ended(sql: Sql, at: At) -> None:
     assert (tick.missed, tick.note) == (2, "2 more jobs of 'first' ended meanwhile")
 
 
+def test_after_does_not_count_the_end_of_the_own_job_that_it_waited_for(sql: Sql, at: At) -> None:
+    add(sql, "first")
+    add(sql, "second", after="first", overlap="queue_one")
+    scheduler = at()
+    scheduler.run_until(START + HOUR)
+    end(sql)
+    scheduler.run_due()
+    scheduler.run_until(START + 2 * HOUR)
+    for name in ("first", "second"):
+        sql(
+            "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()"
+            " WHERE schedule = %s AND finished_at IS NULL",
+            name,
+        )
+        scheduler.run_due()
+    ticks = [tick for tick in scheduler.ticks if tick.schedule == "second"]
+    assert [(tick.outcome, tick.missed, tick.note) for tick in ticks] == [("launched", 0, None)] * 2
+
+
 def test_after_is_skipped_where_the_other_ended_otherwise(sql: Sql, at: At) -> None:
     launched = {
         ("completed", "completed"): True,

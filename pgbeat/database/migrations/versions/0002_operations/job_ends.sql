@@ -1,0 +1,60 @@
+-- Wakes the schedule that waits for the job. Those that come `after` its schedule are due once for
+-- all jobs of a tick, when the last has ended, and so is its check-in. The updates are guarded: a
+-- statement that finds no row would be announced all the same.
+--
+-- The end of its own job wakes a schedule, but is none of those that it comes `after`. `due_at`, which
+-- such a schedule doesn't need, tells that nobody else has set its `next_run`.
+CREATE OR REPLACE FUNCTION pgbeat.job_ended() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    outcome       text := NEW.state;
+    is_upstream   CONSTANT boolean := EXISTS (
+        SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
+            ON d.namespace = s.namespace AND d.after = s.name
+         WHERE s.id = NEW.schedule_id);
+    has_check_ins CONSTANT boolean := EXISTS (
+        SELECT FROM pgbeat.webhooks WHERE schedule_id = NEW.schedule_id);
+BEGIN
+    IF EXISTS (SELECT FROM pgbeat.schedules
+                WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL) THEN
+        UPDATE pgbeat.schedules
+           SET upstream_ended = upstream_ended + (after IS NULL)::integer,
+               due_at = CASE WHEN after IS NULL THEN due_at ELSE clock_timestamp() END,
+               next_run = clock_timestamp()
+         WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL;
+    END IF;
+    IF NEW.run_key IS NOT NULL AND (is_upstream OR has_check_ins) THEN
+        outcome := pgbeat.joint_outcome(NEW);
+        IF outcome IS NULL THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF has_check_ins THEN
+        PERFORM pgbeat.check_in(NEW.schedule_id, NEW.trigger, NEW.due_at,
+            CASE WHEN outcome IN ('completed', 'skipped') THEN 'ok' ELSE 'fail' END);
+    END IF;
+    IF is_upstream THEN
+        UPDATE pgbeat.schedules d
+           SET upstream_ended = d.upstream_ended + 1,
+               next_run = coalesce(d.next_run, clock_timestamp())
+          FROM pgbeat.schedules s
+         WHERE s.id = NEW.schedule_id AND d.namespace = s.namespace AND d.after = s.name
+           AND d.enabled AND d.paused_at IS NULL
+           AND (outcome = d.after_outcome
+                OR d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
+        INSERT INTO pgbeat.ticks (schedule_id, schedule, trigger, due_at, outcome, reason)
+        SELECT d.id, d.name, 'after', clock_timestamp(), 'skipped',
+               format(CASE WHEN NEW.run_key IS NULL THEN 'after %s: its job %s %s'
+                          ELSE 'after %s: its jobs, the last of which was %s, %s' END,
+                   s.name, NEW.id,
+                   CASE outcome WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed'
+                   ELSE CASE WHEN NEW.run_key IS NULL THEN 'was ' ELSE 'were ' END || outcome END)
+          FROM pgbeat.schedules s JOIN pgbeat.schedules d
+               ON d.namespace = s.namespace AND d.after = s.name
+         WHERE s.id = NEW.schedule_id AND d.enabled AND d.paused_at IS NULL
+           AND outcome <> d.after_outcome
+           AND NOT (d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
+    END IF;
+    RETURN NULL;
+END
+$$;
