@@ -119,12 +119,20 @@ def policy(count: int, warm: int = 100) -> None:
     publish(count, warm)
 
 
-def paced(count: int, per_s: int) -> None:
-    """Publishes at a steady pace; every message says when it was sent."""
+def paced(count: int, per_s: int, job_each: int = 0) -> None:
+    """Publishes at a steady pace; every message says when it was sent.
+
+    With `job_each`, one in so many is a job.
+    """
     begun = time.time()
     for index in range(count):
         time.sleep(max(0.0, begun + index / per_s - time.time()))
-        noop.apply_async((time.time(),))
+        if job_each and index % job_each == 0:
+            import pgbeat
+
+            pgbeat.submit(noop, (time.time(),))
+        else:
+            noop.apply_async((time.time(),))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -46,8 +46,10 @@ class Executions:
         """How many tasks have run."""
         return self._path.stat().st_size // _RECORD.size
 
-    def read(self) -> list[Execution]:
-        """All records, by time."""
-        content = self._path.read_bytes()
+    def read(self, since: int = 0) -> list[Execution]:
+        """All records but the first `since`, by time."""
+        with self._path.open("rb") as file:
+            file.seek(since * _RECORD.size)
+            content = file.read()
         whole = len(content) - len(content) % _RECORD.size
         return sorted(Execution(*values) for values in _RECORD.iter_unpack(content[:whole]))
