@@ -24,7 +24,8 @@ _UNFINISHED = """
          + (SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
              WHERE q.name = 'celery')
          + (SELECT count(*) FROM pgbeat.schedules
-             WHERE upstream_ended > 0 OR once_at IS NOT NULL AND enabled)
+             WHERE upstream_ended > 0 AND after IS NOT NULL
+                OR once_at IS NOT NULL AND enabled)
 """
 #: What is due at the end of something else, or once, goes on.
 _PAUSE = "UPDATE pgbeat.schedules SET paused_at = now() WHERE after IS NULL AND once_at IS NULL"
