@@ -313,8 +313,11 @@ def _is_servers(error: BaseException) -> bool:
     """Returns whether an error that a condition in SQL met is the server's, and passes.
 
     A condition can bring about the others itself: by its time limit, by a write, by
-    `temp_file_limit` (53400), or by ending its session.
+    `temp_file_limit` (53400), or by ending its session. But not that it gets none to begin with;
+    such an error has no statement, and no code.
     """
+    if isinstance(error, DBAPIError) and error.statement is None and connections.is_lost(error):
+        return True
     code = connections.sqlstate(error)
     return code[:2] in {"53", "58"} and code != "53400"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from celery import Celery
 from sqlalchemy import create_engine
 
 import pgbeat
+from pgbeat.config import postgres_url
 from tests.support.command_line import run_with
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
@@ -355,3 +357,25 @@ def test_a_condition_that_the_server_cannot_evaluate_is_evaluated_again(
     assert ticks(sql, "s") == []
     sql("CREATE OR REPLACE FUNCTION ask() RETURNS boolean LANGUAGE sql STABLE AS 'SELECT true'")
     until(lambda: ticks(sql, "s") == ["launched"], 20)
+
+
+def test_a_condition_without_a_connection_is_evaluated_again(
+    app: Celery, running: Running, sql: Sql, database: str
+) -> None:
+    """The server refuses a session: nobody can say what the condition is."""
+    role = f"conditions_{uuid4().hex[:8]}"
+    sql(f"CREATE ROLE {role} LOGIN PASSWORD 'pass' CONNECTION LIMIT 0")
+    sql(f"GRANT USAGE ON SCHEMA pgbeat TO {role}")
+    url = postgres_url(database).set(username=role, password="pass")
+    app.conf.pgbeat_condition_url = url.render_as_string(hide_password=False)
+    try:
+        add(sql, condition_sql="SELECT true")
+        add(sql, "another", every="0.2 seconds")
+        running()
+        until(lambda: len(ticks(sql, "another")) > 5, 20)
+        assert ticks(sql, "s") == []
+        sql(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        until(lambda: ticks(sql, "s") == ["launched"], 20)
+    finally:
+        sql(f"DROP OWNED BY {role}")
+        sql(f"DROP ROLE {role}")
