@@ -89,8 +89,8 @@ class EndRecorder(Protocol):
     def lost(self, error: BaseException) -> None:
         """Notes that nothing of it is kept, whatever Celery says of the task's end."""
 
-    def write(self, working: Joined) -> None:
-        """Writes it."""
+    def write(self, working: Joined, *, is_once: bool) -> None:
+        """Writes it. With `is_once`, raises `ClaimLost` if its job has been completed before."""
 
     def committed(self) -> None:
         """Does what must wait for the commit."""
@@ -314,7 +314,7 @@ class TaskEnding:
         def end(working: Joined) -> None:
             # The job before its message and its result, as whoever else ends a job locks them.
             if self.execution is not None:
-                self.execution.write(working)
+                self.execution.write(working, is_once=self._own is not None)
             self._acknowledge(working)
             with self._block(working) if publishes else nullcontext() as block:
                 mark()

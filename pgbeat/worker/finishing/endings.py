@@ -179,12 +179,13 @@ class RecordedEnd:
         if recorder is not None:
             recorder.outbox.withdraw(self._attempt)
 
-    def write(self, working: Joined) -> None:
+    def write(self, working: Joined, *, is_once: bool) -> None:
         """Writes the attempt, and the consequences of its job's end.
 
         Raises `ClaimLost` if that has ended otherwise: somebody cancelled it before its start was
         recorded, or the worker that had the message before says that one of its processes died with
-        it, and was killed before it acknowledged the message.
+        it, and was killed before it acknowledged the message. With `is_once` also if another run
+        has completed it: what this one wrote is there already.
         """
         recorder = process_recorder.get()
         if recorder is None:
@@ -197,7 +198,7 @@ class RecordedEnd:
         attempt.was_tried = attempt.was_tried or not attempt.is_known
         if unmoved:
             state = endings.end_state(working.connection, attempt.job_id)
-            if state not in (None, "completed"):
+            if state is not None and (is_once or state != "completed"):
                 raise ClaimLost(f"its job has {state} meanwhile")
         if ended:
             self._lanes = lifecycle.follow(working.connection, recorder.new_publisher(), ended)

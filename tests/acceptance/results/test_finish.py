@@ -103,21 +103,27 @@ def test_a_run_that_lost_its_message_leaves_nothing(
     assert result.state == "PENDING"
 
 
-def test_a_run_whose_job_has_failed_leaves_nothing(
-    finishers: Finishers, client: Client, sql: Sql, database: str
+@pytest.mark.parametrize("state", ["failed", "completed"])
+def test_a_run_whose_job_has_ended_leaves_nothing(
+    finishers: Finishers, client: Client, sql: Sql, database: str, state: Any
 ) -> None:
-    """A worker whose process died with it reported that, and was killed with the message."""
+    """A worker whose process died with it reported that, and was killed with the message.
+
+    Or another run of it has completed: what that one wrote is there once.
+    """
     job = submitted(client, "wait", 1)
     worker = finishers.start("-P", "prefork", "-c", "1")
     until((finishers.folder / "waiting").exists)
-    died = ExecutionRecord(str(uuid4()), job, True, state="failed", job_state="failed", lost=True)
+    died = ExecutionRecord(
+        str(uuid4()), job, True, state=state, job_state=state, lost=state == "failed"
+    )
     with connections.engine(postgres_url(database), "tests").begin() as connection:
         executions.record(connection, [died])
     (finishers.folder / "go").touch()
     worker.says("Nothing of task", 30)
     until(lambda: is_quiet(sql))
     assert rows(sql) == []
-    assert sql("SELECT state FROM pgbeat.jobs") == [("failed",)]
+    assert sql("SELECT state FROM pgbeat.jobs") == [(state,)]
 
 
 @pytest.mark.parametrize(
