@@ -83,11 +83,11 @@ class Store:
     def work(self, *, checked: bool = True) -> Iterator[StoreConnection]:
         """Yields the connection, in autocommit mode, for a block.
 
-        A connection that broke is given up; the next block gets a new one. With `checked`, one
-        that broke while it was idle is, too.
+        A connection that broke is given up, as is one to a server that was left behind; the next
+        block gets a new one. With `checked`, one that broke while it was idle is, too.
         """
         with self.lock:
-            if checked and self._is_broken():
+            if self._is_broken(checked):
                 self._drop()
             if self._working is None:
                 self._working = self._connect()
@@ -101,11 +101,13 @@ class Store:
                 raise
             self._hear(self._working)
 
-    def _is_broken(self) -> bool:
+    def _is_broken(self, checked: bool) -> bool:
         working = self._working
         if working is None or working is self.joined:
             return False
-        return not working.prepared.is_alive() or fence.is_left_behind(working.connection)
+        if fence.is_left_behind(working.connection):
+            return True
+        return checked and not working.prepared.is_alive()
 
     def check_schema(self) -> None:
         """Raises `SchemaError` if the database's schema is missing or does not fit."""

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from pgbeat.config import postgres_url
+from pgbeat.database import fence
 from pgbeat.database.migrations import migrate
 from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.support.apps import deployed
@@ -80,6 +81,27 @@ def test_beats_and_workers_leave_a_server_that_was_left_behind(
         assert sql(primary, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'") == []
     finally:
         processes.stop_all()
+        successor.remove()
+
+
+@pytest.mark.slow
+def test_a_result_is_stored_on_the_newer_server_once_that_is_known(
+    primary: TemporaryServer,
+) -> None:
+    """The results' connection to the old one is still there, and works."""
+    successor = promoted_copy(primary)
+    sockets = [postgres_url(server.dsn).query["host"] for server in (primary, successor)]
+    link = primary.log.parent / "new"
+    app = deployed.make(f"postgresql://postgres@/shop?host={sockets[0]}&host={link}", "1")
+    try:
+        app.backend.store_result("one", 1, "SUCCESS")
+        link.symlink_to(str(sockets[1]))
+        fence.look_around(postgres_url(shop(successor)))
+        app.backend.store_result("two", 2, "SUCCESS")
+        stored = "SELECT task_id FROM pgbeat.results"
+        assert (sql(primary, stored), sql(successor, stored)) == ([("one",)], [("two",)])
+    finally:
+        app.close()
         successor.remove()
 
 
