@@ -59,10 +59,21 @@ def violations(site: Site, promised: Promised, faults: list[Fault], since: float
     found += _crowded(site, lines, faults)
     found += [f"a deadlock: {said}" for said in site.deadlocks()]
     found += _exited(lines, faults)
+    unsure = _unsure(lines, faults)
     found += canvases.violations(
-        site, chaos_app.app, promised.canvases, promised.unanswered, promised.unique, ends
+        site, chaos_app.app, promised.canvases, promised.unanswered, promised.unique, ends, unsure
     )
     return found
+
+
+def _unsure(lines: list[Line], faults: list[Fault]) -> set[str]:
+    """Returns the tasks that ran while a server was left behind.
+
+    `docs/how-to/failover.md`: what was committed there is on no other. So results may be, which
+    commit asynchronously; those of `finish` don't.
+    """
+    windows = [(f.began, f.ended) for f in faults if f.kind.startswith("standby promoted")]
+    return {line.id for line in lines if any(began <= line.at <= end for began, end in windows)}
 
 
 def violations_meanwhile(site: Site) -> list[str]:
