@@ -1,8 +1,7 @@
-"""Shows that a beat or a worker of this host is alive, without asking the database.
+"""Shows that this process, a beat or a worker, is alive, without asking the database.
 
-The process writes the time into a file of its own, and notifies systemd, every few seconds unless
-it is stuck. Another process reads these files (`pgbeat health`): it must start quickly, so this
-module imports nothing heavy.
+It writes the time into a file of its own, and notifies systemd, every few seconds unless it is
+stuck. `pgbeat health` reads these files (`probe`).
 """
 
 import logging
@@ -12,30 +11,14 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+
+from pgbeat.processes.probe import SUFFIX, folder
 
 logger = logging.getLogger("pgbeat.health")
 
-#: Seconds between two signs of life, and after which a process without one counts as stuck.
-INTERVAL, STALE = 5.0, 30.0
-_SUFFIX = ".pulse"
-
-
-class Heard(NamedTuple):
-    """A process of this host, and how many seconds ago it gave its last sign of life."""
-
-    pid: int
-    age: float
-
-
-def folder() -> Path:
-    """Returns the folder of the files: `PGBEAT_HEALTH_DIR`, or one of this user's."""
-    given = os.environ.get("PGBEAT_HEALTH_DIR")
-    # As `tempfile` finds it, which takes ten times as long to import.
-    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    return Path(given or f"{temporary}/pgbeat-{os.getuid()}")
+#: Seconds between two signs of life.
+INTERVAL = 5.0
 
 
 class Pulse:
@@ -45,7 +28,7 @@ class Pulse:
     """
 
     def __init__(self, role: str, patience: float) -> None:
-        self._file = folder() / f"{role}-{os.getpid()}{_SUFFIX}"
+        self._file = Path(folder()) / f"{role}-{os.getpid()}{SUFFIX}"
         self._pid, self._patience = os.getpid(), patience
         self._stopped = threading.Event()
         #: When the loop turned last, by the monotonic clock; `None` while it rests.
@@ -124,27 +107,3 @@ def notify(state: str) -> None:
             connection.sendall(state.encode())
     except OSError as error:
         logger.debug("NOTIFY_SOCKET: %s", error)
-
-
-def heard(role: str) -> list[Heard]:
-    """Returns the running processes of a role on this host that give signs of life, or did."""
-    found = []
-    for file in sorted(folder().glob(f"{role}-*{_SUFFIX}")):
-        pid = file.name.removeprefix(f"{role}-").removesuffix(_SUFFIX)
-        if not pid.isdigit() or not is_alive(int(pid)):
-            continue
-        try:
-            found.append(Heard(int(pid), time.monotonic() - float(file.read_text())))
-        except (OSError, ValueError):  # it ends, or has not written yet
-            continue
-    return [each for each in found if each.age >= 0]  # else from before the system's start
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether there is such a process."""
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True

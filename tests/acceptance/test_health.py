@@ -6,12 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from pgbeat.processes import pulse
+from pgbeat.config import postgres_url
+from pgbeat.processes import known, probe
 from pgbeat.processes.pulse import Pulse
 from tests.support.command_line import Sql
 from tests.support.processes import Process, Processes, until
@@ -119,24 +124,92 @@ def test_a_folder_in_which_others_write_is_not_used(
     monkeypatch.setenv("PGBEAT_HEALTH_DIR", str(folder))
     made = Pulse("worker", 60)
     made.start()
-    heard = pulse.heard("worker")
+    heard = probe.heard("worker")
     made.stop()
     assert [each.pid for each in heard] == ([os.getpid()] if mode == 0o700 else [])
     assert ("only this user may write" in caplog.text) is (mode == 0o777)
     assert list(folder.iterdir()) == []
 
 
-def test_it_starts_without_the_app_and_the_database() -> None:
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["beat"], ("celery", "click", "kombu", "logging", "psycopg", "socket", "sqlalchemy")),
+        (["beat", "--ready"], ("celery", "click", "kombu", "sqlalchemy")),
+        (["worker", "--ready"], ("celery", "click", "kombu", "sqlalchemy")),
+        (["--json", "worker", "--ready"], ("celery", "kombu", "sqlalchemy")),
+        (["web"], ("celery", "click", "http", "kombu", "psycopg", "sqlalchemy")),
+    ],
+)
+def test_it_starts_without_the_app(
+    database: str, tmp_path: Path, words: list[str], heavy: tuple[str, ...]
+) -> None:
     """A probe runs every few seconds, beside the process that it asks."""
-    heavy = ("celery", "sqlalchemy", "psycopg", "kombu")
+    for role in ("beat", "worker"):
+        (tmp_path / f"{role}-{os.getpid()}.pulse").write_text(f"{time.monotonic()}\n")
     code = (
         "import sys; from pgbeat.__main__ import main\n"
-        "sys.argv = ['pgbeat', 'health', 'beat']\n"
+        f"sys.argv = ['pgbeat', 'health', *{words}]\n"
         "try: main()\n"
         f"except SystemExit: print([name for name in {heavy!r} if name in sys.modules])"
     )
-    env: dict[str, Any] = {**os.environ, "PGBEAT_HEALTH_DIR": "/nowhere", "PGBEAT_APP": "nothing"}
+    env = {"PGBEAT_HEALTH_DIR": str(tmp_path), "PGBEAT_APP": "nothing", "PGBEAT_URL": database}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines()[-1] == "[]"
+    said = done.stdout + done.stderr
+    if "--ready" in words:
+        assert "neither leads nor stands by" in said or "doesn't know it as alive" in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p%40ss%2F@db.example.com:5433/shop",
+        "postgres://db/shop?sslmode=require&options=-cjit%3Doff",
+        "postgresql://u@/shop",
+    ],
+)
+def test_a_plain_url_is_read_by_libpq_as_by_sqlalchemy(url: str) -> None:
+    dialect: Any = PGDialect_psycopg
+    read = dialect().create_connect_args(postgres_url(url))[1]
+    assert probe.is_plain(url)
+    assert conninfo_to_dict(url) == {name: str(value) for name, value in read.items()}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "sqla+postgresql://u:p@db/shop",
+        "postgresql+psycopg://u:p@db/shop",
+        "postgresql://u:p@ss@db/shop",
+        "postgresql://u:p@db/shop%20",
+        "postgresql://u:p@db/shop?assume_role=x",
+        "postgresql://u:p@db/shop?options=a+b",
+        "postgresql://u:p@one,two/shop",
+        "postgresql:///shop?host=one%2Ctwo",
+        "postgresql://u:p@one/shop;postgresql://u:p@two/shop",
+    ],
+)
+def test_any_other_url_is_not(url: str) -> None:
+    assert not probe.is_plain(url)
+
+
+@pytest.mark.parametrize("url", ["sqla+{}", "{}"])
+def test_ready_reads_any_url(probed: Processes, url: str) -> None:
+    (tmp := Path(probed.env["PGBEAT_HEALTH_DIR"])).mkdir()
+    (tmp / f"beat-{os.getpid()}.pulse").write_text(f"{time.monotonic()}\n")
+    said = health(probed, "beat", "--ready", PGBEAT_URL=url.format(probed.database))
+    assert said == (1, f"beat {os.getpid()} neither leads nor stands by")
+    lock = f"SET application_name = '{known.session_name(os.getpid())}'"
+    with psycopg.connect(probed.database, autocommit=True) as connection:
+        connection.execute(lock.encode())
+        connection.execute("SELECT pg_advisory_lock(1050)")
+        said = health(probed, "beat", "--ready", PGBEAT_URL=url.format(probed.database))
+    assert said == (0, f"beat {os.getpid()} leads")

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -19,6 +18,7 @@ from pgbeat.database.locks import advisory_locks, lock_waits
 from pgbeat.database.migrations import migrate
 from pgbeat.database.sockets import readable
 from pgbeat.jobs.lanes.model import Room
+from pgbeat.processes import known
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -51,7 +51,7 @@ class Leader:
     ) -> None:
         self._settings, self._interval = settings, interval
         self._on_lead, self._on_stand_by = on_lead, on_stand_by
-        self._name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"[:63]
+        self._name = known.session_name(os.getpid())
         #: The server's own DSN, for where a pooler answers at that of the settings.
         self._direct_url = direct_url
         self._connection: Connection | None = None

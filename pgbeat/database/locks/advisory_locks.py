@@ -62,11 +62,6 @@ class LockHolder:
     active_at: datetime | None = None
 
 
-def held(kind: int) -> str:
-    """Returns a query for the ids whose lock (`kind`, id) a session holds: those that are alive."""
-    return sql.load("advisory_locks.sql", "held", kind=str(kind))
-
-
 #: The rows of `pg_locks` of the lock `:leader_key`, by holder and waiter.
 OF_LEADER = sql.load("advisory_locks.sql", "of_leader")
 _HOLDERS = text(sql.load("advisory_locks.sql", "holders"))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database import sql
-from pgbeat.database.locks.advisory_locks import held
+from pgbeat.database.locks import held
 from pgbeat.jobs.lanes.concurrency import Work
 from pgbeat.jobs.lanes.model import Lane
 

@@ -13,19 +13,15 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections, sql
-from pgbeat.database.locks.advisory_locks import held
+from pgbeat.processes.known import ALIVE as ALIVE
+from pgbeat.processes.known import LIFE as LIFE
 
-#: The first half of the advisory lock that a worker holds.
-LIFE = 1885823603
 #: Seconds after which a worker behind a pooler must renew its lease.
 LEASE = 30.0
 # Seconds for which a dead worker's row is kept.
 _KEPT = 3600.0
 #: The counter (`pgbeat.counters`) of executions and jobs that were given up as lost.
 RELEASED = "stale_claims_released"
-#: Whether a worker `w` is alive at this moment. (`missing_since` is what others have noted, if
-#: there are any.)
-ALIVE = f"(coalesce(w.alive_until > now(), false) OR w.id IN ({held(LIFE)}))"
 
 _REGISTER = text(sql.load("workers.sql", "register"))
 
@@ -254,14 +250,6 @@ def count(connection: Connection, metric: str, more: int) -> None:
         _to_count[metric] += more
     elif not is_added:
         connection.execute(_COUNT, {"metric": metric, "more": more})
-
-
-_OF_HOST = text(sql.load("workers.sql", "of_host", alive=ALIVE))
-
-
-def of_host(connection: Connection, host: str, pids: Sequence[int]) -> list[int]:
-    """Returns those of a host's processes that are living workers."""
-    return list(connection.scalars(_OF_HOST, {"host": host, "pids": list(pids)}))
 
 
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")

@@ -64,10 +64,5 @@ SELECT EXISTS (SELECT FROM added), EXISTS (
         WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
 
 -- Its first report says where it runs.
--- name: of_host
-SELECT w.pid FROM pgbeat.workers w
- WHERE w.pid = ANY (CAST(:pids AS integer[])) AND coalesce(w.host, :host) = :host AND {alive}
- ORDER BY 1
-
 -- name: living
 SELECT count(*) FROM pgbeat.workers w WHERE {alive}

@@ -20,7 +20,7 @@ from pgbeat.jobs.rescuing import rescue
 from pgbeat.jobs.running import untracked_tasks, workers
 from pgbeat.jobs.running.untracked_tasks import Tally
 from pgbeat.jobs.running.workers import WorkerReport
-from pgbeat.processes.pulse import is_alive
+from pgbeat.processes.probe import is_alive
 
 
 class Heartbeat:

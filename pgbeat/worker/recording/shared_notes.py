@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 
-from pgbeat.processes.pulse import is_alive
+from pgbeat.processes.probe import is_alive
 from pgbeat.worker.recording.attempts import Attempt
 
 logger = logging.getLogger("celery.worker.pgbeat")
