@@ -124,7 +124,7 @@ def open_plain(url: str) -> "psycopg.Connection[Any]":
 
     from pgbeat.database.watched import WatchedConnection
 
-    parts: dict[str, Any] = {"application_name": "pgbeat health", **conninfo_to_dict(url)}
+    parts: dict[str, Any] = {"application_name": "pgbeat cli", **conninfo_to_dict(url)}
     connection = WatchedConnection.open(**parts)
     connection.prepare_threshold = None
     return connection

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -14,11 +13,14 @@ from pgbeat.access import audit
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Audited, Author, Changed, Row
 from pgbeat.broker import own_tables
-from pgbeat.broker.publishing.pool import publishing
-from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, privileges
 from pgbeat.errors import BrokerUnavailable, CannotPublish, ConfigError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from pgbeat.broker.publishing.publisher import Publisher
 
 logger = logging.getLogger("pgbeat.publishing")
 
@@ -40,7 +42,7 @@ class UnitOfWork:
         settings: Settings,
         actor: Actor,
         *,
-        app: Callable[[], Celery | None] = lambda: None,
+        app: "Callable[[], Celery | None]" = lambda: None,
         is_callers: bool = False,
     ) -> None:
         self.connection, self.settings, self.actor = connection, settings, actor
@@ -96,11 +98,11 @@ class UnitOfWork:
             self._callbacks.clear()
 
     @property
-    def app(self) -> Celery | None:
+    def app(self) -> "Celery | None":
         """The app, if one was given."""
         return self._app()
 
-    def require_app(self) -> Celery:
+    def require_app(self) -> "Celery":
         """Returns the app. Raises `CannotPublish` if none was given."""
         app = self._app()
         if app is None:
@@ -108,12 +110,14 @@ class UnitOfWork:
         return app
 
     @property
-    def publisher(self) -> Publisher:
+    def publisher(self) -> "Publisher":
         """The publisher for the messages of jobs. Raises `CannotPublish` without an app.
 
         Must first be used before rows are locked: it may have to create tables and queues.
         """
         if self._publisher is None:
+            from pgbeat.broker.publishing.pool import publishing  # with Celery: not for reading
+
             opened = self._stack.enter_context(publishing(self.require_app(), self.settings))
             if self.is_callers:
                 _require_tables(self.connection, opened)
@@ -184,8 +188,8 @@ class UnitOfWork:
         return Author(self.namespace, self.actor.name, self.actor.origin)
 
 
-def _require_tables(connection: Connection, publisher: Publisher) -> None:
-    if isinstance(publisher, TransactionPublisher) and "pgbeat_tables" not in connection.info:
+def _require_tables(connection: Connection, publisher: "Publisher") -> None:
+    if publisher.transactional and "pgbeat_tables" not in connection.info:
         own_tables.require(connection)
         connection.info["pgbeat_tables"] = True
 

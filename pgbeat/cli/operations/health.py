@@ -53,4 +53,4 @@ def _connect(ctx: click.Context) -> Any:
     # The engine makes of a URL what the driver takes.
     engine = target.engine
     arguments, parameters = engine.dialect.create_connect_args(engine.url)
-    return WatchedConnection.open(*arguments, application_name="pgbeat health", **parameters)
+    return WatchedConnection.open(*arguments, **parameters)

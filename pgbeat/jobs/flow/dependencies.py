@@ -7,7 +7,7 @@ A job runs when all its parents and their retries have ended as it needs them: `
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, text
@@ -15,11 +15,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUIDType
 
 from pgbeat.database import sql
-from pgbeat.jobs.preparing.prepare import PreparedJob
 from pgbeat.jobs.rows.model import COLUMNS, ENDED, Job
 from pgbeat.jobs.states import next_steps
 from pgbeat.jobs.states.endings import Ended
 from pgbeat.jobs.states.next_steps import Ending, NextSteps
+
+if TYPE_CHECKING:
+    from pgbeat.jobs.preparing.prepare import PreparedJob
 
 #: Parents of a job, at most.
 MOST = 10_000
@@ -39,7 +41,7 @@ _INSERT_AS_OWNER = text(
 
 
 def insert(
-    connection: Connection, batch: Sequence[PreparedJob], *, as_owner: bool = False
+    connection: Connection, batch: "Sequence[PreparedJob]", *, as_owner: bool = False
 ) -> set[UUID]:
     """Writes what new jobs depend on, and returns their parents.
 

@@ -5,13 +5,14 @@ that consume from `celery` consume from it, too.
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-from celery import Celery
+from typing import TYPE_CHECKING, Any
 
 from pgbeat.config import settings_of
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.policy import task_policies
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: Stands between the names of the queue and the version.
 SEPARATOR = ".pinned."
@@ -19,7 +20,9 @@ SEPARATOR = ".pinned."
 _EXPIRES = 30 * 86_400.0
 
 
-def send_options(app: Celery, name: str, call: tuple[Any, Any], options: Mapping[str, Any]) -> Any:
+def send_options(
+    app: "Celery", name: str, call: tuple[Any, Any], options: Mapping[str, Any]
+) -> Any:
     """Returns the options by which a task is sent, with the version's queue if the task is pinned.
 
     `call` is args and kwargs, for the app's routers. Raises `InvalidJob` if the options name an
@@ -36,7 +39,7 @@ def send_options(app: Celery, name: str, call: tuple[Any, Any], options: Mapping
     return {**options, "queue": _pinned(app, base, version).name}
 
 
-def consume(app: Celery, version: str) -> None:
+def consume(app: "Celery", version: str) -> None:
     """Makes a worker consume from its version's queues, if the app has tasks with `pin`."""
     if version and any(task_policies.is_pinned(app, name) for name in tuple(app.tasks)):
         for queue in tuple(app.amqp.queues.consume_from.values()):
@@ -45,7 +48,7 @@ def consume(app: Celery, version: str) -> None:
                 app.amqp.queues.select_add(_pinned(app, queue, version))
 
 
-def _pinned(app: Celery, base: Any, version: str) -> Any:
+def _pinned(app: "Celery", base: Any, version: str) -> Any:
     """Returns a queue's counterpart for a version, which the app knows afterwards."""
     if SEPARATOR in base.name:
         return base

@@ -10,9 +10,8 @@ Besides the keys of other policies, these have `pin`: the task stays on the vers
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.config import is_own_broker, settings_of
@@ -23,8 +22,11 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.policy import policies
 from pgbeat.jobs.policy.policies import JobPolicy
 
+if TYPE_CHECKING:
+    from celery import Celery
 
-def of_task(app: Celery, name: str) -> JobPolicy | None:
+
+def of_task(app: "Celery", name: str) -> JobPolicy | None:
     """Returns the policy of a task that the app has registered; `None` if it has none.
 
     Raises `InvalidJob` if it is invalid.
@@ -32,7 +34,7 @@ def of_task(app: Celery, name: str) -> JobPolicy | None:
     return _known(app, name).policy
 
 
-def is_pinned(app: Celery, name: str) -> bool:
+def is_pinned(app: "Celery", name: str) -> bool:
     """Returns whether a task stays on the version that sends it. Raises as `of_task`."""
     return _known(app, name).is_pinned
 
@@ -49,7 +51,7 @@ class _Policies(dict[str, _TaskPolicy]):
     """Policies of an app's tasks by their names."""
 
 
-def _known(app: Celery, name: str) -> _TaskPolicy:
+def _known(app: "Celery", name: str) -> _TaskPolicy:
     state = current_state(app)
     policies_by_task = state.part(_Policies)
     option = own_policy(app, name)
@@ -62,7 +64,7 @@ def _known(app: Celery, name: str) -> _TaskPolicy:
     return known
 
 
-def all_of(app: Celery) -> dict[str, JobPolicy]:
+def all_of(app: "Celery") -> dict[str, JobPolicy]:
     """Returns the policies of the app's tasks by their names.
 
     Raises `ConfigError` with all that is wrong. A broker that is not in pgbeat's database is, too.

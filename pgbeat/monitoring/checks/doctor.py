@@ -22,9 +22,8 @@ from pgbeat.monitoring.checks import (
 )
 from pgbeat.monitoring.checks.server_checks import Check
 from pgbeat.monitoring.rollups import tasks
-from pgbeat.schedules import code as code_schedules
-from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules import sync
 from pgbeat.webhooks import check_ins
 
 if TYPE_CHECKING:
@@ -123,9 +122,15 @@ def _fence(connection: Connection) -> Check:
 
 def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:
     """Looks for schedules that the code of several apps made in one namespace."""
-    name = None if app is None else entries.app_name(app, settings)
+    name = None
+    if app is not None:
+        from pgbeat.schedules import entries
+
+        name = entries.app_name(app, settings)
     others = sync.other_apps(connection, settings.namespace, app=name)
     if others and (app is not None or len(others) > 1):
+        from pgbeat.schedules import code as code_schedules
+
         problem = code_schedules.described(others, settings.namespace)
         return Check("apps", "warn", problem, code_schedules.ADVICE)
     return Check("apps", "ok", f"no two apps have schedules in namespace '{settings.namespace}'")

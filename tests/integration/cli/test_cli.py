@@ -141,6 +141,22 @@ def test_help_and_completion_import_nothing_heavy(words: list[str], env: dict[st
     assert shell(sys.executable, "-c", code, **env).stdout.endswith("\n[]\n")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["audit", "doctor", "errors", "forecast", "list", "load", "metrics", "queues", "workers"],
+)
+def test_commands_that_only_read_import_no_celery(database: str, command: str) -> None:
+    """It takes as long to import as SQLAlchemy."""
+    code = (
+        f"import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', '{command}', '--json']\n"
+        "if sys.argv[1] == 'metrics': sys.argv.pop()\n"
+        "try: main()\n"
+        "finally: print(sorted({'alembic', 'celery', 'fastapi', 'kombu'} & set(sys.modules)))"
+    )
+    done = shell(sys.executable, "-c", code, PGBEAT_URL=database)
+    assert done.stdout.endswith("\n[]\n"), done.stderr
+
+
 def test_neither_app_nor_database() -> None:
     sentence = refused(run(None, "list"))
     assert sentence.startswith("which database? Give the app with -A APP, or the database")
