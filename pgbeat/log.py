@@ -43,12 +43,28 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry | more, default=str, ensure_ascii=False)
 
 
-def use_json(app: "Celery", *loggers: logging.Logger) -> None:
-    """Makes loggers (by default the root's) write JSON if `pgbeat_log_format` is `json`."""
+def is_json(app: "Celery") -> bool:
+    """Returns whether `pgbeat_log_format` is `json`; false for settings that are wrong."""
     try:
-        is_json = Settings.load(app.conf).log_format == "json"
+        return Settings.load(app.conf).log_format == "json"
     except ConfigError:
-        return  # reported by what needs the settings
-    for logger in (loggers or (logging.getLogger(),)) if is_json else ():
+        return False  # reported by what needs the settings
+
+
+def use_json(app: "Celery", *loggers: logging.Logger) -> bool:
+    """Makes loggers (by default the root's) write JSON if `pgbeat_log_format` is `json`.
+
+    Returns whether it is.
+    """
+    if not is_json(app):
+        return False
+    for logger in loggers or (logging.getLogger(),):
         for handler in logger.handlers:
             handler.setFormatter(JsonFormatter())
+    return True
+
+
+def line(logger: str, message: str) -> bytes:
+    """Returns a line at INFO, for where no logger may be used."""
+    values = {"name": logger, "levelname": "INFO", "levelno": logging.INFO, "msg": message}
+    return JsonFormatter().format(logging.makeLogRecord(values)).encode() + b"\n"

@@ -8,6 +8,8 @@ this module imports is heavy, so a function imports it when it is called.
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from pgbeat.broker import ports
@@ -21,6 +23,7 @@ def connect() -> None:
     ports.job_writer, ports.equip_apps = job_writer, equip_apps
     _once_imported("kombu.transport", _follow_kombu)
     _once_imported("celery.app.base", _follow_celery)
+    _once_imported("celery.apps.beat", _follow_beat_programs)
     _once_imported("pgbeat.beat.signals", _follow_beats)
 
 
@@ -79,6 +82,8 @@ def _follow_celery(apps: Any) -> None:
     apps.Celery.builtin_fixups.add(_FIXUP)
     signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid="pgbeat.worker")
     signals.worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
+    signals.celeryd_after_setup.connect(_on_worker_start, weak=False, dispatch_uid="pgbeat.log")
+    signals.beat_init.connect(_on_beat_start, weak=False, dispatch_uid="pgbeat.log")
     for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
         signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
     _mask_urls()
@@ -121,6 +126,11 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
     from pgbeat.worker.signals import require_broker
 
     require_broker(instance.app)
+    if _begin_in_json(instance):
+        from celery.apps import worker
+
+        write = getattr(worker, "_original_os_write", os.write)  # not eventlet's; Celery 5.7
+        worker.safe_say = partial(_say, write)
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
@@ -141,15 +151,94 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
         logging.getLogger("pgbeat").exception("This worker can't record executions")
 
 
+# ----- logs in JSON
+
+
+def _is_json(app: Any) -> bool:
+    if any(str(key).lower() == "pgbeat_log_format" for key in app.conf) or (
+        "PGBEAT_LOG_FORMAT" in os.environ
+    ):
+        from pgbeat import log
+
+        return log.is_json(app)
+    return False
+
+
 def _on_logger(logger: Any, **kwargs: Any) -> None:
     from celery import current_app
 
-    if any(str(key).lower() == "pgbeat_log_format" for key in current_app.conf) or (
-        "PGBEAT_LOG_FORMAT" in os.environ
-    ):
+    if _is_json(current_app):
         from pgbeat.log import use_json
 
         use_json(current_app, logger)
+
+
+def _begin_in_json(program: Any) -> bool:
+    """Makes a worker or beat whose log is JSON write nothing else; returns whether it is.
+
+    A line in the log takes the banner's place; warnings before the log is set up have a handler.
+    """
+    if not _is_json(program.app):
+        return False
+    import logging
+
+    from pgbeat.log import JsonFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)  # Celery replaces it
+    logging.captureWarnings(True)
+    program.quiet = True
+    return True
+
+
+def _say(write: Callable[[int, bytes], object], message: str, file: Any = None) -> None:
+    """Writes what a worker says of signals, which Celery writes as text, in a signal's handler."""
+    from pgbeat import log
+
+    with suppress(OSError, AttributeError, ValueError):
+        write((file or sys.stderr).fileno(), log.line("celery.worker", message))
+
+
+def _on_worker_start(sender: Any, instance: Any, **kwargs: Any) -> None:
+    if _is_json(instance.app):
+        app = instance.app
+        _log_start(
+            f"Worker {sender} starts",
+            app,
+            queues=sorted(app.amqp.queues.consume_from),
+            pool=instance.pool_cls.__module__,
+            concurrency=instance.concurrency,
+        )
+
+
+def _on_beat_start(sender: Any, **kwargs: Any) -> None:
+    if _is_json(sender.app):
+        _log_start("Beat starts", sender.app)
+
+
+def _log_start(message: str, app: Any, **fields: Any) -> None:
+    """Logs what Celery's banner says."""
+    import logging
+
+    import celery
+
+    from pgbeat.version import __version__
+
+    versions = {"pgbeat": __version__, "celery": celery.__version__}
+    more = {"app": app.main, "broker": app.connection().as_uri(), **versions, **fields}
+    logging.getLogger("celery.pgbeat").info(message, extra=more)
+
+
+def _follow_beat_programs(programs: Any) -> None:
+    run = programs.Beat.run
+
+    @wraps(run)
+    def run_in_json(self: Any) -> None:
+        _begin_in_json(self)
+        run(self)
+
+    programs.Beat.run = run_in_json
 
 
 # ----- beats

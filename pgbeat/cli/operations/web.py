@@ -3,6 +3,7 @@
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -78,7 +79,12 @@ def web_command(
     if demo and not is_private:
         raise BadInput(f"--demo lets everyone in, so not on {host}; use 127.0.0.1")
     _log(access_log=access_log)
-    use_json(app)
+    say: Callable[[str], object] = click.echo
+    note: Callable[[str], object] = printing.note
+    if use_json(app):
+        logger = logging.getLogger("pgbeat.web")
+        logger.setLevel(logging.INFO)
+        say, note = logger.info, logger.warning
     if wants_link is None:
         wants_link = is_private and sys.stdout.isatty()
     with closing(_listen(host, port)) as sock, ExitStack() as stack:
@@ -86,20 +92,22 @@ def web_command(
         link, here = _url(host, rest), _url(_HERE.get(host, host), rest)
 
         def ready() -> None:
-            click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
+            say(f"pgbeat is at {link} (documentation of the API: {link}docs)")
             makes_link = wants_link or opens
-            signs_in = None if demo else _remark(target, is_private=is_private, link=makes_link)
+            signs_in = (
+                None if demo else _remark(target, note, is_private=is_private, link=makes_link)
+            )
             if signs_in and wants_link:
                 minutes = sign_in_links.LIFETIME // timedelta(minutes=1)
-                click.echo(f"To sign in, open this link within {minutes} minutes. It works once:")
-                click.echo(f"  {here}{signs_in}")
+                say(f"To sign in, open this link within {minutes} minutes. It works once:")
+                say(f"  {here}{signs_in}")
             if opens:
                 stack.enter_context(browsers.opened(here + (signs_in or "")))
-            click.echo("Ctrl-C ends it.")
+            say("Ctrl-C ends it.")
 
         make = partial(create_app, app, target.settings, demo=demo)
         serving.serve(make, sock, workers=workers, root_path=root_path, ready=ready)
-    click.echo("Stopped.")
+    say("Stopped.")
 
 
 #: Addresses of all interfaces, and how this machine reaches itself.
@@ -130,8 +138,10 @@ def _log(*, access_log: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
-def _remark(target: Target, *, is_private: bool, link: bool) -> str | None:
-    """Prints remarks on the database, on missing tokens and on missing TLS.
+def _remark(
+    target: Target, note: Callable[[str], object], *, is_private: bool, link: bool
+) -> str | None:
+    """Makes remarks on the database, on missing tokens and on missing TLS.
 
     Returns the end of the sign-in link if it is wanted and the database can be reached.
     """
@@ -146,15 +156,15 @@ def _remark(target: Target, *, is_private: bool, link: bool) -> str | None:
                     connection, namespace=settings.namespace, actor=target.user.name, scope="admin"
                 )
     except SchemaError as error:
-        printing.note(f"{error}.")
+        note(f"{error}.")
     except DBAPIError as error:
-        printing.note(f"{unreachable(error, target)}; it is tried again at each request.")
+        note(f"{unreachable(error, target)}; it is tried again at each request.")
     else:
         if not (signs_in or has_tokens or settings.web_jwt_key or settings.web_jwt_jwks):
-            printing.note(
+            note(
                 "there is no token, so no user can log in; `pgbeat tokens create --for NAME "
                 "--scope admin` makes one."
             )
     if not is_private:
-        printing.note("it speaks plain HTTP beyond this machine; put a proxy with TLS before it.")
+        note("it speaks plain HTTP beyond this machine; put a proxy with TLS before it.")
     return signs_in
