@@ -9,6 +9,7 @@ from pgbeat.config import Settings
 from pgbeat.database.locks import advisory_locks
 from pgbeat.database.locks.advisory_locks import LockHolder
 from pgbeat.monitoring import fences
+from pgbeat.runbook import LATE, RESTORED, Trouble
 from pgbeat.schedules import model as schedules
 
 #: How the names of beats' sessions begin, before host and process id.
@@ -45,7 +46,7 @@ class Status(NamedTuple):
     #: When a schedule was last decided, unless that is long ago.
     last_tick_at: datetime | None
     #: Why schedules may not be launched on time; empty if all is well.
-    troubles: list[str]
+    troubles: list[Trouble]
 
 
 def status(connection: Connection, settings: Settings) -> Status:
@@ -88,7 +89,7 @@ def patience(settings: Settings) -> timedelta:
     return timedelta(seconds=settings.loop_interval + settings.condition_timeout)
 
 
-def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Settings) -> list[str]:
+def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Settings) -> list[Trouble]:
     troubles = []
     if leader is None:
         troubles.append(
@@ -105,12 +106,14 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
         many = f"{backlog.due} schedules are due, the oldest"
         due = "1 schedule is due" if backlog.due == 1 else many
         troubles.append(f"{due} for {backlog.lag:.0f} s; at most {usual:g} s are usual")
-    return troubles
+    return [Trouble(sentence, LATE) for sentence in troubles]
 
 
-def _held(connection: Connection) -> list[str]:
+def _held(connection: Connection) -> list[Trouble]:
     held = fences.raised(connection)
-    return [] if held is None else [f"{held.summary}; `pgbeat fence` releases them"]
+    if held is None:
+        return []
+    return [Trouble(f"{held.summary}; `pgbeat fence` releases them", RESTORED)]
 
 
 def _beat(session: LockHolder) -> Beat:

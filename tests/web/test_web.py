@@ -12,6 +12,7 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from pgbeat import runbook
 from pgbeat.access.actors import Actor
 from pgbeat.config import Settings
 from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
@@ -136,6 +137,7 @@ def test_what_is_asked_of_a_database_that_is_away(
         assert done(asker.get("/healthz")) == {"status": "ok"}
         assert problem(ready, 503) == "the database can't be reached"
         assert ready.json()["reasons"] == ["the database can't be reached"]
+        assert runbook.link(runbook.AWAY) in asker.get("/console/overview").text
     assert "can't be reached" in caplog.text
     assert "s3cret" not in caplog.text + answer.text + ready.text
 

@@ -4,6 +4,7 @@ import click
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat import runbook
 from pgbeat.cli.terminal import printing
 from pgbeat.cli.terminal.failures import FAILED, unreachable
 from pgbeat.cli.terminal.printing import Cell
@@ -20,8 +21,8 @@ def doctor_command(target: Target) -> None:
 
     With the app (-A), its broker is checked, too.
 
-    Its JSON has `ok` (nothing failed) and `checks` (`check`, `result`, `detail`, `advice`); a
-    result is `ok`, `warn`, `fail` or `unknown`.
+    Its JSON has `ok` (nothing failed) and `checks` (`check`, `result`, `detail`, `advice`, and
+    `runbook`, its section on that); a result is `ok`, `warn`, `fail` or `unknown`.
     """
     results: list[Check] = []
     try:
@@ -33,17 +34,21 @@ def doctor_command(target: Target) -> None:
         results.append(Check("server", "fail", unreachable(error, target), advice))
     is_well = all(check.result != "fail" for check in results)
     if printing.is_json():
-        printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in results]})
+        printing.echo_json({"ok": is_well, "checks": [_fields(check) for check in results]})
     else:
         printing.show_table([_cells(check) for check in results], folding={"what was found"})
-        if not is_well:
-            printing.note("docs/how-to/runbook.md has the next steps, by symptom.")
     raise click.exceptions.Exit(0 if is_well else FAILED)
+
+
+def _fields(check: Check) -> dict[str, str]:
+    return {**check._asdict(), "runbook": runbook.of_check(check.check, check.result)}
 
 
 def _cells(check: Check) -> dict[str, Cell]:
     detail = Text(printing.line(check.detail))
     if check.advice:
         detail.append(f"\n{printing.line(check.advice)}", style="bold")
+    if link := runbook.of_check(check.check, check.result):
+        detail.append(f"\n{link}")
     result = printing.styled(check.result)
     return {"check": check.check, "result": result, "what was found": detail}

@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from pgbeat import runbook
 from pgbeat.access import audit_words
 from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
@@ -295,7 +296,9 @@ def _to_sign_in(request: Request) -> Response:
 def _problem(request: Request, error: Exception) -> Response:
     status, title, detail = problems.described(request, error)
     caller = getattr(request.state, "caller", None)
-    response = _render(request, "problem.html", caller, status, title=title, detail=detail)
+    section = {500: runbook.TOP, 503: runbook.AWAY}.get(status)
+    shown = {"title": title, "detail": detail, "section": section}
+    response = _render(request, "problem.html", caller, status, **shown)
     response.headers.update(getattr(error, "headers", None) or {})
     return response
 
@@ -359,4 +362,5 @@ _environment.globals |= {
     "path": path,
     "words": words,
     "changed": audit_words.changes,
+    "runbook": runbook,
 }

@@ -8,6 +8,7 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
+from pgbeat import runbook
 from pgbeat.broker.transport.consuming import consumers
 from pgbeat.config import postgres_url
 from pgbeat.database import poolers
@@ -24,7 +25,10 @@ from tests.support.schedulers import Beat
 def checked(database: str) -> dict[str, Check]:
     """Returns the doctor's results by check."""
     found = read(database, "doctor")
+    linked = {check["check"]: check.pop("runbook") for check in found["checks"]}
     checks = [Check(**check) for check in found["checks"]]
+    for check in checks:
+        assert linked[check.check] == runbook.of_check(check.check, check.result)
     assert found["ok"] is all(check.result != "fail" for check in checks)
     return {check.check: check for check in checks}
 
@@ -174,7 +178,9 @@ def test_no_beat(database: str, sql: Sql) -> None:
     assert found["beat"].advice == "Start one: celery -A APP beat -S pgbeat.Scheduler"
     assert found["lag"].result == "fail"
     assert found["lag"].detail.startswith("1 of 1 schedule due, the oldest for 36")
-    assert run(database, "doctor").exit_code == 1
+    shown = run(database, "doctor")
+    assert shown.exit_code == 1
+    assert shown.stdout.count(runbook.link(runbook.LATE)) == 2
 
 
 def test_lag(database: str, sql: Sql) -> None:

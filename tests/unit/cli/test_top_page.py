@@ -12,6 +12,7 @@ from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.rows.model import Job
 from pgbeat.monitoring.beats import Status
 from pgbeat.monitoring.worker_usage import WorkerUsage
+from pgbeat.runbook import LATE, Trouble
 from pgbeat.schedules.model import Backlog
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -36,7 +37,8 @@ def busy(jobs: int = 30, queues: int = 5, workers: int = 3) -> Snapshot:
         )
         for number in range(jobs)
     ]
-    status = Status(None, [], blank(Backlog), None, ["no beat leads: " + "start one " * 9])
+    trouble = Trouble("no beat leads: " + "start one " * 9, LATE)
+    status = Status(None, [], blank(Backlog), None, [trouble])
     return Snapshot(
         NOW,
         status,

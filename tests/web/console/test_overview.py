@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from pgbeat import runbook
 from tests.support.command_line import Sql
 from tests.support.pages import html, words_of
 from tests.support.rows import make_execution, make_job, make_schedule, make_tick
@@ -54,6 +57,13 @@ def test_what_runs_what_comes_next_what_is_wrong_and_why_not(page: Any, sql: Sql
     assert rows["busy"].cssselect("svg text.next")
     assert "busy" in words_of(shown.one("section:has(#running)"))
     assert "1 × no work idle" in words_of(shown.one("section:has(#skips)"))
+
+
+@pytest.mark.parametrize("path", ["overview", "schedules", "beats"])
+def test_a_trouble_names_its_section_of_the_runbook(page: Any, path: str) -> None:
+    trouble = html(page.get(f"/console/{path}")).one("p.said.bad")
+    assert words_of(trouble).startswith("No beat leads: nothing is launched;")
+    assert words_of(trouble.cssselect("code")[0]) == runbook.link(runbook.LATE)
 
 
 def test_a_schedule_is_found_and_the_span_chosen(page: Any, sql: Sql) -> None:

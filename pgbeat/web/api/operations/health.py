@@ -94,7 +94,7 @@ def scheduler_status(call: ViewerCall) -> BeatStatus:
         due=status.backlog.due,
         lag=round(status.backlog.lag, 3),
         last_tick_at=status.last_tick_at,
-        troubles=status.troubles,
+        troubles=[*status.troubles],
     )
 
 
@@ -176,7 +176,7 @@ def _reasons(backend: WebBackend, *, of_beats: bool = False) -> list[str]:
     try:
         with backend.transaction() as connection:
             migrate.check(connection)
-            return beats.status(connection, backend.settings).troubles if of_beats else []
+            return [*beats.status(connection, backend.settings).troubles] if of_beats else []
     except SchemaError as error:
         return [str(error)]
     except (DBAPIError, PoolTimeout) as error:
