@@ -43,21 +43,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry | more, default=str, ensure_ascii=False)
 
 
-def is_json(app: "Celery") -> bool:
-    """Returns whether `pgbeat_log_format` is `json`; false for settings that are wrong."""
-    try:
-        return Settings.load(app.conf).log_format == "json"
-    except ConfigError:
-        return False  # reported by what needs the settings
-
-
 def use_json(app: "Celery", *loggers: logging.Logger) -> bool:
     """Makes loggers (by default the root's) write JSON if `pgbeat_log_format` is `json`.
 
-    Returns whether it is.
+    Returns whether it is; false for settings that are wrong.
     """
-    if not is_json(app):
-        return False
+    try:
+        if Settings.load(app.conf).log_format != "json":
+            return False
+    except ConfigError:
+        return False  # reported by what needs the settings
     for logger in loggers or (logging.getLogger(),):
         for handler in logger.handlers:
             handler.setFormatter(JsonFormatter())

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pgbeat.broker import ports
@@ -84,6 +85,8 @@ def _follow_celery(apps: Any) -> None:
     signals.worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
     signals.celeryd_after_setup.connect(_on_worker_start, weak=False, dispatch_uid="pgbeat.log")
     signals.beat_init.connect(_on_beat_start, weak=False, dispatch_uid="pgbeat.log")
+    signals.worker_ready.connect(_on_worker_ready, weak=False, dispatch_uid="pgbeat.metrics")
+    signals.beat_init.connect(_on_beat_ready, weak=False, dispatch_uid="pgbeat.metrics")
     for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
         signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
     _mask_urls()
@@ -155,13 +158,22 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
 
 
 def _is_json(app: Any) -> bool:
-    if any(str(key).lower() == "pgbeat_log_format" for key in app.conf) or (
-        "PGBEAT_LOG_FORMAT" in os.environ
-    ):
-        from pgbeat import log
+    return bool(_setting(app, "log_format") == "json")
 
-        return log.is_json(app)
-    return False
+
+def _setting(app: Any, name: str) -> Any:
+    """Returns a setting of pgbeat's, if it was given: without, an app is asked for no others."""
+    if not any(str(key).lower() == f"pgbeat_{name}" for key in app.conf) and (
+        f"PGBEAT_{name.upper()}" not in os.environ
+    ):
+        return None
+    from pgbeat.config import Settings
+    from pgbeat.errors import ConfigError
+
+    try:
+        return getattr(Settings.load(app.conf), name)
+    except ConfigError:
+        return None  # reported by what needs the settings
 
 
 def _on_logger(logger: Any, **kwargs: Any) -> None:
@@ -239,6 +251,42 @@ def _follow_beat_programs(programs: Any) -> None:
         run(self)
 
     programs.Beat.run = run_in_json
+
+
+# ----- metrics
+
+
+def _on_worker_ready(sender: Any, **kwargs: Any) -> None:
+    """Serves a worker's own figures, from its main process alone."""
+    if listen := _metrics_listen(sender.app):
+        from celery.worker import state
+
+        from pgbeat.config import Settings
+        from pgbeat.monitoring.metrics import exporter
+
+        counted = state.total_count, state.active_requests, state.reserved_requests
+        namespace = Settings.load(sender.app.conf).namespace
+        exporter.serve(listen, exporter.WorkerFigures(*counted, namespace))
+
+
+def _on_beat_ready(sender: Any, **kwargs: Any) -> None:
+    """Serves the database's metrics from a beat, whether it leads or stands by."""
+    if listen := _metrics_listen(sender.app):
+        from pgbeat.monitoring.metrics import collector, exporter
+
+        exporter.serve(listen, collector.metrics_collector(sender.app))
+
+
+def _metrics_listen(app: Any) -> str:
+    listen = _setting(app, "metrics_listen")
+    if listen and not find_spec("prometheus_client"):
+        import logging
+
+        logging.getLogger("pgbeat.metrics").warning(
+            "pgbeat_metrics_listen needs prometheus_client: pip install 'pgbeat[metrics]'"
+        )
+        return ""
+    return listen or ""
 
 
 # ----- beats

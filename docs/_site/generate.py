@@ -23,7 +23,7 @@ from pgbeat.cli.schedules.whole_names import schedules_command
 from pgbeat.config import Settings
 from pgbeat.database import migrations, tables
 from pgbeat.jobs.searching.query import TERMS
-from pgbeat.monitoring.metrics.families import FAMILIES, Family
+from pgbeat.monitoring.metrics.families import FAMILIES, OF_WORKERS, Family
 from pgbeat.monitoring.schedule_health import MEANINGS
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.job_policies import KEYS
@@ -298,7 +298,7 @@ def webhook_events() -> str:
 
 def metrics() -> str:
     """Returns all metrics with their labels, and what they mean."""
-    rows = [_metric(name, family) for name, family in FAMILIES.items()]
+    rows = [_metric(name, family) for name, family in (FAMILIES | OF_WORKERS).items()]
     return "\n".join(["| metric | labels | meaning |", "|---|---|---|", *rows])
 
 

@@ -66,6 +66,7 @@ def globs(value: Any) -> tuple[str, ...]:
 
 
 WEB_URL = matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https://host/path")
+LISTEN = matching(r"(([\w.-]*|\[[\da-fA-F:.]+\]):\d{1,5})?", "HOST:PORT, such as 127.0.0.1:9464")
 NAMESPACE = matching(
     r"[A-Za-z0-9_.-]{1,63}", "a namespace: up to 63 letters, digits, '_', '.' and '-'"
 )

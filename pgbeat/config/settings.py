@@ -106,6 +106,8 @@ class Settings:
     task_policies: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict, hash=False, metadata={"read": readers.policies}
     )
+    #: Where a beat or a worker serves metrics itself, as `HOST:PORT`; empty: nowhere.
+    metrics_listen: str = _setting("", readers.LISTEN)
     #: Format of the log: `text`, or `json` for an object a line.
     log_format: str = _setting("text", readers.one_of("text", "json"))
     #: Whether webhooks may go to loopback and private networks.

@@ -110,13 +110,20 @@ FAMILIES = {
     ),
 }
 
+#: Those of a worker that serves metrics itself.
+OF_WORKERS = {
+    "pgbeat_worker_tasks": Family("counter", "Tasks that this worker received", ("task",)),
+    "pgbeat_worker_running": Family("gauge", "Tasks that it runs"),
+    "pgbeat_worker_reserved": Family("gauge", "Tasks that it has fetched and that wait in it"),
+}
+
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 _KINDS: dict[str, _Kind] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 def family(name: str, samples: Mapping[Any, float]) -> Metric:
     """Returns a gauge or counter with its samples, by the values of its labels."""
-    kind, about, labels = FAMILIES[name]
+    kind, about, labels = FAMILIES.get(name) or OF_WORKERS[name]
     metric = _KINDS[kind](name, about, labels=labels)
     for values, value in samples.items():
         metric.add_metric(values, value)
