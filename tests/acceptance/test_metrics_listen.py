@@ -1,6 +1,7 @@
 """Beats and workers that serve their metrics themselves: `pgbeat_metrics_listen`."""
 
 import socket
+from contextlib import suppress
 from http.client import HTTPConnection
 
 import psutil
@@ -12,7 +13,7 @@ from pgbeat.errors import ConfigError
 from pgbeat.monitoring.metrics import exporter
 from pgbeat.monitoring.metrics.prometheus import DatabaseCollector
 from tests.support.databases import broker_url
-from tests.support.processes import Processes, until
+from tests.support.processes import Process, Processes, until
 
 
 @pytest.fixture
@@ -32,6 +33,15 @@ def scraped(port: int, path: str = "/metrics") -> tuple[int, str]:
         return 0, ""
     finally:
         connection.close()
+
+
+def listening(worker: Process) -> list[set[int]]:
+    """Returns the ports of each child of a worker; one with a task more is gone."""
+    ports = []
+    for child in psutil.Process(worker.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            ports.append({each.laddr.port for each in child.net_connections("tcp")})
+    return ports
 
 
 def test_a_beat_serves_those_of_the_database(processes: Processes, port: int) -> None:
@@ -58,10 +68,8 @@ def test_a_worker_serves_its_own(
     until(lambda: 'pgbeat_worker_tasks_total{task="tests.add"} 3.0' in scraped(port)[1], 60)
     until(lambda: "pgbeat_worker_running 0.0" in scraped(port)[1], 60)
     assert "pgbeat_leader" not in scraped(port)[1]
-    children = psutil.Process(worker.pid).children()
-    assert children
-    for child in children:
-        assert port not in {c.laddr.port for c in child.net_connections("tcp")}
+    until(lambda: len(listening(worker)) == 2, 60)
+    assert port not in set().union(*listening(worker))
     second = processes.worker(**env)
     second.says(f"No metrics at 127.0.0.1:{port}: Address already in use", 60)
     second.says(" ready.")
