@@ -126,7 +126,7 @@ def _send_by_templates(app: Any) -> None:
 
 
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
-    from pgbeat.worker.signals import require_broker
+    from pgbeat.worker.start_checks import require_broker
 
     require_broker(instance.app)
     if _begin_in_json(instance):

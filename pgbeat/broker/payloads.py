@@ -94,6 +94,16 @@ def moment(eta: Any) -> datetime | None:
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
+def drop_due_eta(headers: Any, now: float) -> None:
+    """Drops a task's ETA that has come by the server's clock.
+
+    Otherwise a worker whose clock is behind would hold the message until then by its own.
+    """
+    eta = moment(headers["eta"]) if headers and headers.get("eta") else None
+    if eta is not None and eta.timestamp() <= now:
+        headers["eta"] = None
+
+
 def _job_id(text: Any) -> str | None:
     try:
         return str(UUID(text))

@@ -77,10 +77,10 @@ def raised(connection: Connection) -> Fence | None:
 
 def require_raised(connection: Connection) -> Fence:
     """Returns the fence that is raised. Raises `NotFound`."""
-    found = raised(connection)
-    if found is None:
+    last = raised(connection)
+    if last is None:
         raise NotFound("no fence is raised")
-    return found
+    return last
 
 
 def held_tasks(connection: Connection, held: Fence) -> Iterator[Held]:

@@ -53,17 +53,15 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         self._prefix = str(options.get("global_keyprefix") or "")
         dsn = broker_database(conf) if url in _BROKERS else postgres_url(str(url))
         self._place = StorePlace(dsn, dict(options.get("connect_args") or {}))
-        failed = conf.get("result_failure_expires")
-        self.failure_expires = self.expires if failed is None else self._seconds(failed)
-        ended = conf.get("result_chord_expires")
-        self.chord_expires = self.expires if ended is None else self._seconds(ended)
+        self.failure_expires = self._expires("result_failure_expires")
+        self.chord_expires = self._expires("result_chord_expires")
         self.result_consumer = ResultConsumer(
             self, app, self.accept, self._pending_results, self._pending_messages
         )
 
-    def _seconds(self, value: Any) -> float | None:
-        seconds = self.prepare_expires(value)
-        return None if seconds is None else float(seconds)
+    def _expires(self, setting: str) -> Any:
+        value = self.app.conf.get(setting)
+        return self.expires if value is None else self.prepare_expires(value, float)
 
     @property
     def database(self) -> URL:
@@ -82,8 +80,7 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
         with store.lock:
             if store.waits is None:
                 store.waits = Waits(store)
-            waits: Waits = store.waits
-            return waits
+            return store.waits
 
     def as_uri(self, include_password: bool = False) -> str:
         """Returns the URL, its password hidden unless asked for."""
@@ -400,7 +397,4 @@ class ResultBackend(base.Backend, AsyncBackendMixin):  # type: ignore[misc,unuse
 
     def cleanup(self) -> None:
         """Deletes what has expired, in batches."""
-        while True:
-            with self.store.work() as working:
-                if not expiry.delete_expired(working.connection):
-                    return
+        expiry.delete_all_expired(self.store)

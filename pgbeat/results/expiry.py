@@ -24,6 +24,7 @@ from pgbeat.database.tables import (
     result_waits,
     results,
 )
+from pgbeat.results.store import Store
 
 logger = logging.getLogger("pgbeat.results")
 
@@ -55,6 +56,14 @@ def delete_expired(connection: Connection) -> int:
         + _delete(connection, result_groups, result_groups.c.expires_at <= func.now(), is_no_header)
         + _delete(connection, result_waits, result_waits.c.at < func.now() - _STALE)
     )
+
+
+def delete_all_expired(store: Store) -> None:
+    """Deletes what has expired, and lets other threads have the connection after each batch."""
+    while True:
+        with store.work() as working:
+            if not delete_expired(working.connection):
+                return
 
 
 def _end_chords(connection: Connection) -> int:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
@@ -24,6 +24,9 @@ from pgbeat.database.prepared import (
     Statement,
     StatementRunner,
 )
+
+if TYPE_CHECKING:
+    from pgbeat.results.waiting import Waits
 
 logger = logging.getLogger("pgbeat.results")
 
@@ -71,7 +74,7 @@ class Store:
         #: Held while the connection is used.
         self.lock = threading.RLock()
         #: What this process waits for (`waiting.Waits`), once it does.
-        self.waits: Any = None
+        self.waits: Waits | None = None
         self._working: StoreConnection | None = None
         #: Has in `joined` the connection whose transaction the thread's statements join.
         self._local = threading.local()

@@ -1,5 +1,6 @@
 """What runs in Celery workers: signals, the recorder, the heartbeat, what a task may call."""
 
-from pgbeat.worker.signals import require_broker, set_up
+from pgbeat.worker.signals import set_up
+from pgbeat.worker.start_checks import require_broker
 
 __all__ = ["require_broker", "set_up"]

@@ -26,8 +26,7 @@ from celery.states import SUCCESS
 from pgbeat import log
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER, consumer_of, runs_again
-from pgbeat.broker.transport.options import Options
-from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
+from pgbeat.config import Settings, direct_url
 from pgbeat.errors import ConfigError
 from pgbeat.jobs.messages import canvas
 from pgbeat.jobs.messages.canvas import NOWHERE, Place
@@ -44,7 +43,7 @@ from pgbeat.worker.recording.attempts import Attempt, Memory
 from pgbeat.worker.recording.heartbeat import Heartbeat
 from pgbeat.worker.recording.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
-from pgbeat.worker.result_store import require_results, warn_of_other_database
+from pgbeat.worker.start_checks import warn_of_other_database
 from pgbeat.worker.task_logs import TaskLogHandler
 from pgbeat.worker.unknown_tasks import UnknownTasks
 from pgbeat.worker.worker_reports import WorkerReporter
@@ -163,20 +162,6 @@ def _task_of_line() -> dict[str, str]:
     if request is None or request.called_directly or not request.id:
         return {}
     return {"task": request.task, "task_id": request.id}
-
-
-def require_broker(app: Celery) -> None:
-    """Ends a worker whose broker or result backend is set up wrongly, with one plain line.
-
-    Celery would show the transport's error as a traceback.
-    """
-    try:
-        check_broker_url(app.conf)
-        if delays_in_table(app.conf):
-            Options.read(app.conf.broker_transport_options or {})
-    except ConfigError as error:
-        raise SystemExit(f"pgbeat: {error}") from None
-    require_results(app)
 
 
 def _is_meant(app: Celery) -> bool:

@@ -95,15 +95,15 @@ class _PutBack:
         settings = settings_of(self._app)
         try:
             with connections.engine(settings.url, "pgbeat worker").connect() as connection:
-                found = workers.may_know_task(
+                worker = workers.may_know_task(
                     connection, settings.namespace, name, queue, window=settings.deploy_window
                 )
         except SQLAlchemyError as error:
             return f"the database can't say who knows it ({connections.first_line(error)})"
-        if found is not None and found.knows:
-            return f"worker {found.name} may have registered it"
+        if worker is not None and worker.knows:
+            return f"worker {worker.name} may have registered it"
         # This worker itself may not be registered yet.
-        age = min(time.monotonic() - self._started, found.age if found else math.inf)
+        age = min(time.monotonic() - self._started, worker.age if worker else math.inf)
         if age < settings.deploy_window:
             return f"a worker started {age:.0f} s ago, so others may follow (pgbeat_deploy_window)"
         return None

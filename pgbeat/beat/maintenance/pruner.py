@@ -73,12 +73,12 @@ class _Kind(NamedTuple):
 
     name: str
     table: Table
-    #: Where to begin: below every value of the index.
-    start: tuple[Any, ...]
     #: The old rows after a place (`at_0`, `at_1`), in the index's order, which a step scans.
     scanned: Select[Any]
     #: Returns the ids of those to delete. In a dry run the jobs are there that would be deleted.
     old: Callable[[CTE, bool], Select[Any]]
+    #: Where to begin: below every value of the index.
+    start: tuple[Any, ...] = (0,)
     #: A column of the table whose rows are deleted with them: it has their ids.
     dependents: Column[Any] | None = None
     #: A condition that all its rows meet, by which Postgres chooses their partitions.
@@ -190,7 +190,6 @@ _KINDS = (
     _Kind(
         "ticks",
         ticks,
-        (0,),
         _by_id(
             ticks,
             ticks.c.decided_at,
@@ -204,7 +203,6 @@ _KINDS = (
     _Kind(
         "jobs",
         _ended_jobs,
-        _BY_TIME,
         _by_time(
             _ended_jobs,
             _ended_jobs.c.created_at,
@@ -215,13 +213,13 @@ _KINDS = (
             where=and_(_ended_jobs.c.namespace == _NAMESPACE, _ended_jobs.c.finished_at < _UNTIL),
         ),
         _old_jobs,
+        _BY_TIME,
         executions.c.job_id,
         within=_ended_jobs.c.finished_at < _UNTIL,
     ),
     _Kind(
         "executions",
         _ended_executions,
-        _BY_TIME,
         _by_time(
             _ended_executions,
             _ended_executions.c.started_at,
@@ -229,12 +227,12 @@ _KINDS = (
             where=_ended_executions.c.finished_at < _UNTIL,
         ),
         _orphans,
+        _BY_TIME,
         within=_ended_executions.c.finished_at < _UNTIL,
     ),
     _Kind(
         "groups",
         groups,
-        _BY_TIME,
         _by_time(
             groups,
             groups.c.created_at,
@@ -242,27 +240,26 @@ _KINDS = (
             where=groups.c.namespace == _NAMESPACE,
         ),
         _old_groups,
+        _BY_TIME,
     ),
     _Kind(
         "dependencies",
         dependencies,
-        (0,),
         _by_id(dependencies, dependencies.c.created_at, dependencies.c.job_id),
         _orphans,
     ),
     _Kind(
         "deliveries",
         deliveries,
-        _BY_TIME,
         _by_time(
             deliveries, deliveries.c.created_at, deliveries.c.finished_at, deliveries.c.webhook_id
         ),
         _old_deliveries,
+        _BY_TIME,
     ),
     _Kind(
         "audit",
         audit,
-        (0,),
         _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE),
         lambda scanned, dry_run: select(scanned.c.id),
     ),
@@ -382,8 +379,7 @@ class Pruner:
 
     def _days(self, kind: _Kind) -> float:
         """Returns how long rows are kept; 0 for ever."""
-        settings = self._settings
-        return settings.audit_days if kind.table is audit else settings.retention_days
+        return self._settings.audit_days if kind.table is audit else self._settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:
         kind, place = _KINDS[number], self._places[number]
@@ -398,8 +394,7 @@ class Pruner:
         row = connection.execute(self._statements[number], values).one()
         scanned, deleted, dependents, *last = row
         self.deleted[kind.name] += deleted
-        if kind.dependents is not None:
-            self.deleted["executions"] += dependents
+        self.deleted["executions"] += dependents
         if scanned:
             self._places[number] = tuple(last)
         return int(scanned)

@@ -44,9 +44,9 @@ def raise_fence(
     fence.note(unit.connection)
     values = {"mark": MARK, "raised_by": unit.actor.name}
     unit.connection.execute(_RAISE, values | {"reason": reason, "restored_to": restored_to})
-    made = fences.require_raised(unit.connection)
-    _record(unit, "raise", made)
-    return made
+    new = fences.require_raised(unit.connection)
+    _record(unit, "raise", new)
+    return new
 
 
 def accept(unit: UnitOfWork) -> fence.Server:

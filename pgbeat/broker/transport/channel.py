@@ -354,7 +354,7 @@ class Channel(DeclaringChannel):
                 headers.get("id"),
             )
         if delivery.at is not None:
-            _drop_due_eta(payload.get("headers"), delivery.at)
+            payloads.drop_due_eta(payload.get("headers"), delivery.at)
         properties = payload.setdefault("properties", {})
         properties["delivery_tag"] = delivery.id
         info = properties.setdefault("delivery_info", {})
@@ -391,16 +391,6 @@ class Channel(DeclaringChannel):
             if self.connection is not None:
                 self.connection.close_channel(self)
             self.exchange_types = None
-
-
-def _drop_due_eta(headers: Any, now: float) -> None:
-    """Drops a task's ETA that has come by the server's clock.
-
-    Otherwise a worker whose clock is behind would hold the message until then by its own.
-    """
-    eta = payloads.moment(headers["eta"]) if headers and headers.get("eta") else None
-    if eta is not None and eta.timestamp() <= now:
-        headers["eta"] = None
 
 
 def _message(payload: Any, **where: Any) -> Message:

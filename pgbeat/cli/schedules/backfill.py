@@ -25,7 +25,7 @@ from pgbeat.cli.terminal.target import Target
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
-from pgbeat.views.schedules import made
+from pgbeat.views import schedules as views
 
 
 @click.command("backfill")
@@ -133,7 +133,7 @@ def _json(
         "excluded": period.excluded,
         "pending": period.pending,
         "times": period.times,
-        "ticks": [made(tick) for tick in done.ticks],
+        "ticks": [views.made(tick) for tick in done.ticks],
     }
 
 

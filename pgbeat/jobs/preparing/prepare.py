@@ -171,10 +171,9 @@ class Preparer:
         except TypeError:  # one of them is of a wrong type
             pattern = None
         if pattern is None:
-            pattern = _Pattern(
+            pattern = self._patterns[key] = _Pattern(
                 self._app, self._defaults, spec, self._actor, self._job_source, job_id
             )
-            self._patterns[key] = pattern
         return pattern.prepare(self._defaults, job_id, spec.args or (), spec.kwargs)
 
 

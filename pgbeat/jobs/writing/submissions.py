@@ -53,8 +53,8 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     if settled := _settle(unit, fresh):
         written |= {job.id: job for job in jobs.find(unit.connection, settled)}
     if others := set(ids) - written.keys():
-        found = jobs.find(unit.connection, others, as_owner=unit.submits_as_owner)
-        written |= {job.id: job for job in found}
+        rows = jobs.find(unit.connection, others, as_owner=unit.submits_as_owner)
+        written |= {job.id: job for job in rows}
     if not written.keys() >= set(ids):
         raise _too_late()
     return [

@@ -1,16 +1,31 @@
-"""Checks that a worker that starts can store results."""
+"""Checks that a worker that starts has a broker and can store results."""
 
 from celery import Celery
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.config import broker_database, delays_in_table, place, same_database
+from pgbeat.broker.transport.options import Options
+from pgbeat.config import broker_database, check_broker_url, delays_in_table, place, same_database
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.results import chords
 from pgbeat.results.store import Store
 
 
-def require_results(app: Celery) -> None:
+def require_broker(app: Celery) -> None:
+    """Ends a worker whose broker or result backend is set up wrongly, with one plain line.
+
+    Celery would show the transport's error as a traceback.
+    """
+    try:
+        check_broker_url(app.conf)
+        if delays_in_table(app.conf):
+            Options.read(app.conf.broker_transport_options or {})
+    except ConfigError as error:
+        raise SystemExit(f"pgbeat: {error}") from None
+    _require_results(app)
+
+
+def _require_results(app: Celery) -> None:
     """Ends a worker that could not store a result, with one plain line.
 
     If the results are in the broker's database, connecting to the broker reports what is wrong with
