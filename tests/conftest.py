@@ -20,7 +20,7 @@ from tests.support.broker_sessions import Sessions, sessions
 from tests.support.budget import Budget
 from tests.support.child_process import Child
 from tests.support.databases import Role, broker_url, copied, ordinary, rows_of
-from tests.support.jobs import JobControl, job_controls
+from tests.support.jobs import JobControl, job_controls, plain_app
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
 from tests.support.recorded_workers import TrackedWorkers
@@ -104,21 +104,8 @@ def ordinary_role(database: str, sql: Callable[..., Any]) -> Iterator[Role]:
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
     """A Celery app whose broker is the test's database, with two tasks."""
-    app = Celery("tests", broker=broker_url(database), set_as_current=False)
-    app.conf.task_ignore_result = True
-    app.conf.result_expires = None  # no cleanup among the schedules
-    app.conf.broker_connection_retry_on_startup = True
-
-    @app.task(name="tests.add", shared=False)
-    def add(x: int = 1, y: int = 2) -> int:
-        return x + y
-
-    @app.task(name="tests.note", shared=False)
-    def note(text: str = "") -> str:
-        return text
-
-    yield app
-    app.close()
+    with plain_app(broker_url(database)) as app:
+        yield app
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Makes apps on pgbeat's transport, jobs of their tasks, and sessions that control them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -35,13 +35,22 @@ ADMIN, ALICE, BOB = Actor("user:root", True), Actor("user:alice"), Actor("user:b
 
 def make_app(database: str, broker: str | None = None) -> Celery:
     """Returns an app with tasks, on pgbeat's transport in the database unless given a broker."""
-    app = Celery("tests", broker=broker or transport_url(database), set_as_current=False)
-    app.conf.update(task_ignore_result=True, result_expires=None, pgbeat_url=database)
-    app.conf.broker_connection_retry_on_startup = True
+    app = plain_app(broker or transport_url(database))
+    app.conf.pgbeat_url = database
 
     @app.task(name="jobs.add", shared=False)
     def add_to(x: int, y: int = 2) -> int:
         return x + y
+
+    return app
+
+
+def plain_app(broker: str) -> Celery:
+    """Returns an app with two tasks."""
+    app = Celery("tests", broker=broker, set_as_current=False)
+    app.conf.task_ignore_result = True
+    app.conf.result_expires = None  # no cleanup among the schedules
+    app.conf.broker_connection_retry_on_startup = True
 
     @app.task(name="tests.add", shared=False)
     def add(x: int = 1, y: int = 2) -> int:
@@ -131,12 +140,31 @@ def job_controls(database: str, app: Celery) -> Iterator[Callable[[], JobControl
         connection.close()
 
 
+def any_arguments(*args: Any, **kwargs: Any) -> None:
+    """Takes whatever there is."""
+
+
+@contextmanager
+def opened_app(database: str, tasks: Mapping[str, Any] = {}, **settings: Any) -> Iterator[Celery]:
+    """Opens an app on pgbeat's transport, whose tables are there.
+
+    Its further `tasks` take any arguments, and have these policies, or none.
+    """
+    with make_app(database) as app:
+        app.conf.update(settings)
+        for name, policy in tasks.items():
+            options = {} if policy is None else {"pgbeat": policy}
+            app.task(any_arguments, name=name, shared=False, **options)
+        with app.connection_for_write() as connection:
+            connection.connect()
+        yield app
+
+
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
     """Yields an app on pgbeat's transport, for folders whose conftest.py imports it."""
-    app = make_app(database)
-    yield app
-    app.close()
+    with make_app(database) as app:
+        yield app
 
 
 def messages(sql: Sql) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -20,7 +20,8 @@ from tests.support import roles
 from tests.support.command_line import Sql, read, refused, run
 from tests.support.databases import Role
 from tests.support.django_shop import Shop
-from tests.support.jobs import make_app
+from tests.support.jobs import app as app
+from tests.support.jobs import opened_app
 from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.schedulers import Beat
 from tests.support.web import Web
@@ -236,12 +237,6 @@ def test_readers(
         assert run(dsn, noun, *listing).exit_code == 0, noun
 
 
-@pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport, whose tables are there."""
-    return make_app(database)
-
-
 @pytest.mark.slow
 def test_the_web_side(
     database: str,
@@ -275,31 +270,26 @@ def test_the_web_side(
     assert wrong == []
 
 
-def any_arguments(*args: Any) -> None:
-    """Takes whatever there is."""
-
-
-class Submitter:
+class Submitter(NamedTuple):
     """An app whose role may only submit."""
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self.app = make_app(dsn)
-        for name, policy in {
-            "tests.unique": {"unique": True},
-            "tests.in_lane": {"lane": "one"},
-        }.items():
-            self.app.task(any_arguments, name=name, shared=False, pgbeat=policy)
-        self.add = self.app.tasks["tests.add"]
+    dsn: str
+    app: Celery
+
+    @property
+    def add(self) -> Any:
+        """Returns a task without a policy."""
+        return self.app.tasks["tests.add"]
 
 
 @pytest.fixture
 def shop(with_profile: Callable[[Profile], Role], sql: Sql) -> Iterator[Submitter]:
     """An app whose role may only submit, and a lane with one slot."""
     make_lane(sql, "one")
-    submitter = Submitter(with_profile("submit").dsn)
-    yield submitter
-    submitter.app.close()
+    dsn = with_profile("submit").dsn
+    tasks = {"tests.unique": {"unique": True}, "tests.in_lane": {"lane": "one"}}
+    with opened_app(dsn, tasks) as app:
+        yield Submitter(dsn, app)
 
 
 def count(sql: Sql, where: str = "true") -> int:

@@ -1,6 +1,5 @@
 """Publish options that would make a message another job's, in rows and jobs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,19 +11,13 @@ from pgbeat.errors import InvalidJob, InvalidSchedule
 from pgbeat.jobs.verbs import template_control
 from pgbeat.schedules import writes
 from tests.support.command_line import Sql
-from tests.support.jobs import JobControl, make_app, messages
+from tests.support.jobs import JobControl, messages
+from tests.support.jobs import app as app
 from tests.support.problems import raises
 
 #: What kombu takes for a value that it has written, of a kind that it doesn't know.
 UNREADABLE = {"__type__": "nope", "__value__": 1}
 OTHER = "7f0c0000-0000-4000-8000-000000000001"
-
-
-@pytest.fixture
-def app(database: str) -> Iterator[Celery]:
-    app = make_app(database)
-    yield app
-    app.close()
 
 
 def signature(**options: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.submitting import submit_group
 from pgbeat.jobs.verbs import bulk, control
 from pgbeat.jobs.verbs.bulk import Order
-from tests.support.jobs import ADMIN, JobControl, make_app
+from tests.support.jobs import ADMIN, JobControl, opened_app
 from tests.support.rows import Sql, make_lane
 from tests.support.threads import waiting
 
@@ -35,10 +35,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "answers.in_lane": {"lane": "shut"},
     "answers.approved": {"requires_approval": True},
 }
-
-
-def any_arguments(*args: Any) -> None:
-    """Takes whatever there is."""
+OTHERS = dict.fromkeys(("answers.body", "answers.other", "answers.handles"))
 
 
 def one_argument(task_id: str) -> None:
@@ -48,18 +45,11 @@ def one_argument(task_id: str) -> None:
 @pytest.fixture
 def app(database: str, sql: Sql) -> Iterator[Celery]:
     """An app with tasks that have policies, one of them in a lane without slots."""
-    app = make_app(database)
-    app.conf.update(result_backend=f"pgbeat+{database}", task_ignore_result=False)
-    for name, policy in POLICIES.items():
-        app.task(any_arguments, name=name, shared=False, pgbeat=policy)
-    for name in ("answers.body", "answers.other", "answers.handles"):
-        app.task(any_arguments, name=name, shared=False)
-    app.task(one_argument, name="answers.failed", shared=False)
     make_lane(sql, "shut", 0)
-    with app.connection_for_write() as connection:
-        connection.connect()
-    yield app
-    app.close()
+    results = {"result_backend": f"pgbeat+{database}", "task_ignore_result": False}
+    with opened_app(database, POLICIES | OTHERS, **results) as app:
+        app.task(one_argument, name="answers.failed", shared=False)
+        yield app
 
 
 def cancel_one(job_control: JobControl, job_id: str) -> None:

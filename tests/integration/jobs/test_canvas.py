@@ -11,7 +11,7 @@ from celery._state import _task_stack
 
 import pgbeat
 from pgbeat.jobs.messages import canvas
-from tests.support.jobs import make_app
+from tests.support.jobs import opened_app
 from tests.support.rows import Sql
 
 G, H, B, N = (str(uuid4()) for _ in range(4))
@@ -20,13 +20,10 @@ G, H, B, N = (str(uuid4()) for _ in range(4))
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
     """An app each task of which becomes a job."""
-    app = make_app(database)
-    app.conf.result_backend = f"pgbeat+{database}"
-    app.conf.pgbeat_task_policies = {"*": {"tags": ["x"]}}
-    with app.connection_for_write() as connection:
-        connection.connect()
-    yield app
-    app.close()
+    policies = {"*": {"tags": ["x"]}}
+    url = f"pgbeat+{database}"
+    with opened_app(database, result_backend=url, pgbeat_task_policies=policies) as app:
+        yield app
 
 
 def sent(app: Celery, name: str, *args: Any) -> Any:

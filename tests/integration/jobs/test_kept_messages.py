@@ -14,30 +14,21 @@ from pgbeat.broker.payloads import JOB
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.running.executions import ExecutionRecord
 from pgbeat.jobs.verbs import changes, control
-from tests.support.jobs import JobControl, make_app
+from tests.support.jobs import JobControl, opened_app
 from tests.support.rows import Sql, make_lane
 
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
 POLICY = {"max_attempts": 3, "retry_base": 60, "priority": 2}
 
 
-def any_arguments(*args: Any) -> None:
-    """Takes whatever there is."""
-
-
 @pytest.fixture
 def app(database: str, sql: Sql) -> Iterator[Celery]:
     """An app with tasks that have policies: one that waits in the queue, and one in a lane."""
-    app = make_app(database)
-    app.conf.update(result_backend=f"pgbeat+{database}", task_ignore_result=False)
-    app.task(any_arguments, name="kept.task", shared=False, pgbeat=POLICY)
-    app.task(any_arguments, name="kept.in_lane", shared=False, pgbeat={**POLICY, "lane": "one"})
-    app.task(any_arguments, name="kept.other", shared=False)
     make_lane(sql, "one")
-    with app.connection_for_write() as connection:
-        connection.connect()
-    yield app
-    app.close()
+    tasks = {"kept.task": POLICY, "kept.in_lane": POLICY | {"lane": "one"}, "kept.other": None}
+    results = {"result_backend": f"pgbeat+{database}", "task_ignore_result": False}
+    with opened_app(database, tasks, **results) as app:
+        yield app
 
 
 def send(app: Celery, task: Any) -> None:

@@ -8,17 +8,13 @@ import pytest
 from celery import Celery, group
 
 import pgbeat
-from tests.support.jobs import make_app
+from tests.support.jobs import opened_app
 from tests.support.rows import Sql, make_lane
 from tests.support.tcp_proxy import Proxy
 
 #: An argument by which the proxy knows the message: base64 of JSON that begins with it.
 ARGS = ("lost!",)
 BODY = b"W1sibG9zdCEi"
-
-
-def any_arguments(*args: Any, **kwargs: Any) -> None:
-    """Takes whatever there is."""
 
 
 @pytest.fixture
@@ -33,19 +29,14 @@ def proxy(database: str) -> Iterator[Proxy]:
 def app(proxy: Proxy, sql: Sql) -> Iterator[Celery]:
     """An app that reaches its broker and pgbeat over the proxy."""
     make_lane(sql, "one")
-    app = make_app(proxy.dsn)
-    policies: dict[str, dict[str, Any]] = {
+    tasks: dict[str, dict[str, Any] | None] = {
         "lost.job": {"tags": ["lost"]},
         "lost.unique": {"unique": True},
         "lost.in_lane": {"lane": "one"},
+        "lost.plain": None,
     }
-    for name, policy in policies.items():
-        app.task(any_arguments, name=name, shared=False, pgbeat=policy)
-    app.task(any_arguments, name="lost.plain", shared=False)
-    with app.connection_for_write() as connection:
-        connection.connect()
-    yield app
-    app.close()
+    with opened_app(proxy.dsn, tasks) as app:
+        yield app
 
 
 @pytest.fixture

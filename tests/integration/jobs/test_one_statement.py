@@ -22,7 +22,7 @@ from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.writing import one_statement
 from tests.support.command_line import Sql
-from tests.support.jobs import make_app
+from tests.support.jobs import any_arguments
 from tests.support.processes import until
 from tests.support.rows import make_lane
 
@@ -30,14 +30,9 @@ KEY = "order/1"
 
 
 @pytest.fixture
-def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
-    app = make_app(database)
-
-    @app.task(name="jobs.any", shared=False)
-    def any_arguments(*args: Any, **kwargs: Any) -> None:
-        """Takes whatever there is."""
-
+def app(app: Celery) -> Celery:
+    """The app, with a task that takes anything."""
+    app.task(any_arguments, name="jobs.any", shared=False)
     return app
 
 

@@ -1,7 +1,6 @@
 """Tasks with `pin` are sent to a queue of the sender's version, and its workers consume from it."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from celery import Celery, chain
@@ -11,27 +10,22 @@ import pgbeat
 from pgbeat.errors import ConfigError, InvalidJob
 from pgbeat.jobs.policy import pinned_queues, task_policies
 from tests.support.command_line import run_with
-from tests.support.jobs import make_app
+from tests.support.jobs import any_arguments, make_app, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql, make_lane
 
 
-def any_arguments(*args: Any, **kwargs: Any) -> None:
-    """Takes whatever there is."""
-
-
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
-    app = make_app(database)
-    app.conf.pgbeat_version = "v1"
-    app.conf.pgbeat_task_policies = {"glob.*": {"pin": True}}
-    app.conf.task_routes = {"shop.routed": {"queue": "routed"}}
-    tasks = {"shop.one": True, "shop.routed": True, "shop.free": False, "glob.free": False}
-    for name, pin in tasks.items():
-        app.task(any_arguments, name=name, shared=False, pgbeat={"pin": pin})
-    app.task(any_arguments, name="glob.one", shared=False)
-    yield app
-    app.close()
+    pinned, free = {"pin": True}, {"pin": False}
+    tasks = {"shop.one": pinned, "shop.routed": pinned, "shop.free": free, "glob.free": free}
+    settings = {
+        "pgbeat_version": "v1",
+        "pgbeat_task_policies": {"glob.*": pinned},
+        "task_routes": {"shop.routed": {"queue": "routed"}},
+    }
+    with opened_app(database, {**tasks, "glob.one": None}, **settings) as app:
+        yield app
 
 
 def queues(sql: Sql) -> list[str]:

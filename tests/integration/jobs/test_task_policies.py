@@ -24,39 +24,32 @@ from pgbeat.jobs.policy import task_policies
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.verbs import control
 from pgbeat.worker.finishing import policy_retries
-from tests.support.jobs import JobControl, make_app
+from tests.support.jobs import JobControl, any_arguments, opened_app
 from tests.support.problems import raises
 from tests.support.rows import Sql, make_lane, make_schedule
-
-
-def any_arguments(*args: Any, **kwargs: Any) -> None:
-    """Takes whatever there is."""
 
 
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
     """An app on pgbeat's transport, with tasks that have policies."""
-    app = make_app(database)
-    app.conf.result_backend = f"pgbeat+{database}"
-    app.conf.pgbeat_task_policies = {
+    policies = {
         "shop.*": {"tags": ["shop"], "priority": 3},
         "*": {},
         "shop.late": {"lane": "never"},
     }
-    policies: dict[str, dict[str, Any]] = {
+    tasks: dict[str, dict[str, Any] | None] = {
         "plain.unique": {"unique": True},
         "plain.in_lane": {"lane": "one"},
         "plain.approved": {"requires_approval": True},
         "plain.due": {"must_start_within": 60, "must_end_within": "5 minutes"},
         "shop.own": {"priority": 7, "resources": {"gpu": 1}},
         "plain.nowhere": {"lane": "missing"},
+        "shop.by_name": None,
+        "other": None,
     }
-    for name, policy in policies.items():
-        app.task(any_arguments, name=name, shared=False, pgbeat=policy)
-    app.task(any_arguments, name="shop.by_name", shared=False)
-    app.task(any_arguments, name="other", shared=False)
-    yield app
-    app.close()
+    url = f"pgbeat+{database}"
+    with opened_app(database, tasks, result_backend=url, pgbeat_task_policies=policies) as app:
+        yield app
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.submitting import submit_group, submit_many
 from pgbeat.jobs.verbs import changes, control, template_control
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, JobControl, make_app
+from tests.support.jobs import ADMIN, JobControl, opened_app
 from tests.support.problems import raises
 from tests.support.rows import make_lane
 
@@ -29,23 +29,10 @@ ROOT = Actor("user:root", is_admin=True, tasks=TASKS)
 
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
-    app = make_app(database)
-    app.conf.pgbeat_web_user_jobs = 3
-
-    @app.task(
-        name="jobs.policed",
-        shared=False,
-        pgbeat={"max_attempts": 2, "priority": 4, "unique": True, "tags": ["a"]},
-    )
-    def policed(x: int) -> None:
-        """Has a policy."""
-
-    @app.task(name="jobs.other", shared=False)
-    def other(x: int) -> None:
-        """Has none."""
-
-    yield app
-    app.close()
+    policy = {"max_attempts": 2, "priority": 4, "unique": True, "tags": ["a"]}
+    tasks = {"jobs.policed": policy, "jobs.other": None}
+    with opened_app(database, tasks, pgbeat_web_user_jobs=3) as app:
+        yield app
 
 
 @pytest.fixture

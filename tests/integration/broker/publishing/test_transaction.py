@@ -18,19 +18,15 @@ from sqlalchemy.pool import NullPool
 import pgbeat
 from tests.support.command_line import Sql
 from tests.support.databases import broker_url, sqlalchemy_url
+from tests.support.jobs import plain_app
 from tests.support.kombu_connections import Connect, Inbox
 from tests.support.processes import until
 from tests.support.transport_workers import transport_url
 
 
 def make_app(broker: str, **conf: Any) -> Celery:
-    app = Celery("transaction", broker=broker, set_as_current=False)
-    app.conf.update(task_ignore_result=True, **conf)
-
-    @app.task(name="tests.add", shared=False)
-    def add(x: int = 1, y: int = 2) -> int:
-        return x + y
-
+    app = plain_app(broker)
+    app.conf.update(conf)
     return app
 
 
@@ -38,17 +34,15 @@ def make_app(broker: str, **conf: Any) -> Celery:
 def app(request: pytest.FixtureRequest, database: str) -> Iterator[Celery]:
     """An app whose broker is the test's database, on either transport."""
     url = transport_url(database) if request.param == "pgbeat" else broker_url(database)
-    app = make_app(url)
-    yield app
-    app.close()
+    with make_app(url) as app:
+        yield app
 
 
 @pytest.fixture
 def ours(database: str) -> Iterator[Celery]:
     """An app on pgbeat's transport."""
-    app = make_app(transport_url(database))
-    yield app
-    app.close()
+    with make_app(transport_url(database)) as app:
+        yield app
 
 
 def add(app: Celery) -> Any:

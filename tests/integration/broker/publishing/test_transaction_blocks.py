@@ -30,9 +30,8 @@ from tests.support.transport_workers import transport_url
 
 @pytest.fixture
 def app(database: str) -> Iterator[Celery]:
-    app = make_app(transport_url(database))
-    yield app
-    app.close()
+    with make_app(transport_url(database)) as app:
+        yield app
 
 
 def tasks(sql: Sql) -> list[str]:
