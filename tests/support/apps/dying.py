@@ -11,7 +11,8 @@ import signal
 from pgbeat.jobs.flow import dispatch
 from pgbeat.jobs.lanes import slots
 from pgbeat.worker.recording.recorder_session import RecorderSession
-from tests.support.apps.journal import FOLDER, app
+from tests.support.apps.files import is_first
+from tests.support.apps.journal import app
 from tests.support.apps.steps import between
 
 __all__ = ["STEPS", "app"]
@@ -22,11 +23,8 @@ STEPS = ("before the slot", "after the slot", "after the message", "after the co
 def _reached(step: str) -> None:
     if step != os.environ.get("TESTS_DIE_AT") or random.random() > 0.1:  # noqa: S311
         return
-    try:
-        os.close(os.open(FOLDER / "death", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.killpg(0, signal.SIGKILL)
+    if is_first("death"):
+        os.killpg(0, signal.SIGKILL)
 
 
 if os.environ.get("TESTS_DIE_AT"):

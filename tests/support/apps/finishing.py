@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -27,9 +26,9 @@ from pgbeat.config import postgres_url
 from pgbeat.results.ending import TaskEnding
 from pgbeat.worker.finishing.async_finish import _Adopted
 from pgbeat.worker.finishing.finish import _OwnSession
+from tests.support.apps.files import FOLDER, is_first
 from tests.support.apps.steps import between
 
-FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
 DEATHS = int(os.environ.get("TESTS_DEATHS", "20"))
 STEPS = (
     "before the end",
@@ -57,11 +56,7 @@ asyncio_engine = create_async_engine(postgres_url(url))
 def _reached(step: str) -> None:
     if step != os.environ.get("TESTS_DIE_AT") or random.random() > 0.05:  # noqa: S311
         return
-    for n in range(DEATHS):
-        try:
-            os.close(os.open(FOLDER / f"death-{n}", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
+    if any(is_first(f"death-{n}") for n in range(DEATHS)):
         if os.environ.get("TESTS_DIE_TOGETHER"):
             os.killpg(0, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)

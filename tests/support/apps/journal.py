@@ -8,14 +8,14 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
 
 import pgbeat as _pgbeat  # the transport's alias
+from tests.support.apps.files import note as note_line
+from tests.support.apps.files import wait_for
 
-FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
 SETTINGS: dict[str, Any] = {
     "task_ignore_result": True,
     "broker_connection_retry_on_startup": True,
@@ -31,7 +31,7 @@ app.conf.update(SETTINGS | json.loads(os.environ.get("TESTS_SETTINGS", "{}")))
 
 
 def journal(task: Any, phase: str, **more: Any) -> None:
-    """Adds a line to the journal, which stays whatever becomes of this process."""
+    """Notes the phase of a task's run."""
     request = task.request
     entry = {
         "phase": phase,
@@ -45,20 +45,7 @@ def journal(task: Any, phase: str, **more: Any) -> None:
         "retries": request.retries,
         **more,
     }
-    file = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, json.dumps(entry).encode() + b"\n")
-    finally:
-        os.close(file)
-
-
-def wait_for(gate: str, seconds: float = 60.0) -> None:
-    """Waits until a test opens the gate."""
-    deadline = time.monotonic() + seconds
-    while not (FOLDER / f"gate-{gate}").exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody opened {gate}")
-        time.sleep(0.005)
+    note_line(json.dumps(entry))
 
 
 @app.task(name="transport.note", bind=True, shared=False)

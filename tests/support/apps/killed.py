@@ -3,24 +3,14 @@
 More tasks are `recorded`'s.
 """
 
-import os
-import signal
 from typing import Any
 
 from celery import Task, signals
 
-from tests.support.apps.recorded import FOLDER, app, note
+from tests.support.apps.files import die_once, note
+from tests.support.apps.recorded import app
 
 __all__ = ["app"]
-
-
-def die_once(task: str) -> None:
-    """Kills this process, unless another was killed in this task."""
-    try:
-        os.close(os.open(FOLDER / f"killed-{task}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(name="tests.end_and_die", shared=False, acks_late=True, reject_on_worker_lost=True)
@@ -34,7 +24,7 @@ class _Stored(Task):
     """A task whose process dies as soon as the result is stored."""
 
     def on_success(self, *args: Any, **kwargs: Any) -> None:
-        die_once(self.name)
+        die_once(f"killed-{self.name}")
 
 
 @app.task(name="tests.store_and_die", shared=False, base=_Stored, ignore_result=False)
@@ -46,7 +36,7 @@ def store_and_die() -> str:
 
 def _ended(task: Any, **kwargs: Any) -> None:
     if task.name == end_and_die.name:
-        die_once(task.name)
+        die_once(f"killed-{task.name}")
 
 
 @signals.worker_process_init.connect

@@ -3,15 +3,14 @@
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from celery import Celery, chain, chord
 
 import pgbeat
+from tests.support.apps.files import is_first, note, wait_for
 
 URL = os.environ["TESTS_BROKER"]
-FOLDER = Path(os.environ["TESTS_FOLDER"])
 
 app = Celery("policies", broker=URL, backend=URL)
 app.conf.update(
@@ -21,22 +20,12 @@ app.conf.update(
 )
 
 
-def _note(what: str) -> None:
-    with (FOLDER / "journal").open("a") as journal:
-        journal.write(f"{what}\n")
-
-
-def _wait(gate: str) -> None:
-    while not (FOLDER / f"gate-{gate}").exists():
-        time.sleep(0.02)
-
-
 @app.task(name="policies.add", pgbeat={"lane": "narrow"})
 def add(x: int, y: int = 1) -> int:
     """Adds, in the lane."""
-    _note(f"begin {x}")
+    note(f"begin {x}")
     time.sleep(0.02)  # long enough to overlap with another one, if that could be
-    _note(f"end {x}")
+    note(f"end {x}")
     return x + y
 
 
@@ -50,7 +39,7 @@ def total(numbers: list[int]) -> int:
 def flaky(self: Any, succeeds_at: int, name: str = "") -> int:
     """Fails until its attempt with that number."""
     attempt = int(self.request.retries) + 1
-    _note(f"{name}{attempt} {self.request.id}")
+    note(f"{name}{attempt} {self.request.id}")
     if attempt < succeeds_at:
         raise ValueError(f"attempt {attempt}")
     return attempt
@@ -59,8 +48,7 @@ def flaky(self: Any, succeeds_at: int, name: str = "") -> int:
 @app.task(name="policies.late_flaky", acks_late=True, pgbeat={"max_attempts": 2, "retry_base": 0.1})
 def late_flaky(marker: str) -> str:
     """Fails the first time; its message is acknowledged in the end."""
-    if not (FOLDER / marker).exists():
-        (FOLDER / marker).touch()
+    if is_first(marker):
         raise ValueError("the first time")
     return "done"
 
@@ -73,10 +61,8 @@ def late_flaky(marker: str) -> str:
 )
 def late_tries(self: Any, how: str) -> str:
     """Is to be tried again, the first time and when a test says so: by its policy, or itself."""
-    first = FOLDER / f"first-{how}"
-    if not first.exists():
-        first.touch()
-        _wait(f"retry-{how}")
+    if is_first(f"first-{how}"):
+        wait_for(f"retry-{how}")
         raise self.retry(countdown=0.1) if how == "itself" else ValueError("the first time")
     return "done"
 
@@ -110,17 +96,15 @@ def late_replaced(self: Any, how: str) -> None:
 @app.task(name="policies.held", bind=True, acks_late=True, pgbeat={"lane": "narrow"})
 def held(self: Any, gate: str) -> str:
     """Waits for a file."""
-    _note(f"held {os.getpid()}")
-    _wait(gate)
+    note(f"held {os.getpid()}")
+    wait_for(gate)
     return gate
 
 
 @app.task(name="policies.waits", bind=True, pgbeat={"max_attempts": 3, "retry_base": 3600})
 def waits(self: Any, how: str) -> str:
     """Waits an hour for its next run: it fails, or snoozes; then it says how it was sent."""
-    first = FOLDER / f"first-{self.request.id}"
-    if how in ("fails", "snoozes") and not first.exists():
-        first.touch()
+    if how in ("fails", "snoozes") and is_first(f"first-{self.request.id}"):
         raise ValueError("the first time") if how == "fails" else pgbeat.Snooze(3600)
     header = getattr(self.request, "mine", None)
     return f"{how} {header} {pgbeat.current().attempt}"  # type: ignore[union-attr]
@@ -153,4 +137,4 @@ def joined(parts: list[str]) -> list[str]:
 @app.task(name="policies.handled")
 def handled(task_id: str) -> None:
     """Notes which task failed."""
-    _note(f"handled {task_id}")
+    note(f"handled {task_id}")

@@ -19,32 +19,14 @@ from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_task_logger
 
 import pgbeat
+from tests.support.apps import files
 from tests.support.apps.basic import app as stock_app
-
-FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
+from tests.support.apps.files import FOLDER, note, wait_for
 
 app = stock_app
 app.conf.update(json.loads(os.environ.get("TESTS_SETTINGS", "{}")))
 if "TESTS_BROKER" in os.environ:
     app.conf.broker_url = os.environ["TESTS_BROKER"]
-
-
-def wait_for(gate: str, seconds: float = 60.0) -> None:
-    """Waits until a test opens the gate."""
-    deadline = time.monotonic() + seconds
-    while not (FOLDER / f"gate-{gate}").exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody opened {gate}")
-        time.sleep(0.01)
-
-
-def note(word: str) -> None:
-    """Adds a line to the journal."""
-    file = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, f"{word}\n".encode())
-    finally:
-        os.close(file)
 
 
 @app.task(name="tests.fail", shared=False)
@@ -68,9 +50,7 @@ def die() -> None:
 def die_once(self: Any, gate: str) -> str:
     """Takes its process with it, the first time, when it is told of."""
     pgbeat.checkpoint("here")
-    if not (FOLDER / f"gate-{gate}").exists():
-        (FOLDER / f"gate-{gate}").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    files.die_once(f"gate-{gate}")
     return "survived"
 
 

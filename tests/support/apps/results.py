@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -18,8 +17,8 @@ from celery import Celery
 from pgbeat.database.prepared import Statement
 from pgbeat.results import chords
 from pgbeat.results.store import Store
+from tests.support.apps.files import FOLDER, note
 
-FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
 STEPS = (
     "before store_result",
     "after store_result",
@@ -50,12 +49,6 @@ def reached(step: str) -> None:
         except FileNotFoundError:
             return
         os.killpg(0, signal.SIGKILL)
-
-
-def _journal(text: str) -> None:
-    file = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(file, f"{text}\n".encode())
-    os.close(file)
 
 
 run, end, atomically = Store.run, chords._end, Store.atomically
@@ -101,7 +94,7 @@ def fail(*args: Any) -> None:
 def body(self: Any, parts: Any) -> Any:
     """Writes down that it ran, once for each delivery that is new."""
     if not (self.request.delivery_info or {}).get("redelivered"):
-        _journal(f"{self.request.id} {parts}")
+        note(f"{self.request.id} {parts}")
     return parts
 
 
@@ -159,5 +152,5 @@ def refuse(value: Any) -> None:
 @app.task(name="results.errback", shared=False)
 def errback(request: Any, exc: Any, traceback: Any) -> None:
     """Writes down which error it was called with, and what others see of the task."""
-    _journal(f"errback {request.id} {type(exc).__name__}")
-    _journal(f"{request.id} is {app.AsyncResult(request.id).state}")
+    note(f"errback {request.id} {type(exc).__name__}")
+    note(f"{request.id} is {app.AsyncResult(request.id).state}")

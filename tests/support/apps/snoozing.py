@@ -1,7 +1,5 @@
 """An app whose tasks snooze, and may kill their process meanwhile."""
 
-import os
-import signal
 import time
 from typing import Any
 
@@ -11,7 +9,8 @@ from sqlalchemy.orm import Session
 
 import pgbeat
 from pgbeat.config import postgres_url
-from tests.support.apps.policies import FOLDER, URL, app
+from tests.support.apps.files import FOLDER, die_once, note
+from tests.support.apps.policies import URL, app
 
 __all__ = ["app"]
 
@@ -20,8 +19,7 @@ engine = create_engine(postgres_url(URL))
 
 def _ran(name: str) -> int:
     """Notes a run; the number of runs with that name so far."""
-    with (FOLDER / "journal").open("a") as journal:
-        journal.write(f"{name} {time.monotonic()}\n")
+    note(f"{name} {time.monotonic()}")
     return sum(line.split()[0] == name for line in (FOLDER / "journal").read_text().splitlines())
 
 
@@ -63,18 +61,12 @@ class _Dying(Task):
 
     def signature_from_request(self, *args: Any, **kwargs: Any) -> Any:
         if self.name.endswith("before"):
-            _die_once(self.name)
+            die_once(self.name)
         return super().signature_from_request(*args, **kwargs)
 
     def on_retry(self, *args: Any) -> None:
         if self.name.endswith("after"):
-            _die_once(self.name)
-
-
-def _die_once(name: str) -> None:
-    if not (FOLDER / name).exists():
-        (FOLDER / name).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+            die_once(self.name)
 
 
 def _held(name: str, times: int) -> int:
