@@ -128,19 +128,6 @@ def summary(connection: Connection, namespace: str, mask: Mask) -> Summary:
     )
 
 
-_USERS = text(
-    """
-    SELECT name FROM pgbeat.schedules
-     WHERE namespace = :namespace AND job_policy ->> 'template' = :name ORDER BY name LIMIT 21
-    """
-)
-
-
-def users_of_template(connection: Connection, name: str, namespace: str) -> list[str]:
-    """Returns the first 21 schedules that name a template."""
-    return list(connection.scalars(_USERS, {"name": name, "namespace": namespace}))
-
-
 class DeliverySummary(NamedTuple):
     """The deliveries of a webhook."""
 

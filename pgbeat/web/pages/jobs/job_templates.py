@@ -9,7 +9,7 @@ from pgbeat.errors import PgbeatError
 from pgbeat.jobs.policy import templates
 from pgbeat.jobs.policy.templates import Template
 from pgbeat.jobs.verbs import template_control
-from pgbeat.web.pages import forms, summaries
+from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Form, FormField, wide
 from pgbeat.web.pages.jobs import job_fields
 from pgbeat.web.pages.render import AdminVisit, Name, PageRoute, TheVisit, Visit, path
@@ -93,7 +93,7 @@ def _show(
     with visit.reading() as connection:
         row = templates.get(connection, name, namespace=visit.namespace)
         if visit.caller.sees_all:
-            users = summaries.users_of_template(connection, name, visit.namespace)
+            users = templates.users(connection, namespace=visit.namespace).get(name, [])
         offers = job_fields.offers(connection, visit.backend, _ALL)
     row = visit.redactor.row(row, row.task)
     written = _written(row)
