@@ -50,41 +50,19 @@ class Versions(TrackedWorkers):
         self.started.append(process)
         return process
 
+    def celery_of(self, version: Path, *arguments: str) -> Process:
+        """Starts `celery -A any_version …` of that version."""
+        return self.run_in(version, "-m", "celery", "-A", "any_version", *arguments, "-l", "INFO")
+
     def worker_of(self, version: Path) -> Process:
         """Starts a worker of that version."""
         name = f"w{len(self.started)}@tests"
-        return self.run_in(
-            version,
-            "-m",
-            "celery",
-            "-A",
-            "any_version",
-            "worker",
-            "-l",
-            "INFO",
-            "-n",
-            name,
-            "-P",
-            "prefork",
-            "-c",
-            "2",
-            "--without-mingle",
-        )
+        options = ("-n", name, "-P", "prefork", "-c", "2", "--without-mingle")
+        return self.celery_of(version, "worker", *options)
 
     def beat_of(self, version: Path) -> Process:
         """Starts a beat of that version."""
-        return self.run_in(
-            version,
-            "-m",
-            "celery",
-            "-A",
-            "any_version",
-            "beat",
-            "-S",
-            "pgbeat.Scheduler",
-            "-l",
-            "INFO",
-        )
+        return self.celery_of(version, "beat", "-S", "pgbeat.Scheduler")
 
     def migrate_by(self, version: Path) -> None:
         """Upgrades the schema as that version does."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from celery import Celery
 
-from tests.support.processes import Process, Processes
+from tests.support.processes import JournalWorkers
 from tests.support.rows import Sql, make_lane
 from tests.support.transport_workers import transport_url
 
@@ -15,17 +15,17 @@ from tests.support.transport_workers import transport_url
 NARROW = {"lane": "narrow"}
 
 
-class PolicyWorkers(Processes):
+class PolicyWorkers(JournalWorkers):
     """Workers, and a client that knows the policies of their tasks by the setting."""
 
-    #: The module of the workers' app; its last part is also that of the tasks' names.
+    #: Its last part is also that of the tasks' names.
     app = "tests.support.apps.policies"
     policies: Mapping[str, Mapping[str, Any]] = {}
 
     def __init__(self, database: str, folder: Path) -> None:
         super().__init__(database, folder)
         url = transport_url(database)
-        self.env |= {"TESTS_BROKER": url, "TESTS_FOLDER": str(folder)}
+        self.env["TESTS_BROKER"] = url
         self.client = Celery("client", broker=url, backend=url, set_as_current=False)
         self.client.conf.pgbeat_task_policies = self.policies
 
@@ -39,19 +39,7 @@ class PolicyWorkers(Processes):
         workers.stop_all()
         workers.client.close()
 
-    def start(self, *arguments: str) -> Process:
-        """Starts a worker and waits until it consumes."""
-        quiet = ("--without-mingle", "--without-gossip")
-        worker = self.worker(*quiet, *arguments, app=self.app)
-        worker.says(" ready.", 60)
-        return worker
-
     def task(self, name: str, *args: Any, **options: Any) -> Any:
         """Returns a signature."""
         _, _, prefix = self.app.rpartition(".")
         return self.client.signature(f"{prefix}.{name}", args=args, options=options)
-
-    def journal(self) -> list[str]:
-        """What tasks wrote down."""
-        file = self.folder / "journal"
-        return file.read_text().splitlines() if file.exists() else []

@@ -167,3 +167,26 @@ class Processes:
         self._close_session()
         for process in self.started:
             print(f"--- {process.command[-100:]}\n{process.output[-3000:]}")
+
+
+class JournalWorkers(Processes):
+    """Workers whose tasks write lines in a journal."""
+
+    #: The module of their app.
+    app: str
+
+    def __init__(self, database: str, folder: Path) -> None:
+        super().__init__(database, folder)
+        self.env["TESTS_FOLDER"] = str(folder)
+
+    def start(self, *arguments: str, **env: str) -> Process:
+        """Starts a worker and waits until it consumes."""
+        quiet = ("--without-mingle", "--without-gossip")
+        worker = self.worker(*quiet, *arguments, app=self.app, **env)
+        worker.says(" ready.", 60)
+        return worker
+
+    def journal(self) -> list[str]:
+        """Returns what tasks wrote down."""
+        file = self.folder / "journal"
+        return file.read_text().splitlines() if file.exists() else []

@@ -228,21 +228,6 @@ def test_a_missing_schema_ends_it_with_a_plain_line(
     assert "Traceback" not in beat.output
 
 
-def test_a_newer_schema_ends_it_with_a_plain_line(processes: Processes, sql: Sql) -> None:
-    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
-    beat = processes.beat()
-    assert beat.wait(30) == 1
-    assert "schema is 9999, which admits programs from 9999 on" in beat.output
-    assert "Traceback" not in beat.output
-
-
-def test_wrong_settings_end_it_with_all_mistakes(processes: Processes) -> None:
-    beat = processes.beat(PGBEAT_LOCK_KEY="x", PGBEAT_BATCH_SIZE="0")
-    assert beat.wait(30) != 0
-    assert "PGBEAT_LOCK_KEY: 'x' is not a whole number" in beat.output
-    assert "PGBEAT_BATCH_SIZE: 0 is out of range" in beat.output
-
-
 @pytest.mark.slow
 def test_embedded_in_a_worker(processes: Processes, sql: Sql, tmp_path: Path) -> None:
     """`celery worker -B` runs the scheduler in a process beside the worker's."""

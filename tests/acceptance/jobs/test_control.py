@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from pgbeat.jobs.rows.model import Job
 from pgbeat.jobs.running import executions
 from pgbeat.jobs.verbs import control
 from tests.support.command_line import run_with
-from tests.support.jobs import JobControl, job_controls
+from tests.support.jobs import JobControl, any_arguments, job_controls
 from tests.support.processes import until
 from tests.support.transport_workers import TransportWorkers
 
@@ -23,23 +22,11 @@ def transport_workers(database: str, tmp_path: Path) -> Iterator[TransportWorker
     transport_workers = TransportWorkers(database, tmp_path)
     app = transport_workers.app
     app.conf.pgbeat_url = database
-
-    def one(gate: str) -> None: ...
-    def two(x: Any, y: int) -> None: ...
-    def many(*args: Any, **kwargs: Any) -> None: ...
-
     # The same names as those of `tests.support.apps.journal`, which does the work.
-    for name, function in {
-        "hold": one,
-        "late": one,
-        "add": two,
-        "note": many,
-        "again": many,
-    }.items():
-        app.task(name=f"transport.{name}", shared=False)(function)
+    for name in ("hold", "late", "add", "note", "again"):
+        app.task(any_arguments, name=f"transport.{name}", shared=False)
     yield transport_workers
-    transport_workers.stop_all()
-    transport_workers.app.close()
+    transport_workers.close()
 
 
 @pytest.fixture
@@ -206,17 +193,8 @@ def test_run_and_wait(transport_workers: TransportWorkers) -> None:
     """The command follows the job to its end, which is its exit status."""
     transport_workers.start("-c", "1")
     for args, status, last in (("[1, 2]", 0, "completed"), ('["x", 2]', 1, "failed")):
-        shown = run_with(
-            transport_workers.app,
-            "jobs",
-            "run",
-            "transport.add",
-            "--args",
-            args,
-            "--max-attempts",
-            "1",
-            "--wait",
-        )
+        asked = ("jobs", "run", "transport.add", "--args", args, "--max-attempts", "1", "--wait")
+        shown = run_with(transport_workers.app, *asked)
         assert shown.exit_code == status, shown.output
         lines = shown.stdout.splitlines()
         assert lines[0].startswith("Made job ") and f"transport.add: {last}" in lines[-1]

@@ -11,14 +11,11 @@ from celery import Celery
 from pgbeat.jobs.submitting.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
+from tests.support.jobs import any_arguments
 from tests.support.processes import Process, Processes, until
 
 Start = Callable[..., Process]
 Submit = Callable[..., SubmittedGroup]
-
-
-def anything(*args: Any, **kwargs: Any) -> None:
-    """Stands here for what workers run."""
 
 
 @pytest.fixture
@@ -26,7 +23,7 @@ def app(app: Celery, database: str) -> Celery:
     """The app, its broker pgbeat's transport, with the tasks of `tests.support.apps.recorded`."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     for name in ("fail", "hold", "remember", "leave"):
-        app.task(anything, name=f"tests.{name}", shared=False)
+        app.task(any_arguments, name=f"tests.{name}", shared=False)
     return app
 
 
@@ -44,18 +41,9 @@ def submit(app: Celery) -> Submit:
 @pytest.fixture
 def worker(app: Celery, processes: Processes, tmp_path: Path) -> Start:
     """Starts a worker of two processes, which takes no more than two messages."""
-    broker = str(app.conf.broker_url)
-    return lambda: processes.worker(
-        "-P",
-        "prefork",
-        "-c",
-        "2",
-        "--prefetch-multiplier",
-        "1",
-        app="tests.support.apps.recorded",
-        TESTS_BROKER=broker,
-        TESTS_FOLDER=str(tmp_path),
-    )
+    env = {"TESTS_BROKER": str(app.conf.broker_url), "TESTS_FOLDER": str(tmp_path)}
+    options = ("-P", "prefork", "-c", "2", "--prefetch-multiplier", "1")
+    return lambda: processes.worker(*options, app="tests.support.apps.recorded", **env)
 
 
 def end(sql: Sql, seconds: float = 60) -> tuple[str, list[str]]:

@@ -11,23 +11,17 @@ from celery import Celery
 
 from pgbeat import submit
 from tests.support.apps.dying import STEPS
+from tests.support.jobs import opened_app
 from tests.support.processes import Process, until
 from tests.support.rows import make_lane
-from tests.support.transport_workers import Entry, TransportWorkers, transport_url
+from tests.support.transport_workers import Entry, TransportWorkers
 
 
 @pytest.fixture
 def client(database: str) -> Iterator[Celery]:
     """An app with the tasks' names, that submits jobs."""
-    app = Celery("client", broker=transport_url(database), set_as_current=False)
-
-    def elsewhere(*args: object) -> None:
-        raise AssertionError("workers do it")
-
-    for name in ("work", "hold"):
-        app.task(elsewhere, name=f"transport.{name}", shared=False)
-    yield app
-    app.close()
+    with opened_app(database, dict.fromkeys(("transport.work", "transport.hold"))) as app:
+        yield app
 
 
 def begin(
@@ -143,15 +137,7 @@ def test_a_worker_killed_at_each_step_of_an_end(
     """In a lane of limit 1, whose next job gets the slot in the transaction that ends one."""
     make_lane(transport_workers.sql, limit=1)
     ids = fill(client, 60, 0.0, max_attempts=1)
-    killed = transport_workers.worker(
-        "-P",
-        "prefork",
-        "-c",
-        "2",
-        "--without-mingle",
-        app="tests.support.apps.dying",
-        TESTS_DIE_AT=step,
-    )
+    killed = transport_workers.begin("-c", "2", app="tests.support.apps.dying", TESTS_DIE_AT=step)
     assert killed.wait(90) == -signal.SIGKILL
     assert done(transport_workers) < 60
     begin(transport_workers, 1, concurrency=2)

@@ -7,33 +7,17 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.support.processes import Process, Processes
+from tests.support.processes import JournalWorkers
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 APP = "tests.support.apps.results"
 
 
-class Workers(Processes):
+class Workers(JournalWorkers):
     """Workers of `tests.support.apps.results`, and what its tasks wrote down."""
 
-    def __init__(self, database: str, folder: Path) -> None:
-        super().__init__(database, folder)
-        self.env["TESTS_FOLDER"] = str(folder)
-
     app = APP
-
-    def start(self, *arguments: str, **env: str) -> Process:
-        """Starts a worker and waits until it consumes."""
-        quiet = ("--without-mingle", "--without-gossip")
-        worker = self.worker(*quiet, *arguments, app=self.app, **env)
-        worker.says(" ready.", 60)
-        return worker
-
-    def journal(self) -> list[str]:
-        """What tasks wrote down."""
-        file = self.folder / "journal"
-        return file.read_text().splitlines() if file.exists() else []
 
 
 class Finishers(Workers):

@@ -108,12 +108,6 @@ def test_pages_hold_all_once(web: Web, connection: Connection) -> None:
     assert seen == ["4", "3", "2", "1", "0"]
 
 
-def test_the_audit_is_for_administrators(web: Web, connection: Connection) -> None:
-    record(connection)
-    assert "for administrators" in problem(web.user.get("/audit"), 403)
-    assert "authentication required" in problem(web.nobody.get("/audit"), 401)
-
-
 def test_a_cursor_of_ones_own_is_refused(web: Web) -> None:
     huge = "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5XQ"
     for after in ("x", "W10", "WyJhIl0", "WzFd.", "WzFd\u00e9", "W3RydWVd", huge):
