@@ -110,7 +110,6 @@ def apply(
     if printing.is_json():
         result = done._asdict() | {"verb": verb, "matched": seen.number}
         result["others"] = seen.others
-        result["problems"] = [problem._asdict() for problem in done.problems]
         del result["position"]
         printing.echo_json(result)
 

@@ -262,7 +262,7 @@ def show_result(result: TaskResult) -> None:
 def show_task(result: TaskResult, now: datetime) -> None:
     """Prints the result of a task that is not a job."""
     if printing.is_json():
-        printing.echo_json({"result": result._asdict()})
+        printing.echo_json({"result": result})
         return
     printing.show_facts(
         result.task_id,

@@ -131,8 +131,7 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
         job = redactor.row(job, job.task)
         result = redactor.row(lookup.find(connection, str(job.id), prefix=prefix), job.task)
         if printing.is_json():
-            columns = None if result is None else result._asdict()
-            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": columns})
+            printing.echo_json(job_views.whole(connection, job, redactor) | {"result": result})
             return
         job_views.show_one(connection, job, redactor)
         if result is not None:

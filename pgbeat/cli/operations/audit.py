@@ -42,7 +42,6 @@ def audit_command(target: Target, /, actor: str | None, **filters: Any) -> None:
         rows = audit.listing(connection, namespace=target.namespace, actor=actor, **filters)
     printing.show_listing(
         rows,
-        json_of=lambda row: row._asdict(),
         cells_of=lambda row: {
             "change": row.id,
             "when (UTC)": utc(row.at),

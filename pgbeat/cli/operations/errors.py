@@ -36,7 +36,7 @@ def errors_command(target: Target, /, actor: Actor, **options: Any) -> None:
     with target.transaction(dry_run=True) as connection:
         result = errors(connection, target.namespace, mask=redactor.error, **options)
     if printing.is_json():
-        printing.echo_json(_as_json(result))
+        printing.echo_json(result)
         return
     about = "" if options["task"] is None else f" of {line(options['task'])}"
     if not result.groups:
@@ -48,10 +48,6 @@ def errors_command(target: Target, /, actor: Actor, **options: Any) -> None:
     _show(result)
     if result.has_more:
         printing.note(f"there are more than these {options['limit']} errors; --limit shows them.")
-
-
-def _as_json(result: ErrorReport) -> dict[str, Any]:
-    return result._asdict() | {"groups": [group._asdict() for group in result.groups]}
 
 
 def _show(result: ErrorReport) -> None:

@@ -38,13 +38,8 @@ def load_command(target: Target, **options: Any) -> None:
     printing.show_facts(
         f"Load of {what}, {_clock(result.since)} to {_clock(result.until)} UTC",
         *[(label, _line(result, of, shown)) for label, of, shown in _LINES],
-        view=_as_json(result),
+        view=result,
     )
-
-
-def _as_json(result: Load) -> dict[str, object]:
-    points = [point._asdict() for point in result.points]
-    return result._asdict() | {"total": result.total._asdict(), "points": points}
 
 
 def _clock(moment: datetime) -> str:

@@ -1,7 +1,5 @@
 """`pgbeat migrate`, `grant` and `demo`."""
 
-from typing import Any
-
 import click
 from sqlalchemy import Connection
 
@@ -13,7 +11,6 @@ from pgbeat.cli.terminal.failures import FAILED, BadInput
 from pgbeat.cli.terminal.options import FLAG, option
 from pgbeat.cli.terminal.target import Target, on_target
 from pgbeat.database.migrations import migrate
-from pgbeat.database.migrations.migrate import Pending
 from pgbeat.errors import SchemaError
 
 _BROKER_IS_ABSENT = (
@@ -110,10 +107,7 @@ def _check(connection: Connection) -> None:
     if printing.is_json():
         minimum = schema.oldest_program if schema else None
         versions = {"current": current, "newest": newest, "minimum": minimum}
-        printing.echo_json(
-            versions
-            | {"usable": usable, "missing": lacking, "pending": [_as_json(one) for one in pending]}
-        )
+        printing.echo_json(versions | {"usable": usable, "missing": lacking, "pending": pending})
     elif lacking:
         click.echo(
             f"The schema is at {current}, but lacks {', '.join(lacking)}; `pgbeat migrate` makes "
@@ -131,10 +125,6 @@ def _check(connection: Connection) -> None:
                 click.echo("  locks no table that is in use")
     if not is_done:
         raise click.exceptions.Exit(FAILED)
-
-
-def _as_json(one: Pending) -> dict[str, Any]:
-    return one._asdict() | {"locks": [lock._asdict() for lock in one.locks]}
 
 
 def _place(version: str) -> str:

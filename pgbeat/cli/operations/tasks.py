@@ -25,7 +25,6 @@ def tasks_command(target: Target, search: str, limit: int) -> None:
         usage = tasks.listing(connection, target.namespace, search=search, limit=limit)
     printing.show_listing(
         usage.rows,
-        json_of=lambda row: row._asdict(),
         cells_of=_cells,
         names={"task"},
         none="No such task ran." if search else "No task ran in the last 24 hours.",

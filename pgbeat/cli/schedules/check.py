@@ -67,7 +67,7 @@ def _json(result: DryRun) -> dict[str, Any]:
         "outcome": result.outcome,
         "reason": result.reason,
         "error": result.error,
-        "objections": [objection._asdict() for objection in result.objections],
+        "objections": result.objections,
         "launcher": {"name": result.schedule.launcher, "outcome": outcome, "why": why},
         "request": requests[0] if requests else None,
         "requests": requests,

@@ -56,7 +56,7 @@ def forecast_command(
             raise BadInput(f"--from: {error}") from None
     rows, forecast = stored.rows, stored.forecast
     if printing.is_json():
-        minutes = {"minutes": [load._asdict() for load in forecast.minutes]} if by_minute else {}
+        minutes = {"minutes": forecast.minutes} if by_minute else {}
         printing.echo_json(stored.as_dict() | minutes)
     else:
         _show(stored, options["limit"], by_minute=by_minute)

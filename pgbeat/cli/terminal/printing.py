@@ -91,13 +91,22 @@ def note(message: str) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Prints JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
-    click.echo(_escaped(json.dumps(value, default=_plain, indent=2, ensure_ascii=False)))
+    """Prints JSON: named tuples as objects, times in ISO 8601 (UTC), lengths of time in seconds."""
+    click.echo(_escaped(json.dumps(_named(value), default=_plain, indent=2, ensure_ascii=False)))
 
 
 def json_line(value: Any) -> str:
     """Returns the same JSON on one line."""
-    return _escaped(json.dumps(value, default=_plain, ensure_ascii=False))
+    return _escaped(json.dumps(_named(value), default=_plain, ensure_ascii=False))
+
+
+def _named(value: Any) -> Any:
+    """Returns a value whose named tuples, at any depth, are mappings."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _named(inner) for key, inner in value.items()}
+    return [_named(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _escaped(written: str) -> str:
@@ -211,21 +220,22 @@ def text(cell: Cell) -> Text:
 def show_listing(
     rows: Sequence[Row],
     *,
-    json_of: Callable[[Row], Any],
     cells_of: Callable[[Row], Mapping[str, Cell]],
     none: str,
+    json_of: Callable[[Row], Any] | None = None,
     names: Collection[str] = (),
     folding: Collection[str] = (),
     limit: int | None = None,
 ) -> None:
     """Prints rows: as JSON, as a table, or the sentence `none` if there are no rows.
 
-    Prints at most `limit` rows; a remark says if there are more.
+    Prints at most `limit` rows; a remark says if there are more. `json_of` changes what a row is as
+    JSON.
     """
     has_more = limit is not None and len(rows) > limit
     rows = rows[:limit]
     if is_json():
-        echo_json([json_of(row) for row in rows])
+        echo_json(rows if json_of is None else [json_of(row) for row in rows])
     elif rows:
         show_table([cells_of(row) for row in rows], names=names, folding=folding)
     else:
