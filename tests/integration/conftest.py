@@ -1,12 +1,12 @@
-"""Fixtures of the tests on a real Postgres: a connection, and lanes."""
+"""Fixtures of the tests on a real Postgres: a connection, a caller's engine, and lanes."""
 
 from collections.abc import Iterator
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, NullPool, create_engine
 
-from tests.support.databases import connected
+from tests.support.databases import connected, sqlalchemy_url
 from tests.support.lanes import Lanes
 from tests.support.rows import Sql
 
@@ -16,6 +16,14 @@ def connection(database: str) -> Iterator[Connection]:
     """Opens a connection in autocommit mode."""
     with connected(database) as connection:
         yield connection
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    """Opens a caller's connections to the test's database."""
+    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture

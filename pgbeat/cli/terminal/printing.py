@@ -229,8 +229,7 @@ def show_listing(
 ) -> None:
     """Prints rows: as JSON, as a table, or the sentence `none` if there are no rows.
 
-    Prints at most `limit` rows; a remark says if there are more. `json_of` changes what a row is as
-    JSON.
+    Prints at most `limit` rows, and a remark if there are more; in JSON what `json_of` returns.
     """
     has_more = limit is not None and len(rows) > limit
     rows = rows[:limit]

@@ -3,7 +3,6 @@
 import re
 import threading
 import webbrowser
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from pgbeat.access import sign_in_links, tokens
 from pgbeat.cli.terminal import browsers
-from pgbeat.config import postgres_url
-from pgbeat.database import connections
 from pgbeat.errors import InvalidToken
-
-
-@pytest.fixture
-def engine(database: str) -> Iterator[Engine]:
-    engine = connections.engine(postgres_url(database), "tests")
-    yield engine
-    engine.dispose()
 
 
 def create(connection: Connection, **values: str) -> str:

@@ -57,6 +57,14 @@ def engine(empty_database: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
+def migrated(database: str) -> Iterator[Engine]:
+    """An engine on a database with pgbeat's schema."""
+    engine = connections.engine(postgres_url(database), "tests")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
 def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """What this pgbeat was when its newest migration was that one: a context."""
 
@@ -413,83 +421,74 @@ LOST = [
 ]
 
 
-def test_what_someone_dropped_is_named_and_made_again(database: str) -> None:
-    engine = connections.engine(postgres_url(database), "tests")
+def test_what_someone_dropped_is_named_and_made_again(migrated: Engine) -> None:
     newest = migrate.newest()
-    with engine.begin() as connection:
+    with migrated.begin() as connection:
         connection.execute(text("SELECT pgbeat.adopt_broker()"))
         before = contents(connection)
     for statement, lost in LOST:
-        with engine.begin() as connection:
+        with migrated.begin() as connection:
             connection.execute(text(statement))
-        with engine.connect() as connection:
+        with migrated.connect() as connection:
             missing = migrate.missing(connection, newest)
         assert lost in missing
         assert all(name.startswith("column ") for name in missing if name != lost)
-        assert migrate.upgrade(engine.url) == (newest, newest, missing, {})
-        with engine.connect() as connection:
+        assert migrate.upgrade(migrated.url) == (newest, newest, missing, {})
+        with migrated.connect() as connection:
             assert migrate.missing(connection, newest) == []
             assert contents(connection) == before, lost
-    engine.dispose()
 
 
 def test_the_brokers_tables_get_their_triggers_with_a_schema_that_was_dropped(
-    database: str,
+    migrated: Engine,
 ) -> None:
-    engine = connections.engine(postgres_url(database), "tests")
-    with engine.begin() as connection:
+    with migrated.begin() as connection:
         connection.execute(text("SELECT pgbeat.adopt_broker()"))
         connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
-    migrate.upgrade(engine.url)
-    with engine.connect() as connection:
+    migrate.upgrade(migrated.url)
+    with migrated.connect() as connection:
         assert migrate.missing(connection, migrate.newest()) == []
-    engine.dispose()
 
 
-def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(database: str) -> None:
-    engine = connections.engine(postgres_url(database), "tests")
-    with engine.begin() as connection:
+def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(migrated: Engine) -> None:
+    with migrated.begin() as connection:
         connection.execute(text("ALTER TABLE pgbeat.webhooks DROP COLUMN secret"))
     with pytest.raises(SchemaError, match=r"column pgbeat.webhooks.secret"):
-        migrate.upgrade(engine.url)
-    engine.dispose()
+        migrate.upgrade(migrated.url)
 
 
-def test_an_operators_own_objects_are_nobodys_business(database: str) -> None:
-    engine = connections.engine(postgres_url(database), "tests")
-    with engine.begin() as connection:
+def test_an_operators_own_objects_are_nobodys_business(migrated: Engine) -> None:
+    with migrated.begin() as connection:
         connection.execute(text("CREATE INDEX mine ON pgbeat.jobs (priority)"))
-    with engine.connect() as connection:
+    with migrated.connect() as connection:
         assert migrate.missing(connection, migrate.newest()) == []
-    engine.dispose()
 
 
 # -- what the schema is ------------------------------------------------------------------------
 
 
-def test_the_printed_script_makes_the_same_schema(engine: Engine, database: str) -> None:
+def test_the_printed_script_makes_the_same_schema(engine: Engine, migrated: Engine) -> None:
     with psycopg.connect(
         engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     ) as connection:
         connection.execute(migrate.script().encode())
-    migrated = connections.engine(postgres_url(database), "tests")
     with engine.connect() as printed, migrated.connect() as upgraded:
         migrate.check(printed)
         assert contents(printed) == contents(upgraded)
 
 
-def test_the_recorded_contents_are_those_of_a_new_schema(database: str) -> None:
+def test_the_recorded_contents_are_those_of_a_new_schema(migrated: Engine) -> None:
     """If not: `python -m tests.support.schema_contents`."""
-    with connections.engine(postgres_url(database), "tests").connect() as connection:
+    with migrated.connect() as connection:
         assert schema_contents.lines(connection) == schema_contents.recorded().read_text()
 
 
 def test_the_columns_in_python_are_those_of_the_migrations(
-    database: str, monkeypatch: pytest.MonkeyPatch
+    migrated: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # SQLAlchemy 2.0 lists no schema whose name begins with "pg".
     monkeypatch.setattr(Inspector, "get_schema_names", lambda inspector: [SCHEMA])
-    with connections.engine(postgres_url(database), "tests").connect() as connection:
+    with migrated.connect() as connection:
         histories = set(connection.scalars(text(_PARTITIONS)))
         context = MigrationContext.configure(
             connection,

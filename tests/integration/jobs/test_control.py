@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from celery import Celery, Signature
 from kombu import Exchange, Queue
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
@@ -363,10 +363,11 @@ def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
-def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str, kind: str) -> None:
+def test_submit_in_the_callers_transaction(
+    app: Celery, sql: Sql, engine: Engine, kind: str
+) -> None:
     make_lane(sql, limit=1)
     sql("CREATE TABLE orders (id int)")
-    engine = create_engine(postgres_url(database))
     opened: Any = engine.connect() if kind == "connection" else Session(engine)
     with opened:
         session = opened
@@ -386,12 +387,12 @@ def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str,
     assert sql("SELECT id FROM orders") == [(2,)]
     assert sql("SELECT id, state FROM pgbeat.jobs") == [(job.id, "pending")]
     assert messages(sql) == [str(job.id)]
-    engine.dispose()
 
 
-def test_the_beat_hears_of_what_waits_for_it(app: Celery, sql: Sql, database: str) -> None:
+def test_the_beat_hears_of_what_waits_for_it(
+    app: Celery, sql: Sql, engine: Engine, database: str
+) -> None:
     make_lane(sql, limit=1)
-    engine = create_engine(postgres_url(database))
     with psycopg.connect(database, autocommit=True) as listener, engine.connect() as session:
         listener.execute("LISTEN pgbeat_lanes; LISTEN pgbeat_schedules")
         pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="l")
@@ -399,30 +400,25 @@ def test_the_beat_hears_of_what_waits_for_it(app: Celery, sql: Sql, database: st
         session.commit()
         told = [(n.channel, n.payload) for n in listener.notifies(timeout=30, stop_after=2)]
     assert sorted(told) == [("pgbeat_lanes", "default/l"), ("pgbeat_schedules", "jobs")]
-    engine.dispose()
 
 
-def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str) -> None:
-    engine = create_engine(postgres_url(database), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection, pytest.raises(ValueError, match="autocommit"):
+def test_no_transaction_to_be_in(app: Celery, connection: Connection, empty_database: str) -> None:
+    with pytest.raises(ValueError, match="autocommit"):
         pgbeat.submit("jobs.add", 1, app=app, connection=connection)
-    engine.dispose()
     elsewhere = create_engine(postgres_url(empty_database))
     with elsewhere.connect() as connection, pytest.raises(ConfigError):
         pgbeat.submit("jobs.add", 1, app=app, connection=connection)
     elsewhere.dispose()
 
 
-def test_submit_where_the_broker_is_elsewhere(database: str) -> None:
+def test_submit_where_the_broker_is_elsewhere(database: str, engine: Engine) -> None:
     """In the caller's transaction, the job waits for beat: nobody is told of what may not come."""
     app, queue = make_app(database, "memory://"), uuid4().hex
     app.conf.task_default_queue = queue  # the broker in memory is the whole process's
-    engine = create_engine(postgres_url(database))
     with engine.connect() as connection:
         job = pgbeat.submit("jobs.add", 1, app=app, connection=connection)
         connection.commit()
     assert (job.state, job.dispatched_at) == ("scheduled", None)
-    engine.dispose()
     with app.connection_for_read() as broker:
         assert broker.SimpleQueue(queue).qsize() == 0
         own = pgbeat.submit("jobs.add", 2, app=app)

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
 import pgbeat
 from pgbeat.beat.maintenance.leader_maintenance import LeaderMaintenance
@@ -255,10 +255,9 @@ def test_parents_that_end_at_the_same_time_are_both_counted(
 
 
 def test_a_parent_that_ends_before_the_commit_is_seen_by_beat(
-    runner: JobRunner, app: Celery, database: str, job_control: JobControl
+    runner: JobRunner, app: Celery, engine: Engine, job_control: JobControl
 ) -> None:
     parent, failing = runner.submit(), runner.submit()
-    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
     with engine.begin() as own:
         made = runner.submit(depends_on=[parent], connection=own)
         skipped = runner.submit(depends_on=[failing], connection=own)

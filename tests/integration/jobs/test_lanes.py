@@ -103,22 +103,17 @@ def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(lane_jobs: Lanes)
     assert lane_jobs.dispatch("gone") == waiting
 
 
-def test_a_job_that_somebody_holds_locked_is_passed_over(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=1)
+@pytest.mark.parametrize("more", [{}, {"policy": "tasks", "options": '{"tests.add": 1}'}])
+def test_a_job_that_somebody_holds_locked_is_passed_over(
+    lane_jobs: Lanes, more: dict[str, str]
+) -> None:
+    lane_jobs.lane(max_running=1, **more)
     first, second = lane_jobs.add(2)
     with connected(lane_jobs.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
         assert lane_jobs.dispatch() == [second]
     lane_jobs.end(second)
     assert lane_jobs.dispatch() == [first]
-
-
-def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(lane_jobs: Lanes) -> None:
-    lane_jobs.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
-    first, second = lane_jobs.add(2)
-    with connected(lane_jobs.database) as other, connections.transaction(other):
-        jobs.get(other, first, for_update=True)
-        assert lane_jobs.dispatch() == [second]
 
 
 def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(lane_jobs: Lanes) -> None:

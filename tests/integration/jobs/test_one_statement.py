@@ -10,13 +10,13 @@ from uuid import uuid4
 import celery
 import pytest
 from celery import Celery, signals
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 import pgbeat
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.config import postgres_url
-from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule, NotUnique, UnknownTask
 from pgbeat.jobs.preparing import prepare
 from pgbeat.jobs.rows import model as jobs
@@ -92,7 +92,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_rows_messages_and_results_are_the_same(
     app: Celery,
     sql: Sql,
-    database: str,
+    engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     own: bool,
@@ -107,7 +107,6 @@ def test_rows_messages_and_results_are_the_same(
     if "countdown" in given:
         given = {**given, "run_at": moment}
         del given["countdown"]
-    engine = connections.engine(postgres_url(database), "tests")
 
     def submit() -> tuple[Any, jobs.Job]:
         args = given.get("args", ())
@@ -165,9 +164,8 @@ def test_a_taken_key_returns_its_job(app: Celery, sql: Sql, statements: list[boo
     assert all(statements[1:])
 
 
-def test_callers_with_one_key_wait_for_each_other(app: Celery, sql: Sql, database: str) -> None:
+def test_callers_with_one_key_wait_for_each_other(app: Celery, sql: Sql, engine: Engine) -> None:
     pgbeat.submit("jobs.add", 1, app=app)
-    engine = connections.engine(postgres_url(database), "tests")
     found: list[Any] = []
     with Session(engine) as session:
         mine = pgbeat.submit("jobs.add", 1, unique_key=KEY, connection=session, app=app)
@@ -186,10 +184,10 @@ def test_callers_with_one_key_wait_for_each_other(app: Celery, sql: Sql, databas
 
 @pytest.mark.slow
 def test_a_key_that_an_open_transaction_has_is_waited_for_five_seconds(
-    app: Celery, database: str
+    app: Celery, engine: Engine
 ) -> None:
     pgbeat.submit("jobs.add", 1, app=app)
-    with Session(connections.engine(postgres_url(database), "tests")) as session:
+    with Session(engine) as session:
         pgbeat.submit("jobs.add", 1, unique_key=KEY, connection=session, app=app)
         began = time.monotonic()
         with pytest.raises(NotUnique, match="a transaction that is still open"):
@@ -199,13 +197,13 @@ def test_a_key_that_an_open_transaction_has_is_waited_for_five_seconds(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_thread_does_not_wait_for_its_own_open_session(
-    app: Celery, database: str, many: bool
+    app: Celery, database: str, engine: Engine, many: bool
 ) -> None:
     """It would wait for ever; the server can't know."""
     url = postgres_url(database).update_query_dict({"options": "-c lock_timeout=200ms"})
     app.conf.pgbeat_url = url.render_as_string(hide_password=False)
     pgbeat.submit("jobs.add", 1, app=app)
-    with Session(connections.engine(postgres_url(database), "tests")) as session:
+    with Session(engine) as session:
         mine = pgbeat.submit("jobs.add", 1, unique_key=KEY, connection=session, app=app)
 
         def submit() -> str:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from celery import Celery, group
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 import pgbeat
-from pgbeat.config import postgres_url
-from pgbeat.database import connections
 from pgbeat.errors import InvalidInput, InvalidJob, UnknownTask
 from pgbeat.jobs.submitting import submit_many
 from tests.support.rows import Sql, make_lane
@@ -89,8 +88,7 @@ def test_a_unique_key_is_taken_once(app: Celery, add: Any, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
 
 
-def test_it_joins_the_callers_transaction(app: Celery, add: Any, sql: Sql, database: str) -> None:
-    engine = connections.engine(postgres_url(database), "tests")
+def test_it_joins_the_callers_transaction(app: Celery, add: Any, sql: Sql, engine: Engine) -> None:
     with Session(engine) as session:
         pgbeat.submit_many([add.s(1, 1), add.s(2, 2)], connection=session, app=app)
         assert stored(sql) == []

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, Task, chain, chord, group
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -179,13 +179,12 @@ class TestUniqueTasks:
         assert len(jobs_of(sql, "id")) == 1
         assert payloads(sql) == []
 
-    def test_an_open_transaction_of_the_same_thread(self, app: Celery, database: str) -> None:
+    def test_an_open_transaction_of_the_same_thread(self, app: Celery, engine: Engine) -> None:
         """The thread doesn't wait for itself, and goes on publishing."""
         app.tasks["other"].delay()
         with app.connection_for_write() as connection:
             working = connection.default_channel.broker
             working.do(lambda raw: raw.execute(text("SET lock_timeout = '200ms'")))
-        engine = create_engine(postgres_url(database))
         with Session(engine) as session:
             with pgbeat.in_transaction(session, app):
                 first = app.tasks["plain.unique"].delay(1)
@@ -194,7 +193,6 @@ class TestUniqueTasks:
             assert app.tasks["plain.unique"].delay(2)
             session.commit()
             assert app.tasks["plain.unique"].delay(1).id == first.id
-        engine.dispose()
 
     def test_a_block_of_asyncio_refuses_a_duplicate(self, app: Celery) -> None:
         """Its messages are written later, when the id can't be replaced any more."""
@@ -242,9 +240,8 @@ class TestLanes:
         assert embed["callbacks"][0]["task"] == "other"
         assert headers["pgbeat_awaited"] == "now"
 
-    def test_in_a_callers_transaction(self, app: Celery, sql: Sql, database: str) -> None:
+    def test_in_a_callers_transaction(self, app: Celery, sql: Sql, engine: Engine) -> None:
         """It exists if and only if the caller commits; beat dispatches it then."""
-        engine = create_engine(postgres_url(database))
         with Session(engine) as session:
             app.tasks["plain.in_lane"].apply_async(
                 (1,), connection=pgbeat.in_transaction(session, app)
@@ -254,7 +251,6 @@ class TestLanes:
             with pgbeat.in_transaction(session, app):
                 kept = app.tasks["plain.in_lane"].delay(2)
             session.commit()
-        engine.dispose()
         assert jobs_of(sql, "id::text, args, dispatched_at") == [(kept.id, [2], None)]
 
     def test_an_unknown_lane_is_refused(self, app: Celery, sql: Sql) -> None:

@@ -53,12 +53,6 @@ def sql(connection: Connection) -> Sql:
     return run
 
 
-@pytest.fixture
-def engine(database: str) -> Engine:
-    """An engine on a database of the test's own, where several sessions meet."""
-    return connections.engine(postgres_url(database), "tests")
-
-
 #: Adds a schedule as a person would type it.
 insert = partial(make_schedule, every="1 hour")
 

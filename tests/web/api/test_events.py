@@ -51,6 +51,14 @@ async def asking(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@asynccontextmanager
+async def events_of(url: str, token: str, path: str) -> AsyncIterator[AsyncIterator[Event]]:
+    """The events at a path, as they come."""
+    async with asking(url, token) as client, client.stream("GET", path) as answer:
+        assert answer.status_code == 200
+        yield parsed(answer)
+
+
 def watch(web: Web) -> StreamWatcher:
     """The app's watch, once somebody watches."""
     found: StreamWatcher = until(lambda: getattr(web.app.state, "pgbeat_watch", None), PATIENCE)
@@ -87,14 +95,10 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
 
     async def follow(url: str, token: str) -> list[Event]:
         found = []
-        async with (
-            asking(url, token) as client,
-            client.stream("GET", f"/jobs/{job_id}/events") as answer,
-        ):
-            assert answer.status_code == 200
+        async with events_of(url, token, f"/jobs/{job_id}/events") as told:
             steps = iter(STEPS)
             run: str | None = None
-            async for event in parsed(answer):
+            async for event in told:
                 found.append(event)
                 step = next(steps, None)
                 if step is not None:
@@ -132,11 +136,8 @@ def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
 
     async def follow(url: str, token: str) -> list[Event]:
         found = []
-        async with (
-            asking(url, token) as client,
-            client.stream("GET", f"/jobs/{job_id}/events") as answer,
-        ):
-            async for event in parsed(answer):
+        async with events_of(url, token, f"/jobs/{job_id}/events") as told:
+            async for event in told:
                 found.append(event)
                 await asyncio.to_thread(sql, "DELETE FROM pgbeat.jobs")
         return found
@@ -156,9 +157,9 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
 
     async def follow(url: str, token: str, count: int, ready: asyncio.Barrier) -> list[Event]:
         found = []
-        async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
+        async with events_of(url, token, "/jobs/events") as told:
             await ready.wait()
-            async for event in parsed(answer):
+            async for event in told:
                 found.append(event)
                 if len(found) == count:
                     break
@@ -238,8 +239,7 @@ def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
     make_job(sql)
 
     async def look(url: str, token: str) -> None:
-        async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
-            assert answer.status_code == 200
+        async with events_of(url, token, "/jobs/events"):
             await asyncio.to_thread(until, lambda: watch(web).count == 1, PATIENCE, "it is open")
 
     with served(web) as url:
@@ -266,11 +266,8 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
 
     async def follow(url: str, token: str) -> list[str]:
         found = []
-        async with (
-            asking(url, token) as client,
-            client.stream("GET", f"/jobs/{job_id}/events") as answer,
-        ):
-            async for event in parsed(answer):
+        async with events_of(url, token, f"/jobs/{job_id}/events") as told:
+            async for event in told:
                 found.append(event.data["state"])
                 if len(found) == 1:
                     await asyncio.to_thread(sql, KILL)
