@@ -2,8 +2,7 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from celery import Celery
@@ -29,12 +28,10 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def transport_workers(database: str, tmp_path: Path) -> Iterator[TransportWorkers]:
+def transport_workers(transport_workers: TransportWorkers, database: str) -> TransportWorkers:
     """Workers, and beats of `tests.support.apps.basic` on the transport."""
-    transport_workers = TransportWorkers(database, tmp_path)
     transport_workers.env["CELERY_BROKER_URL"] = transport_url(database)
-    yield transport_workers
-    transport_workers.close()
+    return transport_workers
 
 
 def schedule(

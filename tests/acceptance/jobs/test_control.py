@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +16,14 @@ from tests.support.transport_workers import TransportWorkers
 
 
 @pytest.fixture
-def transport_workers(database: str, tmp_path: Path) -> Iterator[TransportWorkers]:
-    """Workers on pgbeat's transport."""
-    transport_workers = TransportWorkers(database, tmp_path)
+def transport_workers(transport_workers: TransportWorkers, database: str) -> TransportWorkers:
+    """Workers on pgbeat's transport, whose client makes jobs."""
     app = transport_workers.app
     app.conf.pgbeat_url = database
     # The same names as those of `tests.support.apps.journal`, which does the work.
     for name in ("hold", "late", "add", "note", "again"):
         app.task(any_arguments, name=f"transport.{name}", shared=False)
-    yield transport_workers
-    transport_workers.close()
+    return transport_workers
 
 
 @pytest.fixture

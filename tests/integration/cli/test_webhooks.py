@@ -2,7 +2,7 @@
 
 import getpass
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,10 @@ def pgbeat(printed: Webhooks) -> Webhooks:
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Yields a receiver on 127.0.0.1, which the settings allow."""
+def receiver(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+    """Returns a receiver on 127.0.0.1, which the settings allow."""
     monkeypatch.setenv("PGBEAT_WEBHOOK_PRIVATE", "1")
-    running = Receiver()
-    yield running
-    running.close()
+    return receiver
 
 
 def happen(sql: Sql, state: str = "pending", log: Any = ()) -> str:

@@ -98,11 +98,11 @@ def sentry() -> Iterator[Sentry]:
 
 
 @pytest.fixture
-def transport_workers(database: str, tmp_path: Path, sentry: Sentry) -> Iterator[TransportWorkers]:
-    transport_workers = TransportWorkers(database, tmp_path)
+def transport_workers(
+    transport_workers: TransportWorkers, tmp_path: Path, sentry: Sentry
+) -> TransportWorkers:
     transport_workers.env |= {"PYTHONPATH": f"{tmp_path}", "SENTRY": sentry.dsn}
-    yield transport_workers
-    transport_workers.stop_all()
+    return transport_workers
 
 
 def add(sql: Sql, name: str, task: str = "watched.work", **columns: Any) -> None:

@@ -219,14 +219,10 @@ def test_the_trace_of_any_id_is_valid() -> None:
 
 
 @pytest.fixture
-def transport_workers(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[TransportWorkers]:
+def transport_workers(transport_workers: TransportWorkers, tmp_path: Path) -> TransportWorkers:
     (tmp_path / "traced_app.py").write_text(APP)
-    transport_workers = TransportWorkers(database, tmp_path)
     transport_workers.env |= {"PYTHONPATH": f"{tmp_path}", "SPANS": str(tmp_path / "spans")}
-    yield transport_workers
-    transport_workers.stop_all()
+    return transport_workers
 
 
 def written(transport_workers: TransportWorkers) -> list[dict[str, Any]]:
