@@ -38,7 +38,7 @@ def model(bad: str | None = None) -> Model:
         return True
 
     def add(view: View, key: str) -> None:
-        view[key] = (view[key] or 0) + 1
+        view[key] = view.newest.get(key, 0) + 1
 
     def send(view: View, key: str) -> None:
         if bad == "messages_before_the_commit":
@@ -90,7 +90,7 @@ def model(bad: str | None = None) -> Model:
         if way == "plain":
             yield Statement(
                 "beat/plain_launches.sql ~ FOR UPDATE OF s SKIP LOCKED",
-                locks=lambda view: ["schedule", f"tick {due}"],
+                locks=("schedule", f"tick {due}"),
                 skips=True,
                 run=lambda view: launch(view, me, due, version),
                 commits=True,
@@ -98,7 +98,7 @@ def model(bad: str | None = None) -> Model:
             return
         is_locked = yield Statement(
             "beat/due.py: _LOCK ~ s.xmin::text::bigint = d.version FOR UPDATE OF s SKIP LOCKED",
-            locks=lambda view: ["schedule"],
+            locks=("schedule",),
             skips=True,
             run=lambda view: is_current(view, version),
         )
@@ -108,7 +108,7 @@ def model(bad: str | None = None) -> Model:
         if is_locked:
             is_fresh = yield Statement(
                 "schedules/ticks.sql: record ~ CONSTRAINT ticks_one_decision DO NOTHING",
-                locks=lambda view: [f"tick {due}"],
+                locks=(f"tick {due}",),
                 run=lambda view: write_tick(view, due),
             )
             if is_fresh or bad == "jobs_of_known_ticks":
@@ -146,7 +146,7 @@ def model(bad: str | None = None) -> Model:
                 view["schedule"] = (1, version + 1, False)
 
         name = "schedules/control.py: pause" if what == "pause" else "schedules/writes.py: edit"
-        yield Statement(name, locks=lambda view: ["schedule"], run=change, commits=True)
+        yield Statement(name, locks=("schedule",), run=change, commits=True)
         return None
 
     processes = {

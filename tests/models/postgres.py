@@ -1,8 +1,9 @@
 """Postgres as the models see it: sessions of READ COMMITTED whose processes may stop anywhere.
 
 A program is a generator that yields statements; it may end by naming the program that follows. A
-statement that locks rows takes its snapshot in one step. In a later one it gets its locks, all at
-once, and reads what it locked as it is by then, and all else as it was (EvalPlanQual).
+statement that chooses rows to lock takes its snapshot in one step. In a later one it gets its
+locks, all at once, and reads what it locked as it is by then, and all else as it was
+(EvalPlanQual). One that locks given rows, and reads no others, is a single step.
 Between any two steps any other process may act, so that a process that is frozen is one of them.
 
 A fault kills a process, or cuts a session: that rolls back, and frees its locks of both kinds, and
@@ -10,6 +11,7 @@ the process learns of it (`Lost`) at its next statement. The answer to a commit 
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,10 +43,13 @@ class View:
         self.writes = {} if writes is None else writes
         #: The rows that the statement has locked.
         self.locked = locked
+        #: The rows that it may read; `None`: all.
+        self.reads: frozenset[str] | None = None
 
     def __getitem__(self, key: str) -> Value:
         if key in self.writes:
             return self.writes[key]
+        assert self.reads is None or key in self.reads, f"reads {key} without a snapshot"
         return (self.newest if key in self.locked else self._snapshot).get(key)
 
     def __setitem__(self, key: str, value: Value) -> None:
@@ -64,8 +69,8 @@ class Statement(NamedTuple):
 
     name: str
     run: Callable[[View], Value] = lambda view: None
-    #: The rows that it locks, by its snapshot; `shares` and `skips` as in SQL.
-    locks: Callable[[View], Iterable[str]] | None = None
+    #: The rows that it locks, or chooses by its snapshot; `shares` and `skips` as in SQL.
+    locks: tuple[str, ...] | Callable[[View], Iterable[str]] = ()
     shares: bool = False
     skips: bool = False
     #: Whether it commits, alone or with what came before.
@@ -116,7 +121,13 @@ Program = Callable[..., Generator[Statement, Value, tuple[str, tuple[Value, ...]
 Invariant = Callable[[View], bool]
 
 COMMIT = Statement("database/connections.py: transaction", commits=True)
-ROLL_BACK = COMMIT._replace(run=lambda view: view.writes.clear())
+_ROLL_BACK = COMMIT._replace(run=lambda view: view.writes.clear())
+
+
+def roll_back() -> Generator[Statement, Value, None]:
+    """Rolls back, if the session is still there to do so."""
+    with suppress(Lost):
+        yield _ROLL_BACK
 
 
 def choice(name: str, *options: Value) -> Statement:
@@ -167,7 +178,8 @@ class Model:
                 continue
             own = list(self._execute(state, name, process, statement))
             moves += own
-            waits = waits or (not own and statement.locks is not None)
+            is_idle = statement.when is not None and process.snapshot is None
+            waits = waits or not (own or is_idle or not statement.locks)
         is_stuck = waits and not moves
         if state.faults:
             moves += self._faults(state)
@@ -188,17 +200,19 @@ class Model:
         if process.snapshot is None and statement.when is not None and not statement.when(view):
             return
         locks = process.locks
-        if statement.locks is not None:
-            if process.snapshot is None:
+        if statement.locks:
+            if callable(statement.locks) and process.snapshot is None:
                 begun = process._replace(snapshot=state.rows)
                 yield Move(f"{label} … begins", _with(state, name, begun), statement.name)
                 return
             others = _locks_of_others(state, name)
-            wanted = set(statement.locks(view))
+            wanted = set(statement.locks(view) if callable(statement.locks) else statement.locks)
             free = {key for key in wanted if _is_free(key, others, is_shared=statement.shares)}
             if free != wanted and not statement.skips:
                 return
             view.locked = frozenset(free)
+            if not callable(statement.locks):
+                view.reads = frozenset(wanted | {key for key, _ in locks})
             locks = locks | {(key, statement.shares) for key in free}
         for option in statement.options or (None,):
             answer = option if statement.options else statement.run(view)
@@ -227,7 +241,7 @@ class Model:
             after = after._replace(rows=_frozen({k: v for k, v in rows.items() if v is not None}))
             session = session._replace(writes=(), locks=frozenset())
         yield Move(label, _with(after, name, self._answered(session, answer)), statement.name)
-        if statement.commits and state.faults and name in self.cuts:
+        if statement.commits and view.writes and state.faults and name in self.cuts:
             told = self._answered(process.without_session(is_lost=False), Lost)
             unheard = _with(after, name, told)._replace(faults=state.faults - 1)
             yield Move(f"{label} … and the answer is lost", unheard, is_fault=True)
