@@ -55,6 +55,10 @@ class View:
     def __setitem__(self, key: str, value: Value) -> None:
         self.writes[key] = value  # `None` deletes
 
+    def subquery(self) -> "View":
+        """Returns what a subquery reads: also of what the statement has locked, its snapshot."""
+        return View(self._snapshot, self.newest, self.memory, writes=self.writes)
+
     def keys(self, prefix: str) -> list[str]:
         """Returns the keys of the rows that begin so and are there."""
         keys = {*self._snapshot, *self.writes}
