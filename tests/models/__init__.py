@@ -1,5 +1,11 @@
 """Models of pgbeat's protocols, checked in every interleaving: `python -m tests.models`."""
 
-from tests.models import finish, groups, lanes, leadership
+from tests.models import chords, finish, groups, lanes, leadership
 
-MODELS = {"leadership": leadership, "finish": finish, "groups": groups, "lanes": lanes}
+MODELS = {
+    "leadership": leadership,
+    "chords": chords,
+    "finish": finish,
+    "groups": groups,
+    "lanes": lanes,
+}
