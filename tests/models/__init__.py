@@ -1,9 +1,10 @@
 """Models of pgbeat's protocols, checked in every interleaving: `python -m tests.models`."""
 
-from tests.models import chords, finish, groups, lanes, leadership
+from tests.models import chords, claims, finish, groups, lanes, leadership
 
 MODELS = {
     "leadership": leadership,
+    "claims": claims,
     "chords": chords,
     "finish": finish,
     "groups": groups,
