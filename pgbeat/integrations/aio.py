@@ -78,7 +78,7 @@ async def _call(
 
 
 async def result(
-    task: AsyncResult | ResultSet | UUID | str,
+    task: "AsyncResult[Any] | ResultSet | UUID | str",
     *,
     timeout: float | None = None,
     propagate: bool = True,

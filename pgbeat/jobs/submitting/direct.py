@@ -41,7 +41,7 @@ _POLL = 1.0
 
 
 def run_direct(
-    task: Task | str,
+    task: "Task[..., Any] | str",
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -77,7 +77,7 @@ def run_direct(
 
 def request(
     unit: UnitOfWork,
-    task: Task | str,
+    task: "Task[..., Any] | str",
     *,
     lane: str,
     tags: Sequence[str] = (),
