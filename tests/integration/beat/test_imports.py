@@ -1,4 +1,4 @@
-"""A beat loads no module that it doesn't need: they cost memory and time at each start."""
+"""Nothing loads a module that it doesn't need: they cost memory and time at each start."""
 
 import subprocess
 import sys
@@ -34,6 +34,32 @@ assert scheduler.run_due() == 2
 scheduler.close()
 print(*sys.modules)
 """
+#: What a web process does that sends tasks with a policy.
+SENDER = """
+import sys
+before = set(sys.modules)
+import pgbeat
+print(*set(sys.modules) - before, sep=",")
+from celery import Celery
+
+@Celery("shop", broker="pgbeat+postgresql://localhost/x").task(pgbeat={"lane": "gpu"})
+def resize(): ...
+
+resize.name
+for name in pgbeat.__all__:
+    getattr(pgbeat, name)
+print(*sys.modules, sep=",")
+"""
+
+
+def test_importing_pgbeat_is_cheap() -> None:
+    done = subprocess.run([sys.executable, "-c", SENDER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported, used = (set(line.split(",")) for line in done.stdout.splitlines())
+    foreign = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    assert "pgbeat.wiring" in imported and foreign == {"pgbeat"}
+    # A caller's session may be the ORM's.
+    assert "pgbeat.beat.scheduler" in used and used & NEEDLESS <= {"sqlalchemy.orm"}
 
 
 def test_a_beat_loads_only_what_it_needs(processes: Processes, sql: Sql) -> None:
