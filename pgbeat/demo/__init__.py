@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from sqlalchemy import Connection
@@ -20,6 +17,7 @@ from pgbeat.demo import history
 from pgbeat.demo.children import Children
 from pgbeat.demo.show import Lines, LiveTable, say
 from pgbeat.demo.watch import LOCK_KEY, Observer
+from pgbeat.dev import processes
 from pgbeat.errors import PgbeatError
 from pgbeat.testing import embedded
 
@@ -48,7 +46,11 @@ def run(
     show: LiveTable | Lines = LiveTable(console) if console.is_terminal else Lines(console)
     seen = Observer()
     try:
-        with _interruptible(), _everything(folder, console) as (connection, children), show:
+        with (
+            processes.interruptible(),
+            _everything(folder, console) as (connection, children),
+            show,
+        ):
             while not seen.is_over(seconds):
                 seen.look(connection, children)
                 show.update(seen)
@@ -87,7 +89,9 @@ def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connect
                 beat = ("beat", "-S", "pgbeat.Scheduler", "--loglevel=info")
                 children.start(f"beat {number}", *celery, *beat)
             if all(map(find_spec, _WEB)):
-                children.start("web", *pgbeat, "web", "--demo", f"--port={_free(_PORT)}")
+                children.start(
+                    "web", *pgbeat, "web", "--demo", f"--port={processes.free_port(_PORT)}"
+                )
             children.start("customers", "tasks.customers")
             psql = "psql" if shutil.which("psql") else str(server.programs / "psql")
             say(console, f"  look inside: {psql} '{dsn}'")
@@ -113,17 +117,6 @@ def _environment(dsn: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _free(port: int) -> int:
-    """Returns the port, or 0 if another process listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return 0
-    return port
-
-
 def _example() -> Path:
     """Returns the folder with the example's package `tasks`: in the wheel, or in a checkout."""
     here = Path(__file__).resolve().parent.parent
@@ -131,21 +124,3 @@ def _example() -> Path:
         if (root / "tasks" / "price_server.py").exists():
             return root
     raise PgbeatError("the example app `tasks` is missing from this installation")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets TERM and HUP end the demo as Ctrl-C does, except signals that are ignored already."""
-
-    def interrupt(signum: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {}
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            before[signum] = signal.signal(signum, interrupt)
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -1,17 +1,13 @@
 """Starts, checks and stops the processes of the demo."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from pgbeat.dev import processes
 from pgbeat.errors import PgbeatError
-from pgbeat.testing.embedded import child_command
 
 #: Seconds that a process may take to end after TERM.
 _PATIENCE = 10.0
@@ -23,7 +19,7 @@ class Children:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
         self.environment = environment
-        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -34,21 +30,7 @@ class Children:
         An interruption kills the rest at once.
         """
         first = [process for name, process in self.running.items() if name != "prices"]
-        try:
-            for group in (first, [*self.running.values()]):
-                for process in group:
-                    process.terminate()
-                deadline = time.monotonic() + _PATIENCE
-                for process in group:
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(max(0.0, deadline - time.monotonic()))
-        finally:
-            for process in self.running.values():
-                # A pool's processes are of the worker's group.
-                if process.poll() != 0:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        processes.stop((first, [*self.running.values()]), _PATIENCE)
 
     def log(self, name: str) -> Path:
         """Returns the path of a process's log."""
@@ -61,7 +43,7 @@ class Children:
         if process.stdout is None:
             return ""
         with process.stdout as output:
-            line = output.readline().strip()
+            line = output.readline().decode().strip()
         if not line:
             raise self._broken(name)
         return line
@@ -92,20 +74,11 @@ class Children:
 
     def _popen(
         self, name: str, module: str, *arguments: str, pipe: bool = False
-    ) -> "subprocess.Popen[str]":
+    ) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", module, *arguments]
         with self.log(name).open("wb") as log:
-            return subprocess.Popen(  # noqa: S603 - our own command
-                child_command(command),
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipe else log,
-                stderr=log,
-                text=True,
-                # A Ctrl-C in the terminal is for the demo, which ends its children in order.
-                start_new_session=True,
-            )
+            output = subprocess.PIPE if pipe else log
+            return processes.start(command, self.environment, self.folder, output, errors=log)
 
     def _broken(self, name: str) -> PgbeatError:
         log = self.log(name)

@@ -1,0 +1,1 @@
+"""`pgbeat dev` and `pgbeat all`: the whole system in one terminal."""
