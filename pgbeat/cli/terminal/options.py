@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from pgbeat.errors import InvalidTimetable
+from pgbeat.errors import InvalidJob, InvalidTimetable
 from pgbeat.jobs.preparing import details
 from pgbeat.schedules import AfterOutcome, CatchUp, Overlap
 from pgbeat.timetables import parse_duration
@@ -108,16 +108,10 @@ def read_labels(
     ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]
 ) -> dict[str, str] | None:
     """Reads labels from `NAME=VALUE` pairs; `None` if there are none."""
-    labels = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{pair!r} has no '='; write for example 'team=billing'")
-        labels[name] = value
-    problem = details.labels_problem(labels)
-    if problem is not None:
-        raise click.BadParameter(f"labels {problem}")
-    return labels or None
+    try:
+        return details.parse_labels(pairs) or None
+    except InvalidJob as error:
+        raise click.BadParameter(str(error)) from None
 
 
 # -- kinds of options

@@ -5,7 +5,7 @@ The database has the same rules (`pgbeat.details_problem`), for rows that are wr
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pgbeat.errors import InvalidJob, Problems
@@ -75,6 +75,22 @@ def labels_problem(value: Any) -> str | None:
                 f"have {LONGEST_VALUE} characters"
             )
     return None
+
+
+def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+    """Parses labels from `NAME=VALUE` pairs. Raises `InvalidJob`."""
+    labels = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidJob.of(
+                "label", "malformed", f"label {pair!r} has no '='; write for example 'team=billing'"
+            )
+        labels[name] = value
+    problem = labels_problem(labels)
+    if problem is not None:
+        raise InvalidJob.of("label", "malformed", f"the list of labels {problem}")
+    return labels
 
 
 def metadata_problem(value: Any) -> str | None:

@@ -13,6 +13,7 @@ from pgbeat.errors import NotUnique
 from pgbeat.jobs.checks import permissions
 from pgbeat.jobs.policy.policies import JobPolicy
 from pgbeat.jobs.preparing import likeness
+from pgbeat.jobs.preparing.details import parse_labels
 from pgbeat.jobs.rows import model as jobs
 from pgbeat.jobs.rows.filters import Filter
 from pgbeat.jobs.rows.model import Job
@@ -26,7 +27,7 @@ from pgbeat.views import jobs as views
 from pgbeat.web.api.bodies import Body, Done, Length, example
 from pgbeat.web.api.jobs import job_models as models
 from pgbeat.web.api.jobs.job_queries import Searched, queried
-from pgbeat.web.api.labels import LabelFilter, labels_of
+from pgbeat.web.api.labels import LabelFilter
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read, read_one, split
 from pgbeat.web.api.visible import visible_job
 from pgbeat.web.calls import TheCall, WebCall
@@ -118,7 +119,7 @@ def list_jobs(
         "is_system_job": system,
         "job_source": job_source,
         "late": late,
-        "labels": labels_of(label) or None,
+        "labels": parse_labels(label or ()) or None,
     }
     with call.backend.transaction() as connection:
         which = queried(connection, call, q or "", schedule, fields)

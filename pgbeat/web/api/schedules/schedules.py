@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidInput
+from pgbeat.jobs.preparing.details import parse_labels
 from pgbeat.monitoring import beats, schedule_health, timeline_schedules
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import checked, ticks
@@ -18,7 +19,7 @@ from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 from pgbeat.views import schedules as views
-from pgbeat.web.api.labels import LabelFilter, labels_of
+from pgbeat.web.api.labels import LabelFilter
 from pgbeat.web.api.paging import After, Limit, read_one, split
 from pgbeat.web.api.schedules import schedule_models as models
 from pgbeat.web.backend import WebBackend
@@ -88,7 +89,7 @@ def list_schedules(
     after: After = None,
 ) -> models.SchedulePage:
     """Lists schedules by name, or those first that fail or are late."""
-    more = {"state": state, "after": read_one(after, str), "labels": labels_of(label)}
+    more = {"state": state, "after": read_one(after, str), "labels": parse_labels(label or ())}
     by_health = sort == "health"
     if by_health and any(more.values()):
         message = "sort=health goes neither with state and label nor with after"

@@ -4,10 +4,10 @@ from typing import get_args
 
 from fastapi import APIRouter, Response
 
+from pgbeat.jobs.preparing.details import parse_labels
 from pgbeat.monitoring import beats
 from pgbeat.schedules import control, timetable_words
 from pgbeat.schedules import model as schedules
-from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import read_one
 from pgbeat.web.api.schedules import schedules as api
 from pgbeat.web.pages import summaries
@@ -35,7 +35,7 @@ def schedules_page(
     """
     search, label = search.strip()[:200], label.strip()
     wanted = next((known for known in _STATES if known == state), None)
-    labels = labels_of([label]) if label else None
+    labels = parse_labels([label]) if label else None
     more = {"state": wanted, "labels": labels, "after": read_one(after or None, str)}
     is_by_health = sort == "health" and not (wanted or labels)
     with visit.reading() as connection:
