@@ -82,10 +82,7 @@ COMMANDS = {
     "prune": ("operations.prune", "Delete history that is older than the retention."),
     "queues": ("broker.queues", "Show the queues; pause, resume or purge one."),
     "schedules": ("schedules.whole_names", "Look at schedules, change them, trigger them."),
-    "tasks": (
-        "operations.tasks",
-        "Show how often each task ran in 24 hours, and how long it took.",
-    ),
+    "tasks": ("operations.load", "Show how often each task ran in 24 hours, and how long it took."),
     "templates": ("jobs.templates", "Look at templates, and change them."),
     "tokens": ("operations.tokens", "Make, list and revoke tokens for the API and the console."),
     "top": ("operations.top", "Show what runs, what waits and where, live."),
